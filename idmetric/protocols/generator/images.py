@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.diversity import mean_pairwise_distance, vendi_score
 from idmetric.evaluate.references import leave_one_out
-from idmetric.protocols.common.arrays import Array, Ints
+from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import free
 from idmetric.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.protocols.generator.picture import GENERATED, REFERENCE, TRAINING
@@ -65,6 +65,11 @@ class Images:
     def places(self) -> list[Place]:
         """(subject, prompt, seed) of each image."""
         return list(zip(self.subject, self.prompt, self.seed, strict=True))
+
+    def take(self, chosen: Truths) -> Images:
+        """The images where `chosen` (G,) is true."""
+        parts = {name: getattr(self, name)[chosen] for name in ("rows", "method", "subject", "prompt", "seed")}
+        return replace(self, **parts)
 
     def cells(self) -> dict[tuple[str, str, str], Ints]:
         """(method, subject, prompt) -> its images (numbers below G), which differ by seed."""

@@ -63,13 +63,24 @@ def read(where: Where) -> Manifest:
     found = read_table(where.data) if where.data.is_file() else _of_folder(where)
     if where.references is not None:
         found = [p for p in found if p.role != REFERENCE]
-        found += _of_subjects(where.references, REFERENCE, where.skip)
+        found += of_subjects(where.references, REFERENCE, where.skip)
     if where.training is not None:
-        found += _of_subjects(where.training, TRAINING, where.skip)
+        found += of_subjects(where.training, TRAINING, where.skip)
+    return as_manifest(found)
 
+
+def as_manifest(found: Sequence[Picture], noun: str = "method") -> Manifest:
+    """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
+
+    Args:
+        noun: what the field `method` holds, for messages.
+
+    Raises:
+        OutputsError: if a place occurs twice, or images have no reference.
+    """
     found = _one_of_each(found)
     _check(found)
-    return _manifest(_numbered(found))
+    return _manifest(_numbered(found, noun))
 
 
 # Folders
@@ -87,7 +98,7 @@ def _of_folder(where: Where) -> list[Picture]:
     if layout.benchmark and where.benchmark is None:
         raise OutputsError(f"--layout {where.layout} needs --benchmark FILE.json: its prompts and references")
 
-    files = _images_below(where.data)
+    files = images_below(where.data)
     found, rest = _matched(where.data, files, layout)
     if not any(p.role == GENERATED for p in found) and layout.outputs.startswith("{method}/"):
         # the folder of one method
@@ -96,11 +107,16 @@ def _of_folder(where: Where) -> list[Picture]:
             inner = Layout(inner.outputs, inner.references.removeprefix("{ignore}/"), layout.benchmark)
         found, rest = _matched(where.data, files, inner)
 
-    _refuse_unmatched(rest, f"{where.data} and {layout.outputs!r}", where.skip)
+    refuse_unmatched(rest, f"{where.data} and {layout.outputs!r}", where.skip)
     return _indexed(found, where.benchmark) if layout.benchmark and where.benchmark else found
 
 
-def _images_below(folder: Path) -> list[Path]:
+def images_below(folder: Path) -> list[Path]:
+    """The images in and below a folder, in natural order.
+
+    Raises:
+        OutputsError: naming a folder without images, or one that cannot be listed.
+    """
     try:
         return [Path(path) for path in paths.listed(folder) if paths.is_image(path)]
     except paths.InputError as error:
@@ -126,13 +142,13 @@ def _matched(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[
     return found, rest
 
 
-def _of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
+def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
     """References or training images of a folder or a path with fields."""
     root, text = (place, "") if os.path.isdir(place) else split(place)
     folder = Path(root)
     if not folder.is_dir():
         raise OutputsError(f"{place}: no such folder")
-    files = _images_below(folder)
+    files = images_below(folder)
     if not text:  # a folder per subject, or the images of the only subject
         text = "{subject}/*" if any(file.parent != folder for file in files) else "*"
     pattern = Pattern(text)
@@ -145,11 +161,12 @@ def _of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
             found.append(Picture(file, role, {"subject": ONLY, **fields}))
     if not found:
         raise OutputsError(f"{place}: no image matches {text!r}")
-    _refuse_unmatched(rest if "{" not in place and "*" not in place else [], f"{folder} and {text!r}", skip)
+    refuse_unmatched(rest if "{" not in place and "*" not in place else [], f"{folder} and {text!r}", skip)
     return found
 
 
-def _refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
+def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
+    """Refuse images that no pattern matches, or leave them out with an `UnmatchedWarning`."""
     if not rest:
         return
     shown = "".join(f"\n  {path}" for path in rest[:_SHOWN])
@@ -215,7 +232,7 @@ def _check(found: Sequence[Picture]) -> None:
         )
 
 
-def _numbered(found: Sequence[Picture]) -> list[Picture]:
+def _numbered(found: Sequence[Picture], noun: str) -> list[Picture]:
     """Outputs with a seed; without one, they count from 0 within method, subject and prompt.
 
     Raises:
@@ -235,7 +252,7 @@ def _numbered(found: Sequence[Picture]) -> list[Picture]:
         if other is not picture.path:
             method, subject, prompt = cell
             raise OutputsError(
-                f"{other} and {picture.path} are both of method {method!r}, subject {subject!r}, prompt {prompt!r}, "
+                f"{other} and {picture.path} are both of {noun} {method!r}, subject {subject!r}, prompt {prompt!r}, "
                 f"seed {seed!r}: a field or column that separates them is missing"
             )
         out.append(Picture(picture.path, GENERATED, {**picture.fields, "seed": seed}, picture.text, picture.mask))
@@ -261,7 +278,7 @@ def _manifest(found: Sequence[Picture]) -> Manifest:
         Row(
             p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=ids.of(p),
             role="context-edit" if p.role == GENERATED else "real", engine=p.fields.get("method"),
-            text=p.text or _words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
+            text=p.text or words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
         )
         for p in found
     ]  # fmt: skip
@@ -272,7 +289,7 @@ def _manifest(found: Sequence[Picture]) -> Manifest:
     return Manifest.from_rows(rows).replace(**columns)
 
 
-def _words(prompt: str | None) -> str | None:
+def words(prompt: str | None) -> str | None:
     """A prompt in a file's name as words; None for a number."""
     if prompt is None or prompt.isdigit():
         return None
