@@ -70,6 +70,10 @@ PROTOCOLS = {
         "idmetric.protocols.generator.protocol",
         "your generated images: identity, copying, diversity, prompt fidelity of each method",
     ),
+    "checkpoints": (
+        "idmetric.protocols.checkpoints.protocol",
+        "samples of a LoRA's checkpoints: identity, copying, drift over steps, and the best step",
+    ),
     "calibrate": (
         "idmetric.protocols.calibrate.protocol",
         "same-identity probabilities and thresholds from labelled pairs",

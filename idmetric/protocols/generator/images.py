@@ -129,7 +129,7 @@ class Scores:
 def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array | None) -> Scores:
     """Score images by a bound model, subject by subject."""
     identity, nearest = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64)
-    leaning = np.full(len(images.rows), np.nan) if _are_cosines(scorer) and images.training else None
+    leaning = np.full(len(images.rows), np.nan) if are_cosines(scorer) and images.training else None
     real = {}
     for name, references in images.references.items():
         own = np.flatnonzero(images.subject == name)
@@ -145,7 +145,8 @@ def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array 
     return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, fidelity)
 
 
-def _are_cosines(scorer: Scorer) -> bool:
+def are_cosines(scorer: Scorer) -> bool:
+    """Whether the scorer's similarities are cosines, which angles, the Vendi score and drift need."""
     return isinstance(scorer, VectorScorer) and scorer.distance == "cls"
 
 
@@ -168,7 +169,7 @@ def _leaning(references: Array, training: Array, between: Array) -> Array:
 
 
 def _cells(images: Images, scorer: Scorer) -> Cells:
-    cosines = _are_cosines(scorer)
+    cosines = are_cosines(scorer)
     names: list[tuple[str, str, str]] = []
     distance, vendi, first = [], [], []
     for name, own in images.cells().items():

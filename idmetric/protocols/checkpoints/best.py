@@ -1,0 +1,88 @@
+"""The checkpoint to keep, by a rule that anybody can check in the table.
+
+1. Steps with more copies than a bound are left out, and with prompt fidelity, steps with a CLIP-T that lies more than a
+   tolerance below the highest of all steps.
+2. Among the other steps, the best is the *earliest* one with an identity that reaches the lower end of the interval of
+   the highest identity; without an interval, the earliest with the highest identity.
+
+The second part is the one-standard-error rule of Breiman et al. (Classification and Regression Trees, 1984, section
+3.4.3), which takes the simplest model within one standard error of the best, with the lower end of the 95 % interval in
+place of the standard error. An early checkpoint is the simplest: less drift, more freedom for prompts. Step 0 is
+the base model, and never the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from idmetric.protocols.checkpoints.reading import BASE
+from idmetric.protocols.common.result import Row, Value
+from idmetric.protocols.generator.columns import CLIP
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Bounds of the rule.
+
+    Attributes:
+        max_copies: share of copies that a step may have. clip_tolerance: how far its CLIP-T may lie below the highest.
+
+    Raises:
+        ValueError: for a share outside [0, 1], or a negative tolerance.
+    """
+
+    max_copies: float = 0.0
+    clip_tolerance: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.max_copies <= 1:
+            raise ValueError(f"the share of copies that a step may have is in 0..1, got {self.max_copies:g}")
+        if not self.clip_tolerance >= 0:
+            raise ValueError(f"the tolerance of CLIP-T is 0 or more, got {self.clip_tolerance:g}")
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best step, or None if no step qualifies, and the reason in words."""
+
+    step: int | None
+    reason: str
+
+
+def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
+    """Find the best step.
+
+    Args:
+        rows: step -> its numbers; identity is always among them.
+    """
+    steps = sorted(step for step in rows if step != BASE)
+    identity, copies, clip = (_column(rows, steps, name) for name in ("identity", "copies", CLIP))
+    kept, conditions = steps, []
+
+    if copies:
+        kept = [step for step in kept if copies[step].value <= rule.max_copies]
+        conditions.append(f"copies of at most {rule.max_copies:g}")
+    if clip:
+        highest = max(value.value for value in clip.values())
+        kept = [step for step in kept if step in clip and clip[step].value >= highest - rule.clip_tolerance]
+        conditions.append(f"a CLIP-T of at least {highest - rule.clip_tolerance:.3f}, {rule.clip_tolerance:g} below "
+                          "the highest")  # fmt: skip
+    of = f", of {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
+    if not kept:
+        return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
+
+    top = max(kept, key=lambda step: identity[step].value)  # the earliest of equal ones
+    low = identity[top].low
+    bound = identity[top].value if low is None else low
+    chosen = next(step for step in kept if identity[step].value >= bound)
+    if chosen == top:
+        return Best(chosen, f"best step {chosen}: the highest identity{of}, which no earlier one reaches within its "
+                    "interval")  # fmt: skip
+    return Best(chosen, f"best step {chosen}: the earliest with an identity in the interval of the highest "
+                f"({identity[top].value:.3f} at step {top}, from {bound:.3f}){of}")  # fmt: skip
+
+
+def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:
+    found = {step: rows[step].get(name) for step in steps}
+    return {step: value for step, value in found.items() if isinstance(value, Value)}
