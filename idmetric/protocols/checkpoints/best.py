@@ -64,23 +64,22 @@ def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
         kept = [step for step in kept if copies[step].value <= rule.max_copies]
         conditions.append(f"copies of at most {rule.max_copies:g}")
     if clip:
-        highest = max(value.value for value in clip.values())
-        kept = [step for step in kept if step in clip and clip[step].value >= highest - rule.clip_tolerance]
-        conditions.append(f"a CLIP-T of at least {highest - rule.clip_tolerance:.3f}, {rule.clip_tolerance:g} below "
-                          "the highest")  # fmt: skip
-    of = f", of {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
+        least = max(value.value for value in clip.values()) - rule.clip_tolerance
+        kept = [step for step in kept if step in clip and clip[step].value >= least]
+        conditions.append(f"CLIP-T of at least {least:.3f} ({rule.clip_tolerance:g} below the highest)")
     if not kept:
         return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
 
     top = max(kept, key=lambda step: identity[step].value)  # the earliest of equal ones
-    low = identity[top].low
-    bound = identity[top].value if low is None else low
+    highest, low = identity[top].value, identity[top].low
+    bound = highest if low is None else low
     chosen = next(step for step in kept if identity[step].value >= bound)
+    among = f" among the {len(kept)} of {len(steps)} with {' and '.join(conditions)}" if conditions else ""
     if chosen == top:
-        return Best(chosen, f"best step {chosen}: the highest identity{of}, which no earlier one reaches within its "
-                    "interval")  # fmt: skip
-    return Best(chosen, f"best step {chosen}: the earliest with an identity in the interval of the highest "
-                f"({identity[top].value:.3f} at step {top}, from {bound:.3f}){of}")  # fmt: skip
+        return Best(top, f"best step {top}: the highest identity ({highest:.3f}){among}; no earlier one reaches "
+                    f"{bound:.3f}, the lower end of its interval")  # fmt: skip
+    return Best(chosen, f"best step {chosen}: the earliest with an identity of at least {bound:.3f}, the lower end of "
+                f"the interval of the highest ({highest:.3f} at step {top}){among}")  # fmt: skip
 
 
 def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:

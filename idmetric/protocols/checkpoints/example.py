@@ -40,7 +40,8 @@ def example(folder: Path, subjects: int = 8, progress: Progress | None = None) -
     prompts = sorted(set(prompt[made]))
 
     rows = np.flatnonzero(~made).tolist()
-    names, steps = ids[rows].tolist(), [None] * len(rows)
+    names: list[str] = ids[rows].tolist()
+    steps: list[str | None] = [None] * len(rows)
     for step, shown in STEPS.items():
         wanted = dict(zip(prompts, shown, strict=True))
         own = [k for k in np.flatnonzero(made).tolist() if method[k] == wanted[prompt[k]]]
