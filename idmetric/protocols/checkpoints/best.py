@@ -54,11 +54,13 @@ def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
     """Find the best step.
 
     Args:
-        rows: step -> its numbers; identity is always among them.
+        rows: step -> its numbers; a step without identity does not count.
     """
-    steps = sorted(step for step in rows if step != BASE)
+    steps = sorted(step for step, row in rows.items() if step != BASE and "identity" in row)
     identity, copies, clip = (_column(rows, steps, name) for name in ("identity", "copies", CLIP))
     kept, conditions = steps, []
+    if not steps:
+        return Best(None, "no best step: there is no checkpoint")
 
     if copies:
         kept = [step for step in kept if copies[step].value <= rule.max_copies]

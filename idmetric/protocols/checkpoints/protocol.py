@@ -26,7 +26,7 @@ loss of CLIP-T (--clip-tolerance).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -138,11 +138,17 @@ def run(
         UnreadableError: see `scorers.bind`.
     """
     refuse_judges(models)
-    _drifting(Images.of(data), data, options)  # before anything is embedded
+    _check(Images.of(data), data, options)  # before anything is embedded
+    return measured(data, models, settings, options, clip)
 
+
+def measured(
+    data: Manifest, models: Models, settings: Settings, options: Options, clip: DualEncoder | None
+) -> list[Result]:
+    """As `run`, for data without a checkpoint or drift prompts too."""
     bound = bind(data, models if clip is None else {**models, CLIP: clip}, settings)
     every = Images.of(bound.manifest)
-    drifting = _drifting(every, bound.manifest, options)
+    drifting = _drifting(every, bound.manifest, options.drift_prompts)
     images = every.take(~drifting) if options.drift_prompts else every
     unit, notes = _units(images)
     notes += notes_on(bound.manifest, images, options.held_out, "step ") + _notes_on_drift(every, drifting, options)
@@ -182,28 +188,34 @@ def add_rows(result: Result, rows: Mapping[int, Row], rule: Rule) -> None:
 # Images and units
 
 
-def _drifting(images: Images, data: Manifest, options: Options) -> Truths:
-    """The images (G,) that count for drift.
+def _check(images: Images, data: Manifest, options: Options) -> None:
+    """Refuse drift prompts and images that do not fit.
 
     Raises:
-        ValueError: for an unknown prompt, or if no other images are left.
+        ValueError: naming what is missing.
     """
-    if not options.drift_prompts:
-        if set(images.method) <= {str(BASE)}:
-            raise ValueError(f"no images of a checkpoint, only of step {BASE}")
+    base = images.method == str(BASE)
+    for prompt in options.drift_prompts:
+        if not _drifting(images, data, [prompt]).any():
+            spoken = texts(data, "text", "")[images.rows]
+            there = listed(text or name for text, name in zip(spoken, images.prompt, strict=True))
+            raise ValueError(f"--drift-prompt {prompt!r}: no images of this prompt; there are {there}")
+    drifting = _drifting(images, data, options.drift_prompts)
+    if options.drift_prompts and not (base & drifting).any():
+        raise ValueError("--drift-prompt: no images of the base model for these prompts: give --base DIR, or step 0")
+    left = ~base & ~drifting if options.drift_prompts else ~base
+    if not left.any():
+        raise ValueError("no images of a checkpoint that show the subject: there are only those of step 0 and of "
+                         "drift prompts")  # fmt: skip
+
+
+def _drifting(images: Images, data: Manifest, prompts: Sequence[str]) -> Truths:
+    """The images (G,) that count for drift: of these prompts, as written in names or in words; of all without any."""
+    if not prompts:
         return np.ones(len(images.rows), dtype=bool)
     spoken = texts(data, "text", "")[images.rows]
-    found = np.zeros(len(images.rows), dtype=bool)
-    for wanted in options.drift_prompts:
-        own = (images.prompt == wanted) | (spoken == wanted) | (spoken == words(wanted))
-        if not own.any():
-            there = listed(text or name for text, name in zip(spoken, images.prompt, strict=True))
-            raise ValueError(f"--drift-prompt {wanted!r}: no images of this prompt; there are {there}")
-        found |= own
-    if not (images.method[~found] != str(BASE)).any():
-        raise ValueError("--drift-prompt: no images of other prompts, which show the subject, are left")
-    if not (images.method[found] == str(BASE)).any():
-        raise ValueError("--drift-prompt: no images of the base model for these prompts: give --base DIR, or step 0")
+    named = [prompt for given in prompts for prompt in (given, words(given) or given)]
+    found: Truths = np.isin(images.prompt.astype(str), prompts) | np.isin(spoken.astype(str), named)
     return found
 
 
@@ -230,7 +242,7 @@ def _notes_on_drift(images: Images, drifting: Truths, options: Options) -> list[
     notes = [f"drift compares fewer than the base model's {total} images at steps {listed(few)}"] if few else []
     if not options.drift_prompts:
         notes.append(
-            "drift over all prompts, which are to show the subject: learning it is part of it (--drift-prompt)"
+            "drift over all prompts: it grows as the subject is learned (--drift-prompt names prompts without it)"
         )
     return notes
 

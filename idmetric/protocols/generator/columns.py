@@ -27,7 +27,7 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
         others = [*images.references[name].tolist(), *images.training.get(name, np.empty(0, np.int64)).tolist()]
         ends += [(int(k), int(images.rows[k]), other) for k in np.flatnonzero(images.subject == name)
                  for other in others]  # fmt: skip
-    number, rows, others_ = np.array(ends, np.int64).T
+    number, rows, others_ = np.array(ends, np.int64).reshape(-1, 3).T
     found = agreements(data, rows, others_, settings.store, settings.workers, settings.pair_progress)
     best = np.full(len(images.rows), -1.0)
     np.maximum.at(best, number, found)
