@@ -85,7 +85,8 @@ class Tracker:
         photos = [*_photos(references, REFERENCE), *_photos(training, TRAINING)]
         if not any(image.role == REFERENCE for image in photos):
             raise ValueError("no references: give at least one photo of the subject")
-        bind(_manifest(photos), {metric.name: metric}, self.settings)  # embeds them, or names those that it cannot read
+        with self._full_precision():  # embeds them, or names those that cannot be read
+            bind(_manifest(photos), {metric.name: metric}, self.settings)
         self._photos = list({(image.role, key_of(image.source)): image for image in photos}.values())
         self._base: list[_Image] = []
         self._warned: set[str] = set()
@@ -112,7 +113,7 @@ class Tracker:
             raise ValueError(f"a step is 0 or more, got {step}")
         own = _samples(images, step, prompts, seeds)
         shown = [*(self._base if step != BASE else []), *own, *self._photos]
-        with torch.autocast(self.metric.device.type, enabled=False):
+        with self._full_precision():
             [self._last] = measured(
                 _manifest(shown), {self.metric.name: self.metric}, self.settings, self.options, self.clip
             )
@@ -136,6 +137,10 @@ class Tracker:
         found = replace(self._last, rows=[], items={}, notes=[])
         add_rows(found, self.rows, self.options.rule)
         return found
+
+    def _full_precision(self) -> torch.autocast:
+        """The precision of the metric's weights, whatever the training's autocast."""
+        return torch.autocast(self.metric.device.type, enabled=False)
 
     def _warn(self) -> None:
         """Give each warning of the protocol once."""
