@@ -193,12 +193,12 @@ def rows(**columns: list[float | tuple[float, float]]) -> dict[int, Row]:
         ({"identity": [0.9, 0.5, 0.7, 0.7]}, 200, "the highest identity (0.700)"),  # no interval; 0 is the base model
         (
             {"identity": [0.1, 0.5, (0.6, 0.4), (0.9, 0.8)], "copies": [0, 0, 0, 0.25]}, 100,
-            "among the 2 of 3 with copies of at most 0",
+            "among the 2 of 3 steps with copies of at most 0",
         ),
         ({"identity": [0.1, 0.5], "copies": [0, 0.25]}, None, "none of 1 has copies of at most 0"),
         (
             {"identity": [0.1, 0.5, 0.6, 0.9], "CLIP-T": [0.4, 0.31, 0.292, 0.285]}, 200,
-            "among the 2 of 3 with CLIP-T of at least 0.290 (0.02 below the highest)",
+            "among the 2 of 3 steps with CLIP-T of at least 0.290 (0.02 below the highest)",
         ),
         (
             {"identity": [0.1, 0.5, 0.9], "copies": [0, 1, 0], "CLIP-T": [0.3, 0.4, 0.3]}, None,

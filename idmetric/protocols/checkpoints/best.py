@@ -76,7 +76,7 @@ def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
     highest, low = identity[top].value, identity[top].low
     bound = highest if low is None else low
     chosen = next(step for step in kept if identity[step].value >= bound)
-    among = f" among the {len(kept)} of {len(steps)} with {' and '.join(conditions)}" if conditions else ""
+    among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
     if chosen == top:
         return Best(top, f"best step {top}: the highest identity ({highest:.3f}){among}; no earlier one reaches "
                     f"{bound:.3f}, the lower end of its interval")  # fmt: skip
