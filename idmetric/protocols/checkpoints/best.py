@@ -77,11 +77,13 @@ def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
     bound = highest if low is None else low
     chosen = next(step for step in kept if identity[step].value >= bound)
     among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
-    if chosen == top:
-        return Best(top, f"best step {top}: the highest identity ({highest:.3f}){among}; no earlier one reaches "
-                    f"{bound:.3f}, the lower end of its interval")  # fmt: skip
-    return Best(chosen, f"best step {chosen}: the earliest with an identity of at least {bound:.3f}, the lower end of "
-                f"the interval of the highest ({highest:.3f} at step {top}){among}")  # fmt: skip
+    unknown = "" if copies else "; copies were not looked for"
+    if chosen != top:
+        return Best(chosen, f"best step {chosen}: the earliest with an identity of at least {bound:.3f}, the lower end of "
+                    f"the interval of the highest ({highest:.3f} at step {top}){among}{unknown}")  # fmt: skip
+    end = "it (no interval)" if low is None else f"{bound:.3f}, the lower end of its interval"
+    return Best(top, f"best step {top}: the highest identity ({highest:.3f}){among}; no earlier one reaches {end}"
+                f"{unknown}")  # fmt: skip
 
 
 def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:

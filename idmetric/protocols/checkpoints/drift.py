@@ -23,7 +23,7 @@ def drift_of(cosines: ArrayLike) -> Array:
         trained concept. Versions of that script differ by the factor 1 / 2.
     """
     found: Array = (1 - np.asarray(cosines, dtype=np.float64)) / 2
-    return found
+    return found.clip(0, 1)  # cosines are rounded
 
 
 def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
