@@ -79,8 +79,8 @@ def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
     among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
     unknown = "" if copies else "; copies were not looked for"
     if chosen != top:
-        return Best(chosen, f"best step {chosen}: the earliest with an identity of at least {bound:.3f}, the lower end of "
-                    f"the interval of the highest ({highest:.3f} at step {top}){among}{unknown}")  # fmt: skip
+        reach = f"{bound:.3f}, the lower end of the interval of the highest ({highest:.3f} at step {top})"
+        return Best(chosen, f"best step {chosen}: the earliest with an identity of at least {reach}{among}{unknown}")
     end = "it (no interval)" if low is None else f"{bound:.3f}, the lower end of its interval"
     return Best(top, f"best step {top}: the highest identity ({highest:.3f}){among}; no earlier one reaches {end}"
                 f"{unknown}")  # fmt: skip
