@@ -418,4 +418,23 @@ STATISTICS = [
     ),
 ]  # fmt: skip
 
-MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS, *STUDIES, *STATISTICS]
+CHECKPOINTS = [
+    *changes("protocols/checkpoints/drift.py",
+        "protocols/test_checkpoints.py::test_drift_is_over_all_prompts_by_default",
+        ("dtype=np.float64)) / 2", "dtype=np.float64))"),
+        ("images.method[k] == str(BASE)", "images.method[k] != str(BASE)"),
+    ),
+    *changes("protocols/checkpoints/best.py",
+        "protocols/test_checkpoints.py::test_the_best_step_is_the_earliest_in_the_interval_of_the_highest",
+        ("bound = highest if low is None else low", "bound = highest"),
+        ("(step for step in kept if", "(step for step in reversed(kept) if"),
+        ('if step != BASE and "identity" in row', 'if "identity" in row'),
+        ("for value in clip.values()) - rule", "for value in clip.values()) + rule"),
+    ),
+    *changes("protocols/checkpoints/tracker.py",
+        "protocols/test_checkpoints_tracker.py::test_the_training_keeps_its_state",
+        ("type, enabled=False", 'type, enabled=torch.is_autocast_enabled("cpu")'),
+    ),
+]  # fmt: skip
+
+MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS, *STUDIES, *STATISTICS, *CHECKPOINTS]

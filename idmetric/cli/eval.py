@@ -75,6 +75,10 @@ PROTOCOLS = {
         "idmetric.protocols.generator.sets",
         "sets of generated images against sets of real photos: CMMD, Frechet distance, the noise floor",
     ),
+    "checkpoints": (
+        "idmetric.protocols.checkpoints.protocol",
+        "samples of a LoRA's checkpoints: identity, copying, drift over steps, and the best step",
+    ),
     "calibrate": (
         "idmetric.protocols.calibrate.protocol",
         "same-identity probabilities and thresholds from labelled pairs",

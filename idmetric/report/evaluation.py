@@ -35,6 +35,7 @@ _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
     "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
     "trends": "Similarity over growing changes", "pareto": "Pareto front of identity",
+    "steps": "Over training steps",
 }  # fmt: skip
 
 

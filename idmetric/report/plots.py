@@ -22,6 +22,7 @@ from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
 from idmetric.protocols.common.result import Result, Value, slug
+from idmetric.report.curves import step_curves, steps_of
 from idmetric.report.figure import Place, new_figure, save_figure
 
 Array = NDArray[np.float64]
@@ -239,7 +240,7 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
     Items named "pairs" (score, same) give ROC, precision and recall, and distributions; "parts" (score, oracle) the
     oracle's ECDF; "grid", with rows of the bench "sensitivity", bars and trends; "reliability" its curve. Rows of
-    methods with identity, and diversity or CLIP-T, give their Pareto front.
+    methods with identity, and diversity or CLIP-T, give their Pareto front; rows of steps give curves.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -269,6 +270,8 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
         fronts = {r.model: methods for r in results if len(methods := _methods(r, other)) > 1}
         if fronts:
             trade_off(fronts, place("pareto", other), ("identity", other))
+    if stepped := [result for result in results if steps_of(result)]:
+        step_curves(stepped, place("steps"))
 
     return written
 

@@ -19,6 +19,7 @@ from uuid import uuid4
 from idmetric.io import json_file
 from idmetric.io.hints import install
 from idmetric.io.output import writing
+from idmetric.io.scalars import log_scalars
 from idmetric.train.options import current
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
@@ -81,11 +82,9 @@ class Log:
         with writing(self.out / FILE):
             self.file.write(json_file.text(record) + "\n")
             self.file.flush()
-        if self.board is not None:
-            for name, value in values.items():
-                self.board.add_scalar(f"{part}/{name}", value, step)
-        if self.wandb is not None:
-            self.wandb.log({f"{part}/{name}": value for name, value in values.items()}, step=step)
+        for writer in (self.board, self.wandb):
+            if writer is not None:
+                log_scalars(writer, {f"{part}/{name}": value for name, value in values.items()}, step)
 
 
 class Silence:

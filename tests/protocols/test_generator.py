@@ -158,7 +158,7 @@ def test_missing_places_are_listed_and_left_out_of_pairs(folder: Path) -> None:
     [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options(held_out=True))
     assert result.notes[0].startswith("a lacks 6 of 18 combinations")
     assert result.notes[1] == "b lacks 1 of 18 combinations of subject, prompt and seed: dog/on_a_beach/1"
-    assert result.notes[2] == "no method has images of 1 subjects with references: unused"
+    assert result.notes[2] == "no images of 1 subjects with references: unused"
     assert values(result, method="a")["identity"].count == 12
     assert values(result, method="a - b")["identity"].count == 11
     missing = result.items["missing"]

@@ -12,7 +12,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.arrays import Truths
 from idmetric.protocols.common.columns import free, listed
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import Models, Settings
 from idmetric.protocols.common.thresholds import calibrated
 from idmetric.protocols.generator.images import Images
 from idmetric.protocols.generator.picture import REFERENCE, TRAINING
@@ -49,17 +49,34 @@ def groups_of(images: Images, data: Manifest, by: Sequence[str]) -> Iterator[tup
                 yield f"{column}: {value}", values == value
 
 
-def notes_on(data: Manifest, held_out: bool) -> list[str]:
-    """Notes on missing places, on subjects without images, and on references seen in training."""
-    images, notes = Images.of(data), []
+def refuse_judges(models: Models) -> None:
+    """Refuse models that give no similarities of all pairs.
+
+    Raises:
+        ValueError: naming them.
+    """
+    judges = [name for name, model in models.items() if hasattr(model, "bind")]
+    if judges:
+        raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")
+
+
+def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -> list[str]:
+    """Notes on missing places, on subjects without images, and on references seen in training.
+
+    Args:
+        prefix: before a method's name, such as "step ".
+    """
+    notes = []
     total = len(set(images.places()))
     for method, lacking in images.missing().items():
         places = listed("/".join(part for part in place if part) for place in lacking)
-        notes.append(f"{method} lacks {len(lacking)} of {total} combinations of subject, prompt and seed: {places}")
+        notes.append(
+            f"{prefix}{method} lacks {len(lacking)} of {total} combinations of subject, prompt and seed: {places}"
+        )
     shown = set(images.subject)
     unused = [name for name in images.references if name not in shown]
     if unused:
-        notes.append(f"no method has images of {len(unused)} subjects with references: {listed(unused)}")
+        notes.append(f"no images of {len(unused)} subjects with references: {listed(unused)}")
     single = [name for name, rows in images.references.items() if len(rows) == 1 and name in shown]
     if single:
         notes.append(f"{len(single)} subjects have one reference and no real-versus-real value: {listed(single)}")

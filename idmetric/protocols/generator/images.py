@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.diversity import mean_pairwise_distance, vendi_score
 from idmetric.evaluate.references import leave_one_out
-from idmetric.protocols.common.arrays import Array, Ints
+from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import free
 from idmetric.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.protocols.generator.picture import GENERATED, REFERENCE, TRAINING
@@ -65,6 +65,11 @@ class Images:
     def places(self) -> list[Place]:
         """(subject, prompt, seed) of each image."""
         return list(zip(self.subject, self.prompt, self.seed, strict=True))
+
+    def take(self, chosen: Truths) -> Images:
+        """The images where `chosen` (G,) is true."""
+        parts = {name: getattr(self, name)[chosen] for name in ("rows", "method", "subject", "prompt", "seed")}
+        return replace(self, **parts)
 
     def cells(self) -> dict[tuple[str, str, str], Ints]:
         """(method, subject, prompt) -> its images (numbers below G), which differ by seed."""
@@ -124,7 +129,7 @@ class Scores:
 def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array | None) -> Scores:
     """Score images by a bound model, subject by subject."""
     identity, nearest = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64)
-    leaning = np.full(len(images.rows), np.nan) if _are_cosines(scorer) and images.training else None
+    leaning = np.full(len(images.rows), np.nan) if are_cosines(scorer) and images.training else None
     real = {}
     for name, references in images.references.items():
         own = np.flatnonzero(images.subject == name)
@@ -140,7 +145,8 @@ def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array 
     return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, fidelity)
 
 
-def _are_cosines(scorer: Scorer) -> bool:
+def are_cosines(scorer: Scorer) -> bool:
+    """Whether the scorer's similarities are cosines, which angles, the Vendi score and drift need."""
     return isinstance(scorer, VectorScorer) and scorer.distance == "cls"
 
 
@@ -163,7 +169,7 @@ def _leaning(references: Array, training: Array, between: Array) -> Array:
 
 
 def _cells(images: Images, scorer: Scorer) -> Cells:
-    cosines = _are_cosines(scorer)
+    cosines = are_cosines(scorer)
     names: list[tuple[str, str, str]] = []
     distance, vendi, first = [], [], []
     for name, own in images.cells().items():

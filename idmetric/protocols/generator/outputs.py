@@ -61,13 +61,24 @@ def read(where: Where) -> Manifest:
     found = [] if where.data is None else _of_data(where.data, where)
     if where.references is not None:
         found = [p for p in found if p.role != REFERENCE]
-        found += _of_subjects(where.references, REFERENCE, where.skip)
+        found += of_subjects(where.references, REFERENCE, where.skip)
     if where.training is not None:
-        found += _of_subjects(where.training, TRAINING, where.skip)
+        found += of_subjects(where.training, TRAINING, where.skip)
+    return as_manifest(found, outputs=where.data is not None)
 
+
+def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = True) -> Manifest:
+    """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
+
+    Args:
+        noun: what the field `method` holds, for messages. outputs: refuse references alone.
+
+    Raises:
+        OutputsError: if a place occurs twice, or images have no reference.
+    """
     found = _one_of_each(found)
-    _check(found, where.data is not None)
-    return _manifest(_numbered(found))
+    _check(found, outputs)
+    return _manifest(_numbered(found, noun))
 
 
 # Folders
@@ -91,7 +102,7 @@ def _of_folder(data: Path, where: Where) -> list[Picture]:
     if layout.benchmark and where.benchmark is None:
         raise OutputsError(f"--layout {where.layout} needs --benchmark FILE.json: its prompts and references")
 
-    files = _images_below(data)
+    files = images_below(data)
     found, rest = _matched(data, files, layout)
     if not any(p.role == GENERATED for p in found) and layout.outputs.startswith("{method}/"):
         # the folder of one method
@@ -100,11 +111,16 @@ def _of_folder(data: Path, where: Where) -> list[Picture]:
             inner = Layout(inner.outputs, inner.references.removeprefix("{ignore}/"), layout.benchmark)
         found, rest = _matched(data, files, inner)
 
-    _refuse_unmatched(rest, f"{data} and {layout.outputs!r}", where.skip)
+    refuse_unmatched(rest, f"{data} and {layout.outputs!r}", where.skip)
     return _indexed(found, where.benchmark) if layout.benchmark and where.benchmark else found
 
 
-def _images_below(folder: Path) -> list[Path]:
+def images_below(folder: Path) -> list[Path]:
+    """The images in and below a folder, in natural order.
+
+    Raises:
+        OutputsError: naming a folder without images, or one that cannot be listed.
+    """
     try:
         return [Path(path) for path in paths.listed(folder) if paths.is_image(path)]
     except paths.InputError as error:
@@ -130,13 +146,13 @@ def _matched(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[
     return found, rest
 
 
-def _of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
+def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
     """References or training images of a folder or a path with fields."""
     root, text = (place, "") if os.path.isdir(place) else split(place)
     folder = Path(root)
     if not folder.is_dir():
         raise OutputsError(f"{place}: no such folder")
-    files = _images_below(folder)
+    files = images_below(folder)
     if not text:  # a folder per subject, or the images of the only subject
         text = "{subject}/*" if any(file.parent != folder for file in files) else "*"
     pattern = Pattern(text)
@@ -149,11 +165,12 @@ def _of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
             found.append(Picture(file, role, {"subject": ONLY, **fields}))
     if not found:
         raise OutputsError(f"{place}: no image matches {text!r}")
-    _refuse_unmatched(rest if "{" not in place and "*" not in place else [], f"{folder} and {text!r}", skip)
+    refuse_unmatched(rest if "{" not in place and "*" not in place else [], f"{folder} and {text!r}", skip)
     return found
 
 
-def _refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
+def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
+    """Refuse images that no pattern matches, or leave them out with an `UnmatchedWarning`."""
     if not rest:
         return
     shown = "".join(f"\n  {path}" for path in rest[:_SHOWN])
@@ -219,7 +236,7 @@ def _check(found: Sequence[Picture], generated: bool) -> None:
         )
 
 
-def _numbered(found: Sequence[Picture]) -> list[Picture]:
+def _numbered(found: Sequence[Picture], noun: str) -> list[Picture]:
     """Outputs with a seed; without one, they count from 0 within method, subject and prompt.
 
     Raises:
@@ -239,7 +256,7 @@ def _numbered(found: Sequence[Picture]) -> list[Picture]:
         if other is not picture.path:
             method, subject, prompt = cell
             raise OutputsError(
-                f"{other} and {picture.path} are both of method {method!r}, subject {subject!r}, prompt {prompt!r}, "
+                f"{other} and {picture.path} are both of {noun} {method!r}, subject {subject!r}, prompt {prompt!r}, "
                 f"seed {seed!r}: a field or column that separates them is missing"
             )
         out.append(Picture(picture.path, GENERATED, {**picture.fields, "seed": seed}, picture.text, picture.mask))
@@ -266,7 +283,7 @@ def _manifest(found: Sequence[Picture]) -> Manifest:
         Row(
             p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=ids.of(p),
             role="context-edit" if p.role == GENERATED else "real", engine=p.fields.get("method"),
-            text=p.text or _words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
+            text=p.text or words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
         )
         for p in found
     ]  # fmt: skip
@@ -277,7 +294,7 @@ def _manifest(found: Sequence[Picture]) -> Manifest:
     return Manifest.from_rows(rows).replace(**columns)
 
 
-def _words(prompt: str | None) -> str | None:
+def words(prompt: str | None) -> str | None:
     """A prompt in a file's name as words; None for a number."""
     if prompt is None or prompt.isdigit():
         return None

@@ -13,6 +13,7 @@ A name that occurs twice stands for the same text in both places.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 IGNORE = "ignore"
 _PART = re.compile(r"\{(?P<field>\w+)\}|(?P<any>\*)|(?P<text>[^{}*]+)")
@@ -28,6 +29,9 @@ class Pattern:
     >>> Pattern("{method}/{subject}/{prompt}_{seed}.png").match("lora/dog/on_the_beach_2.png")
     {'method': 'lora', 'subject': 'dog', 'prompt': 'on_the_beach', 'seed': '2'}
 
+    Args:
+        digits: fields that match digits alone.
+
     Attributes:
         text: the pattern. fields: its names, in order, without `ignore`.
 
@@ -36,8 +40,8 @@ class Pattern:
             of the folder.
     """
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, digits: Collection[str] = ("seed",)) -> None:
+        self.text, self._digits = text, digits
         self.fields: tuple[str, ...] = ()
         expression, end, after_field = "", 0, False
         for part in _PART.finditer(text):
@@ -63,7 +67,7 @@ class Pattern:
         if name in self.fields:
             return f"(?P={name})"
         self.fields += (name,)
-        return f"(?P<{name}>{'[0-9]+' if name == 'seed' else '[^/]+'})"
+        return f"(?P<{name}>{'[0-9]+' if name in self._digits else '[^/]+'})"
 
     def match(self, path: str) -> dict[str, str] | None:
         """The fields of a path with forward slashes, relative to the folder; None if it does not match."""

@@ -32,28 +32,34 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.copies import THRESHOLD
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Array, Ints, Truths
+from idmetric.protocols.common.arrays import Ints, Truths
 from idmetric.protocols.common.columns import free
 from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
-from idmetric.protocols.generator.checks import check, groups_of, notes_on, thresholds_of
+from idmetric.protocols.generator.checks import check, groups_of, notes_on, refuse_judges, thresholds_of
+from idmetric.protocols.generator.columns import (
+    CLIP,
+    columns_of,
+    highest_agreements,
+    image_items,
+    means_of,
+    prompt_fidelity,
+    side_by_side,
+)
 from idmetric.protocols.generator.comparison import add_differences, by_place
-from idmetric.protocols.generator.copies import agreements
 from idmetric.protocols.generator.example import example
-from idmetric.protocols.generator.images import Images, Names, Place, Scores, score
-from idmetric.protocols.generator.options import add_outputs, where_of
+from idmetric.protocols.generator.images import Images, Scores, score
+from idmetric.protocols.generator.options import add_copying, add_outputs, add_references, where_of
 from idmetric.protocols.generator.outputs import read
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
-_CLIP = "CLIP-T"
 
 
 @dataclass(frozen=True)
@@ -83,10 +89,8 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric eval generator`."""
     add_outputs(parser)
-    text = "images that the generators were trained on, given as --references are"
-    parser.add_argument("--training", metavar="PATH", help=text)
-    text = "state that no reference was among the training images"
-    parser.add_argument("--held-out", action="store_true", help=text)
+    add_references(parser)
+    add_copying(parser)
     text = "also group by this field or column; may be repeated"
     parser.add_argument("--by", action="append", default=[], metavar="COLUMN", help=text)
     parser.add_argument("--against", metavar="METHOD", help="compare each method with this one (default: each two)")
@@ -96,9 +100,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", type=Path, metavar="FILE", help=text)
     text = "false-accept rate of the calibration's threshold (default: %(default)s)"
     parser.add_argument("--rate", type=float, default=0.05, help=text)
-    text = "CLIP or SigLIP for prompt fidelity: folder or Hub repository (pip install 'idmetric[visid]')"
-    parser.add_argument("--clip-t", metavar="REPO", help=text)
-    parser.add_argument("--no-copies", action="store_true", help="do not look for copies of references")
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
@@ -144,23 +145,22 @@ def run(
         CalibrationError: for a calibration of another model or distance.
         UnreadableError: see `scorers.bind`.
     """
-    judges = [name for name, model in models.items() if hasattr(model, "bind")]
-    if judges:
-        raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")
+    refuse_judges(models)
     check(data, options.by, options.against)  # before anything is embedded
     thresholds = {
         name: thresholds_of(model, settings, options.scr, options.calibration, options.rate)
         for name, model in models.items()
     }
 
-    bound = bind(data, models if clip is None else {**models, _CLIP: clip}, settings)
-    notes = notes_on(bound.manifest, options.held_out)
+    bound = bind(data, models if clip is None else {**models, CLIP: clip}, settings)
     images = Images.of(bound.manifest)
+    notes = notes_on(bound.manifest, images, options.held_out)
     groups = dict(groups_of(images, bound.manifest, options.by))
-    copied = _copied(images, bound.manifest, settings) if options.copies else None
+    copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
     fidelity = None
     if clip is not None:
-        fidelity = _fidelity(images, bound.manifest, cast(VectorScorer, bound.models.pop(_CLIP)), clip, notes)
+        reader = cast(VectorScorer, bound.models.pop(CLIP))
+        fidelity = prompt_fidelity(images, bound.manifest, reader, clip, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
@@ -183,75 +183,22 @@ def run(
 # Scores
 
 
-def _copied(images: Images, data: Manifest, settings: Settings) -> Array:
-    """The highest agreement (G,) of each image with a reference or training image of its subject."""
-    ends: list[tuple[int, int, int]] = []
-    for name in dict.fromkeys(images.subject):
-        others = [*images.references[name].tolist(), *images.training.get(name, np.empty(0, np.int64)).tolist()]
-        ends += [(int(k), int(images.rows[k]), other) for k in np.flatnonzero(images.subject == name)
-                 for other in others]  # fmt: skip
-    number, rows, others_ = np.array(ends, np.int64).T
-    found = agreements(data, rows, others_, settings.store, settings.workers, settings.pair_progress)
-    best = np.full(len(images.rows), -1.0)
-    np.maximum.at(best, number, found)
-    return best
-
-
-def _fidelity(images: Images, data: Manifest, scorer: VectorScorer, clip: DualEncoder, notes: list[str]) -> Array:
-    """Cosine (G,) of each image and its prompt, NaN without one."""
-    words = np.array(data.column("text"), dtype=object)[images.rows]
-    spoken = np.flatnonzero(words != None)  # noqa: E711
-    if len(spoken) < len(words):
-        notes.append(f"{len(words) - len(spoken)} images have no prompt in words, and no CLIP-T: add a column text")
-    found = np.full(len(words), np.nan)
-    different, place = np.unique(words[spoken].astype(str), return_inverse=True)
-    texts = [clip.texts(different[k : k + 64].tolist()).double().cpu().numpy() for k in range(0, len(different), 64)]
-    if texts:
-        found[spoken] = (scorer.vectors(images.rows[spoken]) * np.concatenate(texts)[place]).sum(1)
-    return found
-
-
 def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, float], settings: Settings) -> Row:
     """The numbers of one method's images."""
     subject = images.subject[chosen]
-    own = _means(found.identity[chosen], subject)
+    own = means_of(found.identity[chosen], subject)
     names, means = np.array(list(own), dtype=object), np.array(list(own.values()))
+
+    shared = columns_of(images, found, chosen, images.subject, settings)
     row: Row = {
-        "identity": intervals.mean(found.identity[chosen], subject, settings),
+        "identity": shared.pop("identity"),
         "worst": Value(float(means.min()), None, None, len(means)),
     }
-    anchored = np.array([name in found.real for name in subject], dtype=bool)
-    if anchored.any():
-        real = np.array([found.real[name] for name in subject[anchored]])
-        row["real"] = intervals.mean(real, subject[anchored], settings)
+    if "real" in shared:
+        row["real"] = shared.pop("real")
     for column, tau in limits.items():
         row[column] = intervals.mean((means < tau).astype(float), names, settings)
-    if found.copied is not None:
-        row["copies"] = intervals.mean((found.copied[chosen] >= THRESHOLD).astype(float), subject, settings)
-
-    if found.leaning is not None:
-        shown = chosen & ~np.isnan(found.leaning)
-        if shown.any():
-            row["leaning"] = intervals.mean(found.leaning[shown], images.subject[shown], settings)
-
-    cells = found.cells
-    inside = chosen[cells.first] if len(cells) else np.empty(0, bool)
-    if inside.any():
-        row["diversity"] = intervals.mean(cells.distance[inside], cells.subject[inside], settings)
-        if not np.isnan(cells.vendi[inside]).any():
-            row["Vendi"] = intervals.mean(cells.vendi[inside], cells.subject[inside], settings)
-    if found.fidelity is not None:
-        spoken = chosen & ~np.isnan(found.fidelity)
-        if spoken.any():
-            row[_CLIP] = intervals.mean(found.fidelity[spoken], images.subject[spoken], settings)
-    return row
-
-
-def _means(values: Array, subject: Any) -> dict[str, float]:
-    """Subject -> mean of its images."""
-    names, place = np.unique(subject.astype(str), return_inverse=True)
-    means = np.bincount(place, values) / np.bincount(place)
-    return dict(zip(names.tolist(), means.tolist(), strict=True))
+    return row | shared
 
 
 def _compare(images: Images, found: Scores, settings: Settings, options: Options, result: Result) -> None:
@@ -265,7 +212,7 @@ def _compare(images: Images, found: Scores, settings: Settings, options: Options
         ),
     }
     if found.fidelity is not None:
-        scores[_CLIP] = by_place(images.method.tolist(), places, found.fidelity.tolist())
+        scores[CLIP] = by_place(images.method.tolist(), places, found.fidelity.tolist())
     add_differences(result, scores, settings, options.against)
 
 
@@ -277,23 +224,14 @@ def _keep(
 ) -> None:
     """Keep the scores of each image and subject, and the missing places."""
     ids = np.array(data.column("id"), dtype=object)
-    columns: dict[str, Any] = {
-        "image": ids[images.rows], "nearest": ids[found.nearest], "method": images.method,
-        "subject": images.subject, "prompt": images.prompt, "seed": images.seed, "identity": found.identity,
-    }  # fmt: skip
-    if found.copied is not None:
-        columns |= {"copy": found.copied >= THRESHOLD, "copy_agreement": found.copied}
-    if found.leaning is not None:
-        columns["leaning"] = [None if np.isnan(value) else float(value) for value in found.leaning]
-    if found.fidelity is not None:
-        columns["clip_t"] = [None if np.isnan(value) else float(value) for value in found.fidelity]
+    columns = image_items(images, found, ids)
     for name in options.by:
         columns.setdefault(name, np.array(free(data, name), dtype=object)[images.rows])
     result.keep("images", **columns)
 
     for method in images.methods:
         own: Ints = np.flatnonzero(images.method == method)
-        means, counts = _means(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
+        means, counts = means_of(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
         worst = [min(own[images.subject[own] == name], key=lambda k: found.identity[k]) for name in means]
         result.keep(
             "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
@@ -303,27 +241,7 @@ def _keep(
             **{name: [mean < tau for mean in means.values()] for name, tau in limits.items()},
         )  # fmt: skip
     if len(images.methods) > 1:
-        result.keep("side_by_side", **_side_by_side(images, found, ids))
+        result.keep("side_by_side", **side_by_side(images, found, ids))
     for method, lacking in images.missing().items():
         subjects, prompts, seeds = zip(*lacking, strict=True)
         result.keep("missing", method=[method] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)
-
-
-def _side_by_side(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
-    """The images of all methods for the same subject, prompt and seed, with their identities and a reference."""
-    at: dict[Place, dict[str, int]] = {}
-    for k, (place, method) in enumerate(zip(images.places(), images.method, strict=True)):
-        at.setdefault(place, {})[method] = k
-
-    subject, prompt, seed = zip(*at, strict=True)
-    columns: dict[str, Any] = {"reference": [ids[images.references[name][0]] for name in subject]}
-    lowest = [min(float(found.identity[k]) for k in by_method.values()) for by_method in at.values()]
-    columns |= {"lowest": lowest, "subject": subject, "prompt": prompt, "seed": seed}
-    for method in images.methods:
-        name = f"by {method}"
-        while {name, f"{name}_score"} & columns.keys():
-            name += "'"  # methods may be named a and a_score
-        own = [by_method.get(method) for by_method in at.values()]
-        columns[name] = [None if k is None else ids[images.rows[k]] for k in own]
-        columns[f"{name}_score"] = [None if k is None else float(found.identity[k]) for k in own]
-    return columns

@@ -43,7 +43,7 @@ from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.options import add_outputs, where_of
+from idmetric.protocols.generator.options import add_outputs, add_references, where_of
 from idmetric.protocols.generator.outputs import read
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
@@ -79,6 +79,7 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `idmetric eval sets`."""
     add_outputs(parser)
+    add_references(parser)
     parser.add_argument("--pool", action="store_true", help="take all subjects as one set")
     parser.add_argument("--biased", action="store_true", help="CMMD as in its released code (default: unbiased)")
     text = "random draws of n images of a set (default: %(default)s)"

@@ -1,0 +1,210 @@
+"""Reads samples of checkpoints with their references as a manifest, as `generator.outputs` does for methods.
+
+A step has the place of a method: its number, as text without leading zeros, is in the column x_method, and the rows of
+samples are in the order of steps. Images of the base model are those of step 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.io import text_file
+from idmetric.protocols.checkpoints.trainers import TRAINERS, fields_of
+from idmetric.protocols.generator.outputs import as_manifest, images_below, of_subjects, refuse_unmatched
+from idmetric.protocols.generator.pattern import Pattern
+from idmetric.protocols.generator.picture import GENERATED, ONLY, REFERENCE, TRAINING, OutputsError, Picture
+from idmetric.protocols.generator.table import read_table
+
+BASE = 0  # the step of the base model
+_DIGITS = ("seed", "step")
+_EXAMPLE = "'{step}/{prompt}_{seed}.png'"
+
+Fields = Callable[[str], dict[str, str] | None]
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The fields of a sample's path and of a base image's path, None for other paths; and words for messages."""
+
+    sample: Fields
+    base: Fields
+    about: str
+
+
+@dataclass(frozen=True)
+class Where:
+    """The places of samples and references.
+
+    Attributes:
+        data: folder of samples, or a table (.csv, .parquet, .jsonl) with a column step and a row for each sample.
+        pattern: of the samples in a folder, with `{step}`; None: as one of `TRAINERS` names them.
+        references, training: as for `generator.outputs.Where`; without `{subject}`, all images in and below a folder.
+        base: folder of the base model's images, named as in `data`, or as there below the folder of a step.
+        prompts: text file with a prompt in each line, for samples that are named by the prompt's number from 0.
+        skip: leave images out that do not match, with an `UnmatchedWarning`.
+    """
+
+    data: Path
+    pattern: str | None = None
+    references: str | None = None
+    training: str | None = None
+    base: Path | None = None
+    prompts: Path | None = None
+    skip: bool = False
+
+
+def read(where: Where) -> Manifest:
+    """The manifest of samples, references and training images.
+
+    Raises:
+        OutputsError: if images do not match, occur twice, or have no reference.
+        PatternError, SourceError: for a pattern or table that cannot be used.
+    """
+    if not where.data.exists():
+        raise OutputsError(f"{where.data}: no such file or folder")
+    found = _of_table(where) if where.data.is_file() else _of_folder(where)
+    if where.prompts is not None:
+        found = _in_words(found, where.prompts)
+
+    made = [p for p in found if p.role == GENERATED]
+    rest = [p for p in found if p.role != GENERATED]
+    alone = all(p.fields["subject"] == ONLY for p in made)
+    if where.references is not None:
+        rest = [p for p in rest if p.role != REFERENCE] + _photos(where.references, REFERENCE, alone, where.skip)
+    if where.training is not None:
+        rest += _photos(where.training, TRAINING, alone, where.skip)
+    return as_manifest([*sorted(made, key=lambda p: int(p.fields["method"])), *rest], "step")
+
+
+# Samples
+
+
+def _of_table(where: Where) -> list[Picture]:
+    if where.base is not None:
+        raise OutputsError("--base is for folders: give the base model's images in the table, as step 0")
+    found = read_table(where.data)
+    if not any("step" in picture.fields for picture in found):
+        raise OutputsError(f"{where.data}: no column 'step'")
+    return [_at_step(p) if p.role == GENERATED else p for p in found]
+
+
+def _at_step(picture: Picture) -> Picture:
+    """The picture with its step as its method."""
+    step = picture.fields.get("step", "")
+    if not (step.isascii() and step.isdigit()):
+        raise OutputsError(f"{picture.path}: the step {step!r} is not a whole number of 0 or more")
+    kept = {name: text for name, text in picture.fields.items() if name not in ("step", "epoch")}
+    return replace(picture, fields={**kept, "method": str(int(step))})
+
+
+def _of_folder(where: Where) -> list[Picture]:
+    files = images_below(where.data)
+    paths = [file.relative_to(where.data).as_posix() for file in files]
+    names = _by_trainer(where.data, paths) if where.pattern is None else _by_pattern(where.pattern)
+
+    found, rest = _matched(files, paths, names.sample)
+    refuse_unmatched(rest, f"{where.data} and {names.about}", where.skip)
+    _refuse_mixed(where.data, found)
+    found = [_at_step(picture) for picture in found]
+    if where.base is not None:
+        if any(picture.fields["method"] == str(BASE) for picture in found):
+            raise OutputsError(f"--base {where.base}: {where.data} has images of the base model already, as step 0")
+        found += _of_base(where.base, names, where.skip)
+    return found
+
+
+def _by_pattern(text: str) -> _Names:
+    pattern = Pattern(text, _DIGITS)
+    if "step" not in pattern.fields:
+        raise OutputsError(f"--pattern {text!r}: it needs a field {{step}}, such as {_EXAMPLE}")
+    below = "/".join(part for part in text.split("/") if "{step}" not in part)
+    inner = Pattern(below, _DIGITS) if below else pattern
+    return _Names(pattern.match, lambda path: pattern.match(path) or inner.match(path), repr(text))
+
+
+def _by_trainer(folder: Path, paths: Sequence[str]) -> _Names:
+    trainer = _trainer_of(folder, paths)
+
+    def fields(path: str) -> dict[str, str] | None:
+        return fields_of(trainer, path)
+
+    return _Names(fields, lambda path: fields(path) or fields(f"checkpoint-{BASE}/{path}"), f"names of {trainer}")
+
+
+def _trainer_of(folder: Path, names: Sequence[str]) -> str:
+    """The trainer that names most of the files so."""
+    counts = {trainer: sum(fields_of(trainer, name) is not None for name in names) for trainer in TRAINERS}
+    best = max(counts, key=lambda trainer: counts[trainer])
+    if not counts[best]:
+        raise OutputsError(
+            f"{folder}: its images, such as {names[0]}, are not named as samples of {', '.join(TRAINERS)}: give their "
+            f"--pattern, such as {_EXAMPLE}"
+        )
+    return best
+
+
+def _matched(files: Sequence[Path], names: Sequence[str], fields: Fields) -> tuple[list[Picture], list[Path]]:
+    """Pictures of the files with fields, and the other files."""
+    found, rest = [], []
+    for file, name in zip(files, names, strict=True):
+        own = fields(name)
+        if own is None:
+            rest.append(file)
+        else:
+            found.append(Picture(file, GENERATED, {"subject": ONLY, **own}))
+    return found, rest
+
+
+def _refuse_mixed(folder: Path, found: Sequence[Picture]) -> None:
+    """Refuse samples of epochs among those of steps, which cannot be put into one order."""
+    epochs = sum("epoch" in picture.fields for picture in found)
+    if 0 < epochs < len(found):
+        raise OutputsError(
+            f"{folder}: {epochs} images are samples of epochs (e000003), {len(found) - epochs} of steps (000500): keep "
+            "one kind, by a --pattern and --on-error skip, or in another folder"
+        )
+
+
+def _of_base(folder: Path, names: _Names, skip: bool) -> list[Picture]:
+    """The images of a folder as those of step 0."""
+    files = images_below(folder)
+    found, rest = _matched(files, [file.relative_to(folder).as_posix() for file in files], names.base)
+    refuse_unmatched(rest, f"--base {folder} and {names.about}", skip)
+    return [_at_step(replace(p, fields={**p.fields, "step": str(BASE)})) for p in found]
+
+
+def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
+    """The pictures with the prompts of a file in place of their numbers.
+
+    A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and those that begin with # do not count, and
+    options at its end (` --w 512`) are no part of it.
+    """
+    try:
+        lines = [line.strip() for line in text_file.read(path).splitlines()]
+    except (OSError, ValueError) as error:
+        raise OutputsError(f"--prompts {path} cannot be read: {error}") from error
+    prompts = [line.split(" --")[0].strip() for line in lines if line and not line.startswith("#")]
+
+    def worded(picture: Picture) -> Picture:
+        number = picture.fields.get("prompt", "")
+        if picture.role != GENERATED or not number.isdigit():
+            return picture
+        if int(number) >= len(prompts):
+            raise OutputsError(f"{picture.path}: {path} has {len(prompts)} prompts, and none of number {int(number)}")
+        return replace(picture, text=prompts[int(number)])
+
+    return [worded(picture) for picture in found]
+
+
+# Photos
+
+
+def _photos(place: str, role: str, alone: bool, skip: bool) -> list[Picture]:
+    """References or training images; of the one subject, if samples name none."""
+    folder = Path(place)
+    if alone and folder.is_dir():
+        return [Picture(file, role, {"subject": ONLY}) for file in images_below(folder)]
+    return of_subjects(place, role, skip)
