@@ -3,7 +3,7 @@
 | part | matches |
 |---|---|
 | `{name}` | text without a slash, at least one character; the longest that fits, from left to right |
-| `{seed}` | digits |
+| `{seed}`, `{index}` | digits |
 | `{ignore}` | as `{name}`, any number of times, and not kept |
 | `*` | any text without a slash, also none |
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 
 IGNORE = "ignore"
+NUMBERS = ("seed", "index")
 _PART = re.compile(r"\{(?P<field>\w+)\}|(?P<any>\*)|(?P<text>[^{}*]+)")
 
 
@@ -63,7 +64,7 @@ class Pattern:
         if name in self.fields:
             return f"(?P={name})"
         self.fields += (name,)
-        return f"(?P<{name}>{'[0-9]+' if name == 'seed' else '[^/]+'})"
+        return f"(?P<{name}>{'[0-9]+' if name in NUMBERS else '[^/]+'})"
 
     def match(self, path: str) -> dict[str, str] | None:
         """The fields of a path with forward slashes, relative to the folder; None if it does not match."""
