@@ -11,14 +11,17 @@ and seeds.
 | column | meaning |
 |---|---|
 | identity | mean over images of the mean similarity to the subject's references |
+| weakest | mean over images of the lowest identity of their subjects, where an image has several |
 | worst | the lowest mean identity of a subject |
 | real | the same of real photos: mean similarity of a subject's references to each other |
 | SCR | share of subjects with a mean identity under a threshold, of the model's calibration or given by --scr |
 | copies | share of images that repeat the pixels of a reference or training image |
+| CopyRate | how surely images repeat a reference as it is rather than mirrored, 0 to 1; 1/2 = neither |
 | leaning | how much nearer images are to training images than to references, -1 to 1; above 0, they lean to copying |
 | diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
 | Vendi | effective number of different images of a prompt (Friedman and Dieng 2023), from 1 to the number of seeds |
 | CLIP-T | mean cosine of image and prompt in CLIP (--clip-t) |
+| published | the number of a published score that the model names (docs/named-scores.md), in that source's unit |
 | p | of the difference in identity: Wilcoxon's signed-rank test over subjects, corrected by Holm |
 
 Intervals draw whole subjects again. Places (subject, prompt, seed) that a method lacks are
@@ -28,29 +31,29 @@ listed, and do not count as 0.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.copies import THRESHOLD
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import free
+from idmetric.protocols.common.arrays import Array, Truths
 from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import Bound, Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.checks import check, groups_of, notes_on, thresholds_of
 from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.copies import agreements
 from idmetric.protocols.generator.example import example
-from idmetric.protocols.generator.images import Images, Names, Place, Scores, score
+from idmetric.protocols.generator.images import Images, Scores, are_cosines, score
+from idmetric.protocols.generator.items import keep, means
 from idmetric.protocols.generator.layouts import LAYOUTS
 from idmetric.protocols.generator.outputs import Where, read
+from idmetric.protocols.generator.published import published, value_of
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 _CLIP = "CLIP-T"
@@ -85,7 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "names of output files below --data, such as '{method}/{subject}/{prompt}_{seed}.png'"
     parser.add_argument("--pattern", metavar="PATTERN", help=text)
     parser.add_argument("--layout", choices=list(LAYOUTS), help="a published layout instead of --pattern")
-    parser.add_argument("--benchmark", type=Path, metavar="FILE", help="prompts and references of --layout uno (JSON)")
+    parser.add_argument(
+        "--benchmark", type=Path, metavar="FILE", help="prompts and references of --layout uno or xversebench (JSON)"
+    )
     text = "a folder with a folder for each subject, or a path such as 'refs/{subject}/*.jpg'"
     parser.add_argument("--references", metavar="PATH", help=text)
     text = "images that the generators were trained on, given as --references are"
@@ -114,7 +119,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
         return example(args.out / "example", progress=progress)
     return read(
         Where(args.data, args.pattern, args.layout, args.references, args.training, args.benchmark,
-              args.on_error == "skip")
+              args.on_error == "skip", None if args.out is None else args.out / "cells")
     )  # fmt: skip
 
 
@@ -166,6 +171,7 @@ def run(
     images = Images.of(bound.manifest)
     groups = dict(groups_of(images, bound.manifest, options.by))
     copied = _copied(images, bound.manifest, settings) if options.copies else None
+    mirrored = _mirrored(images, bound, models, settings) if options.copies else {}
     fidelity = None
     if clip is not None:
         fidelity = _fidelity(images, bound.manifest, cast(VectorScorer, bound.models.pop(_CLIP)), clip, notes)
@@ -173,17 +179,21 @@ def run(
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        found = score(images, scorer, copied, fidelity)
+        found = score(images, scorer, copied, mirrored.get(result.model), fidelity)
         limits, remark = thresholds[result.model]
-        result.notes.extend(remark)
+        named, reason = published(models[result.model], images, settings)
+        result.notes.extend([*remark, *reason])
         for method in images.methods:
             for group, chosen in groups.items():
                 chosen = chosen & (images.method == method)
                 if chosen.any():
                     row: Row = {"method": method, "group": group}
-                    result.rows.append(row | _values(images, found, chosen, limits, settings))
+                    row |= _values(images, found, chosen, limits, settings)
+                    if named is not None:
+                        row["published"] = value_of(named, found.identity[chosen], images.subject[chosen], settings)
+                    result.rows.append(row)
         _compare(images, found, settings, options, result)
-        _keep(images, found, bound.manifest, options, limits, result)
+        keep(images, found, bound.manifest, options.by, limits, result)
         results.append(result)
     return results
 
@@ -195,14 +205,25 @@ def _copied(images: Images, data: Manifest, settings: Settings) -> Array:
     """The highest agreement (G,) of each image with a reference or training image of its subject."""
     ends: list[tuple[int, int, int]] = []
     for name in dict.fromkeys(images.subject):
-        others = [*images.references[name].tolist(), *images.training.get(name, np.empty(0, np.int64)).tolist()]
-        ends += [(int(k), int(images.rows[k]), other) for k in np.flatnonzero(images.subject == name)
-                 for other in others]  # fmt: skip
+        own, others = np.flatnonzero(images.subject == name), images.shown(name).tolist()
+        ends += [(int(k), int(images.rows[k]), other) for k in own for other in others]
     number, rows, others_ = np.array(ends, np.int64).T
     found = agreements(data, rows, others_, settings.store, settings.workers, settings.pair_progress)
     best = np.full(len(images.rows), -1.0)
     np.maximum.at(best, number, found)
     return best
+
+
+def _mirrored(images: Images, bound: Bound, models: Models, settings: Settings) -> dict[str, VectorScorer]:
+    """The models with cosines, bound to the mirrored references and training images of subjects with images."""
+    able = {name: models[name] for name, scorer in bound.models.items() if name in models and are_cosines(scorer)}
+    if not able:
+        return {}
+    rows = np.unique(np.concatenate([images.shown(name) for name in dict.fromkeys(images.subject)]))
+    look = replace(settings.look, mirrored=True)
+    # unreadable images are known by now
+    turned = bind(bound.manifest, able, replace(settings, look=look, on_error="fail"), rows)
+    return {name: scorer for name, scorer in turned.models.items() if isinstance(scorer, VectorScorer)}
 
 
 def _fidelity(images: Images, data: Manifest, scorer: VectorScorer, clip: DualEncoder, notes: list[str]) -> Array:
@@ -222,21 +243,26 @@ def _fidelity(images: Images, data: Manifest, scorer: VectorScorer, clip: DualEn
 def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, float], settings: Settings) -> Row:
     """The numbers of one method's images."""
     subject = images.subject[chosen]
-    own = _means(found.identity[chosen], subject)
-    names, means = np.array(list(own), dtype=object), np.array(list(own.values()))
-    row: Row = {
-        "identity": intervals.mean(found.identity[chosen], subject, settings),
-        "worst": Value(float(means.min()), None, None, len(means)),
-    }
+    own = means(found.identity[chosen], subject)
+    names, each = np.array(list(own), dtype=object), np.array(list(own.values()))
+    row: Row = {"identity": intervals.mean(found.identity[chosen], subject, settings)}
+    scenes = [of[chosen[of]] for of in images.scenes if chosen[of].any()]
+    if len(scenes) < len(subject):
+        lowest = np.array([found.identity[of].min() for of in scenes])
+        together = np.array([" + ".join(images.subject[of]) for of in scenes], dtype=object)
+        row["weakest"] = intervals.mean(lowest, together, settings)
+    row["worst"] = Value(float(each.min()), None, None, len(each))
     anchored = np.array([name in found.real for name in subject], dtype=bool)
     if anchored.any():
         real = np.array([found.real[name] for name in subject[anchored]])
         row["real"] = intervals.mean(real, subject[anchored], settings)
     for column, tau in limits.items():
-        row[column] = intervals.mean((means < tau).astype(float), names, settings)
+        row[column] = intervals.mean((each < tau).astype(float), names, settings)
     if found.copied is not None:
         row["copies"] = intervals.mean((found.copied[chosen] >= THRESHOLD).astype(float), subject, settings)
 
+    if found.copy_rate is not None:
+        row["CopyRate"] = intervals.mean(found.copy_rate[chosen], subject, settings)
     if found.leaning is not None:
         shown = chosen & ~np.isnan(found.leaning)
         if shown.any():
@@ -255,13 +281,6 @@ def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, 
     return row
 
 
-def _means(values: Array, subject: Any) -> dict[str, float]:
-    """Subject -> mean of its images."""
-    names, place = np.unique(subject.astype(str), return_inverse=True)
-    means = np.bincount(place, values) / np.bincount(place)
-    return dict(zip(names.tolist(), means.tolist(), strict=True))
-
-
 def _compare(images: Images, found: Scores, settings: Settings, options: Options, result: Result) -> None:
     if len(images.methods) < 2:
         return
@@ -275,63 +294,3 @@ def _compare(images: Images, found: Scores, settings: Settings, options: Options
     if found.fidelity is not None:
         scores[_CLIP] = by_place(images.method.tolist(), places, found.fidelity.tolist())
     add_differences(result, scores, settings, options.against)
-
-
-# Items
-
-
-def _keep(
-    images: Images, found: Scores, data: Manifest, options: Options, limits: Mapping[str, float], result: Result
-) -> None:
-    """Keep the scores of each image and subject, and the missing places."""
-    ids = np.array(data.column("id"), dtype=object)
-    columns: dict[str, Any] = {
-        "image": ids[images.rows], "nearest": ids[found.nearest], "method": images.method,
-        "subject": images.subject, "prompt": images.prompt, "seed": images.seed, "identity": found.identity,
-    }  # fmt: skip
-    if found.copied is not None:
-        columns |= {"copy": found.copied >= THRESHOLD, "copy_agreement": found.copied}
-    if found.leaning is not None:
-        columns["leaning"] = [None if np.isnan(value) else float(value) for value in found.leaning]
-    if found.fidelity is not None:
-        columns["clip_t"] = [None if np.isnan(value) else float(value) for value in found.fidelity]
-    for name in options.by:
-        columns.setdefault(name, np.array(free(data, name), dtype=object)[images.rows])
-    result.keep("images", **columns)
-
-    for method in images.methods:
-        own: Ints = np.flatnonzero(images.method == method)
-        means, counts = _means(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
-        worst = [min(own[images.subject[own] == name], key=lambda k: found.identity[k]) for name in means]
-        result.keep(
-            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
-            method=[method] * len(means), subject=list(means), identity=list(means.values()),
-            real=[found.real.get(name) for name in means],
-            images=[counts[name] for name in means],
-            **{name: [mean < tau for mean in means.values()] for name, tau in limits.items()},
-        )  # fmt: skip
-    if len(images.methods) > 1:
-        result.keep("side_by_side", **_side_by_side(images, found, ids))
-    for method, lacking in images.missing().items():
-        subjects, prompts, seeds = zip(*lacking, strict=True)
-        result.keep("missing", method=[method] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)
-
-
-def _side_by_side(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
-    """The images of all methods for the same subject, prompt and seed, with their identities and a reference."""
-    at: dict[Place, dict[str, int]] = {}
-    for k, (place, method) in enumerate(zip(images.places(), images.method, strict=True)):
-        at.setdefault(place, {})[method] = k
-
-    subject, prompt, seed = zip(*at, strict=True)
-    columns: dict[str, Any] = {"reference": [ids[images.references[name][0]] for name in subject]}
-    lowest = [min(float(found.identity[k]) for k in by_method.values()) for by_method in at.values()]
-    columns |= {"lowest": lowest, "subject": subject, "prompt": prompt, "seed": seed}
-    for method in images.methods:
-        name = f"by {method}"
-        while {name, f"{name}_score"} & columns.keys():
-            name += "'"  # methods may be named a and a_score
-        own = [by_method.get(method) for by_method in at.values()]
-        columns[name] = [None if k is None else ids[images.rows[k]] for k in own]
-        columns[f"{name}_score"] = [None if k is None else float(found.identity[k]) for k in own]
-    return columns
