@@ -18,6 +18,7 @@ from idmetric import Backbone, IDSim
 from idmetric.calibration.apply import CalibrationError
 from idmetric.cli import eval as cli
 from idmetric.data import embed as embeddings
+from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.copies import compare, take_print
 from idmetric.images.read import read_image
@@ -287,6 +288,29 @@ def test_the_weakest_subject_of_an_image_is_visible(tmp_path: Path, metric: IDSi
         assert scenes["mean"][k] == pytest.approx(np.mean(list(each[name].values())), abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::idmetric.images.masks.MaskWarning")
+def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) -> None:
+    """Two subjects side by side: alone, each is what its reference shows, which the whole image is not."""
+    both = Image.new("RGB", (64, 32))
+    for s, subject in enumerate(("cat", "dog")):
+        picture(tmp_path / f"{subject}.png", s)
+        both.paste(Image.open(tmp_path / f"{subject}.png"), (32 * s, 0))
+        mask = Image.new("L", (64, 32))
+        mask.paste(255, (32 * s, 0, 32 * s + 32, 32))
+        mask.save(tmp_path / f"{subject}-mask.png")
+    both.save(tmp_path / "both.png")
+    Image.new("L", (32, 32), 255).save(tmp_path / "all.png")
+    lines = ["path,mask,method,subject,role"]
+    for subject in ("cat", "dog"):
+        lines += [f"both.png,{subject}-mask.png,m,{subject},", f"{subject}.png,all.png,,{subject},reference"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    data, alone = read(Where(tmp_path / "t.csv")), Look(masked=True, outside="crop")
+    whole, cropped = (run(data, {"m": metric}, Settings(bootstrap=0, look=look))[0] for look in (Look(), alone))
+    assert values(cropped, method="m")["weakest"].value == pytest.approx(1, abs=1e-4)
+    assert values(whole, method="m")["weakest"].value < 0.99
+    assert len(cropped.items["scenes"]["image"]) == 1
+
+
 def test_copies_of_references_and_of_training_images_count(folder: Path, photos: list[Path]) -> None:
     for k, subject in enumerate(SUBJECTS):
         Image.open(photos[k]).save(folder / "refs" / subject / "photo.jpg")
@@ -475,6 +499,11 @@ def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> 
     failed = [rows[name]["SCR"].value for name in ("copy", "good", "drift", "swap")]
     assert failed == sorted(failed)
     assert failed[-1] >= 0.75
+    images = result.items["images"]
+    copied = [(seed, rate) for method, seed, rate in zip(images["method"], images["seed"], images["copy_rate"],
+                                                         strict=True) if method == "copy"]  # fmt: skip
+    assert len(copied) == 32
+    assert all((rate > 0.5) == (seed == "0") for seed, rate in copied)  # the second seed is mirrored
     for pair in ("copy - good", "copy - drift", "drift - swap", "good - swap"):
         assert values(result, method=pair)["identity"].low > 0, pair  # type: ignore[operator]
     assert values(result, method="drift - good")["identity"].high < 0  # type: ignore[operator]
