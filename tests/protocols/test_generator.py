@@ -192,6 +192,21 @@ def test_references_seen_in_training_are_named(folder: Path) -> None:
     assert "../refs/dog/1.png" in note
 
 
+def test_the_column_held_out_marks_references(tmp_path: Path) -> None:
+    for k, name in enumerate(("out", "a", "b")):
+        picture(tmp_path / f"{name}.png", k)
+
+    def warned(*stated: str) -> list[str]:
+        lines = [f"{name}.png,cat,reference,{held}" for name, held in zip("ab", stated, strict=True)]
+        (tmp_path / "t.csv").write_text("\n".join(["path,subject,role,held_out", "out.png,cat,,", *lines]))
+        [result] = run(read(Where(tmp_path / "t.csv")), {"hsv": open_model("hsv")}, PLAIN)
+        return [note for note in result.notes if note.startswith("WARNING")]
+
+    assert warned("yes", "yes") == []
+    assert "nothing states" in warned("yes", "")[0]
+    assert "trained on 1 of 2 references, which rewards copying: b.png" in warned("yes", "no")[0]
+
+
 def test_leaning_grades_how_near_images_are_to_training_images(folder: Path, metric: IDSim) -> None:
     for subject, count in (("cat", 2), ("dog", 1)):
         for k in range(count):
