@@ -319,6 +319,9 @@ def test_cells_are_cut_again_where_their_grid_changed(tmp_path: Path) -> None:
         assert len(listed(read(Where(**{**vars(where), "skip": True})), "generated")) == 8
     with pytest.raises(OutputsError, match="needs --out DIR"):
         read(Where(**{**vars(where), "cells": None}))
+    benchmark.write_text('[{"prompt": "x", "modulation": [{"src_inputs": [], "use_words": []}]}]')
+    with pytest.raises(ValueError, match="entry 0 shows no subject"):
+        read(where)
     benchmark.write_text('[{"prompt": "x", "modulation": []}]')
     with pytest.raises(ValueError, match="entry 0 has no modulation with src_inputs"):
         read(where)

@@ -126,7 +126,7 @@ def _entries(
         index = str(entry.get("index", place))
         if index in texts:
             raise ValueError(f"{where} has the index {index} of an earlier entry")
-        texts[index], shown[index] = entry["prompt"], _merged(subjects(where, entry))
+        texts[index], shown[index] = entry["prompt"], _merged(subjects(where, entry), where)
 
     times = Counter((subject.name, texts[index]) for index, of in shown.items() for subject in of)
     return {
@@ -136,14 +136,14 @@ def _entries(
     }  # fmt: skip
 
 
-def _merged(given: Iterator[Subject]) -> list[Subject]:
+def _merged(given: Iterator[Subject], where: str) -> list[Subject]:
     """The subjects, each once, with all its references."""
     found: dict[str, Subject] = {}
     for subject in given:
         references = (*found[subject.name].references, *subject.references) if subject.name in found else None
         found[subject.name] = Subject(subject.name, references or subject.references, subject.columns)
     if not found:
-        raise ValueError("an entry without subjects")
+        raise ValueError(f"{where} shows no subject")
     return list(found.values())
 
 
