@@ -1,30 +1,42 @@
-"""Seconds and memory of the table of `idmetric eval folder`, after embedding (docs/reports/scale.md).
+"""Seconds and memory of `idmetric eval folder` (docs/reports/scale.md): after embedding, or the whole command.
 
     python benchmarks/tables.py [--images 2000 20000 100000] [--channels 512] [--bootstrap 1000]
+    python benchmarks/tables.py --photos photos/ ...     the command on folders of photos, twice, with a page
 
 Features are random, ten images for each identity. "product" is one matrix product of all features with themselves, in
-the same blocks and precision; "table" the measures of every query and the pairs; "intervals" their bootstrap. Each
-size runs in its own process; memory is its largest resident set.
+the same blocks and precision; "table" the measures of every query and the pairs; "intervals" the rest of the protocol,
+mostly their bootstrap; "files" the items as Parquet and the page, without pictures. Each size runs in its own process;
+memory is its largest resident set.
+
+Of the whole command, "read" lists the folder, "embed" hashes, reads and embeds the photos, "after" is the table with
+intervals and pairs, "write" the files and the page; each in seconds of the clock and, in brackets, of the processor.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.protocols.common.intervals import auc, mean
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.protocols import folder
 from idmetric.protocols.common.ranked import Search, within
-from idmetric.protocols.common.scorers import Settings, VectorScorer
-from idmetric.protocols.folder import measures
+from idmetric.protocols.common.result import write
+from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer
+from idmetric.report.evaluation import eval_page
 
 
 @dataclass
@@ -41,33 +53,87 @@ class Features:
         return self.found[rows]
 
 
+class Random:
+    """In the place of a model."""
+
+    def signature(self) -> dict[str, str]:
+        return {"model": "random"}
+
+
 def measure(images: int, channels: int, samples: int) -> None:
     """Print a line of the table."""
     rng, rows = np.random.default_rng(0), np.arange(images)
     identity = rows // 10
     found = rng.standard_normal((images // 10 + 1, channels), dtype=np.float32)[identity]
     found += 2.5 * rng.standard_normal(found.shape, dtype=np.float32)
-    scorer = VectorScorer(None, Features(found))  # type: ignore[arg-type]  # it has what the scorer asks for
-    search, settings = Search(rows, rows, identity, rows), Settings(bootstrap=samples)
+    scorer = VectorScorer(Random(), Features(found))  # type: ignore[arg-type]  # it has what the scorer asks for
 
     start = time.perf_counter()
-    for part in search.blocks():
+    for part in Search(rows, rows, identity, rows).blocks():
         scorer.matrix(rows[part], rows)
     product = time.perf_counter() - start
 
+    ranked = 0.0
+
+    def timed(*given: Any) -> Any:
+        nonlocal ranked
+        begun = time.perf_counter()
+        answer = within(*given)
+        ranked = time.perf_counter() - begun
+        return answer
+
+    folder.within = timed  # type: ignore[assignment]
+    folder.bind = lambda data, models, settings: Bound(data, {"random": scorer}, [])  # type: ignore[assignment]
+    manifest = Manifest.from_rows(Row(f"identity {k // 10}", f"{k}.jpg") for k in range(images))
     start = time.perf_counter()
-    queries, _, pairs = within(scorer, search, measures((5,)), 0)
-    ranked = time.perf_counter() - start
+    results = folder.run(manifest, {"random": None}, Settings(bootstrap=samples))
+    drawn = time.perf_counter() - start - ranked
+
     start = time.perf_counter()
-    for values in queries.values():
-        mean(values, identity, settings)
-    auc(pairs.score, pairs.same, identity[np.stack([pairs.a, pairs.b], 1)], settings)
-    drawn = time.perf_counter() - start
+    with tempfile.TemporaryDirectory() as out:
+        write(results, Path(out), "folder")
+    eval_page(results, manifest)
+    written = time.perf_counter() - start
 
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     cells = [f"{images:,}", f"{product:.1f}", f"{2 * images**2 * channels / product / 1e9:.0f}", f"{ranked:.1f}",
-             f"{ranked / product:.2f}", f"{drawn:.1f}", f"{memory:.0f}"]  # fmt: skip
+             f"{ranked / product:.2f}", f"{drawn:.1f}", f"{written:.1f}", f"{memory:.0f}"]  # fmt: skip
     print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def command(photos: Path) -> None:
+    """Print a line for each of two runs of `idmetric eval folder`."""
+    from idmetric.cli import eval as cli
+
+    marks: list[tuple[float, float]] = []
+
+    def marked(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, which notes the time before and after it."""
+
+        def run(*args: Any, **options: Any) -> Any:
+            marks.append((time.perf_counter(), time.process_time()))
+            found = function(*args, **options)
+            marks.append((time.perf_counter(), time.process_time()))
+            return found
+
+        return run
+
+    folder.bind, folder.run = marked(folder.bind), marked(folder.run)
+    with tempfile.TemporaryDirectory() as out:
+        for kind in ("first", "again"):
+            marks[:] = [(time.perf_counter(), time.process_time())]
+            words = ["folder", "--data", str(photos), "--model", "tiny", "--out", out, "--html", f"{out}/page.html"]
+            with contextlib.redirect_stdout(io.StringIO()):
+                assert cli.main([*words, "--quiet", "--device", "cpu"]) == 0
+            start, _, bound, embedded, measured = marks
+            end = (time.perf_counter(), time.process_time())
+            steps = ((start, bound), (bound, embedded), (embedded, measured), (measured, end), (start, end))
+            spent = [f"{b[0] - a[0]:.1f} ({b[1] - a[1]:.1f})" for a, b in steps]
+            size = sum(file.stat().st_size for file in Path(out).rglob("*.parquet")) / 2**20
+            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            count = sum(1 for file in photos.rglob("*") if file.is_file())
+            cells = [f"{count:,}, {kind}", *spent, f"{memory:.0f}", f"{size:.0f}"]
+            print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
@@ -76,14 +142,25 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[2000, 20000, 100000])
     parser.add_argument("--channels", type=int, default=512)
     parser.add_argument("--bootstrap", type=int, default=1000)
+    parser.add_argument("--photos", type=Path, nargs="+", metavar="DIR", help="folders with a folder for each identity")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.child and args.photos:
+        command(args.photos[0])
+        return
     if args.child:
         measure(args.images[0], args.channels, args.bootstrap)
         return
+    if args.photos:
+        print(f"{os.cpu_count()} cores; seconds (of the processor)")
+        print("| photos | read | embed | after | write | in all | MB | items, MB |")
+        print("|---|---|---|---|---|---|---|---|", flush=True)
+        for photos in args.photos:
+            subprocess.run([sys.executable, __file__, "--photos", str(photos), "--child"], check=True)
+        return
     print(f"{os.cpu_count()} cores, {args.channels} channels, {args.bootstrap} resamples")
-    print("| images | product, s | GFLOP/s | table, s | table / product | intervals, s | MB |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print("| images | product, s | GFLOP/s | table, s | table / product | intervals, s | files, s | MB |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     for images in args.images:
         given = ["--images", str(images), "--channels", str(args.channels), "--bootstrap", str(args.bootstrap)]
         subprocess.run([sys.executable, __file__, *given, "--child"], check=True)

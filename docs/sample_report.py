@@ -1,4 +1,4 @@
-"""The sample report of the documentation, made at each build from the rendered images of examples/."""
+"""The sample pages of the documentation, made at each build: of images in examples/ and of rendered generators."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-NAME = "sample-report.html"
+NAME, GENERATOR = "sample-report.html", "sample-generator.html"
 ROOT = Path(__file__).parent.parent
 REFERENCES = ("mug_a", "mug_b")
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the page to the site."""
+    """Add the pages to the site."""
     from mkdocs.structure.files import File
 
-    files.append(File.generated(config, NAME, content=report()))
+    for name, content in ((NAME, report()), (GENERATOR, generators())):
+        files.append(File.generated(config, name, content=content))
     return files
 
 
@@ -38,11 +39,22 @@ def report() -> str:
         with Image.open(photos / "mug_a.png") as copied:
             copied.convert("RGB").resize((192, 192)).save(generated / "mug_copied.jpg")
 
-        command = [sys.executable, "-m", "idmetric.cli.main", "score", "--model", "tiny", "--device", "cpu",
-                   "--ref", "photos/", "generated/", "--html", NAME]  # fmt: skip
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"docs/sample_report.py:\n{done.stderr}")
-        return Path(folder, NAME).read_text(encoding="utf-8")
+        return _written(folder, NAME, "score", "--ref", "photos/", "generated/")
+
+
+@cache
+def generators() -> str:
+    """The rendered example of `idmetric eval generator`."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _written(folder, GENERATOR, "eval", "generator", "--out", "results", "--quiet")
+
+
+def _written(folder: str, name: str, *words: str) -> str:
+    """The page that a command writes in this folder."""
+    command = [sys.executable, "-m", "idmetric.cli.main", *words, "--model", "tiny", "--device", "cpu", "--html", name]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"docs/sample_report.py:\n{done.stderr}")
+    return Path(folder, name).read_text(encoding="utf-8")

@@ -437,4 +437,40 @@ CHECKPOINTS = [
     ),
 ]  # fmt: skip
 
-MUTATIONS = [*MODELS, *LORA, *DISTANCE, *LOSSES, *BASELINES, *RANKINGS, *STUDIES, *STATISTICS, *CHECKPOINTS]
+GENERATOR = "protocols/test_generator.py"
+
+GENERATORS = [
+    *changes("protocols/generator/images.py", f"{GENERATOR}::test_copy_rate_tells_a_reference_from_its_mirror_image",
+        ("np.maximum(plain, mirrored).argmax(1)", "plain.argmax(1)"),
+        ("(mirrored[rows, nearest] - plain[rows, nearest]) / _TEMPERATURE",
+         "(mirrored[rows, nearest] - plain[rows, nearest])"),
+    ),
+    *changes("protocols/generator/protocol.py", f"{GENERATOR}::test_the_weakest_subject_of_an_image_is_visible",
+        ("found.identity[of].min() for of in scenes", "found.identity[of].mean() for of in scenes"),
+    ),
+    *changes("protocols/generator/published.py",
+        f"{GENERATOR}::test_a_published_number_is_clamped_and_may_be_undefined",
+        ('if named.references == "all":', 'if named.references == "own":'),
+        ("replace(plain, value=of(plain.value),", "replace(plain,"),
+    ),
+    *changes("protocols/generator/grid.py", "protocols/test_generator_outputs.py::test_xversebench",
+        ("CELLS = ((0, 0), (1, 0), (0, 1), (1, 1))", "CELLS = ((0, 0), (0, 1), (1, 0), (1, 1))"),
+    ),
+    *changes("data/embed.py",
+        "data/test_embed.py::test_mirrored_images_are_kept_apart_and_embedded_with_their_masks[True]",
+        ("read_mask(mask, image=image).flip(-1)", "read_mask(mask, image=image)"),
+    ),
+]  # fmt: skip
+
+MUTATIONS = [
+    *MODELS,
+    *LORA,
+    *DISTANCE,
+    *LOSSES,
+    *BASELINES,
+    *RANKINGS,
+    *STUDIES,
+    *STATISTICS,
+    *CHECKPOINTS,
+    *GENERATORS,
+]

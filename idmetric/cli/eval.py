@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from idmetric.protocols.common.scorers import Settings
 
 ALIAS = "idmetric-eval"  # name of the stand-alone command
+ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
 # name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
 # needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) or `open_data(args, progress)`
@@ -97,7 +99,8 @@ _EXAMPLES = """examples:
   idmetric eval retrieval --data met.parquet --model mine=run/ --out results/
 
 Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim, dreamsim:BRANCH, diffsim,
-diffsim:dreambench++ (docs/evaluation.md); untrained:NAME for the same architecture with random weights; dual:REPO for
+diffsim:dreambench++ (docs/evaluation.md); named for all published scores of images, each under its name
+(docs/named-scores.md); untrained:NAME for the same architecture with random weights; dual:REPO for
 CLIP or SigLIP with its text tower; judge:FILE.json for a multimodal language model (docs/judge.md). NAME=SOURCE gives
 a model another name in the table.
 
@@ -356,11 +359,13 @@ def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]
     """Open the models of --model; returns name -> model."""
     import torch
 
+    from idmetric.models.named import NAMED
     from idmetric.protocols.common.models import open_model
 
     sources = args.model or ([] if "model" in optional else [options.DEFAULT_MODEL])
+    scores = [name for name, score in NAMED.items() if score.references != "frames"]
     named: dict[str, str] = {}
-    for given in sources:
+    for given in chain.from_iterable(scores if source == ALL_NAMED else [source] for source in sources):
         name, _, source = given.rpartition("=")
         name, source = (given, given) if not name or Path(given).exists() else (name, source)
         if named.setdefault(name, source) != source:

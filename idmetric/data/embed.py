@@ -20,12 +20,12 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.manifest.values import first_few
 from idmetric.distance.finite import NonFiniteError, reason
-from idmetric.images.masks import MaskId, labelled
+from idmetric.images.masks import MaskId, labelled, read_mask
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
@@ -104,21 +104,31 @@ class Look:
         masked: show the models only the subject that the manifest's masks select; each row needs a mask.
         outside: how pixels outside the mask are replaced, see `Embedder.embed`.
         mask_id: the subject's label, if the masks hold several.
+        mirrored: show each image, and its mask, with left and right exchanged.
     """
 
     masked: bool = False
     outside: Outside = "black"
     mask_id: MaskId | None = None
+    mirrored: bool = False
 
     def mask_of(self, manifest: Manifest, row: int) -> Any:
         """The mask to apply to a row; None if whole images are embedded."""
         return labelled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
+
+    def turned(self, image: Image.Image, mask: Any) -> tuple[Image.Image, Any]:
+        """A decoded image and its mask as the models see them: as they are, or mirrored."""
+        if not self.mirrored:
+            return image, mask
+        return ImageOps.mirror(image), None if mask is None else read_mask(mask, image=image).flip(-1)
 
     def folder(self, model: Any) -> str:
         """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
         facts = {**model.signature(), "background": str(getattr(model, "background", ""))}
         if self.masked:
             facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
+        if self.mirrored:
+            facts |= {"mirrored": "yes"}
         return folder_name({"model": "model", **facts})
 
 
@@ -373,9 +383,8 @@ class _Work:
             if (color, reading) not in decoded:
                 decoded[color, reading] = read_image(source or b"", background=color, preprocessing=reading)
             try:
-                found[name] = self.models[name].prepare(
-                    decoded[color, reading], mask, self.look.outside, self.words.get(row)
-                )
+                image, cover = self.look.turned(decoded[color, reading], mask)
+                found[name] = self.models[name].prepare(image, cover, self.look.outside, self.words.get(row))
             except ImageReadError as error:  # a decoded image has no name
                 named = describe(source) if error.source.startswith("<PIL") else error.source
                 raise ImageReadError(named, error.reason) from error

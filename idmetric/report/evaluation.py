@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -191,12 +192,11 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def _are_images(values: Sequence[Any], ids: Mapping[str, int]) -> bool:
-    named = [value for value in values if value is not None]
-    return bool(named) and all(isinstance(value, str) and value in ids for value in named)
+    return set(map(type, values)) - {NoneType} == {str} and set(values) - {None} <= ids.keys()
 
 
 def _is_nested(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, list | tuple | dict | np.ndarray) for value in values)
+    return any(issubclass(kind, list | tuple | dict | np.ndarray) for kind in set(map(type, values)))
 
 
 def _is_constant(values: Sequence[Any]) -> bool:
@@ -205,10 +205,9 @@ def _is_constant(values: Sequence[Any]) -> bool:
 
 def _is_numeric(values: Sequence[Any]) -> bool:
     """Whether all values are numbers or None."""
-    known = [value for value in values if value is not None]
-    return bool(known) and all(
-        isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool) for value in known
-    )
+    kinds = set(map(type, values)) - {NoneType}
+    numbers = (int, float, np.integer, np.floating)
+    return bool(kinds) and all(issubclass(kind, numbers) and not issubclass(kind, bool) for kind in kinds)
 
 
 def _hardest(columns: Columns) -> tuple[list[int], str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import signal
@@ -88,6 +90,18 @@ def test_each_file_is_decoded_and_embedded_once_where_memory_permits(
     model = load(saved, device="cpu")
     for (a, b), found in distances(out).items():
         assert found == pytest.approx(model(folder / a, folder / b, distance).item(), abs=1e-5)
+
+
+def test_further_columns_are_carried_through_in_the_order_of_the_file(run: Runner, folder: Path) -> None:
+    pairs = [line.split(",") for line in (folder / "pairs.csv").read_text().splitlines()[1:]]
+    lines = [f"{a},{b},{'left' if k % 3 else 'right'},{k:03d}" for k, (a, b) in enumerate(pairs)]
+    (folder / "pairs.csv").write_text("a,b,side,number\n" + "\n".join(lines) + "\n")
+    found = list(csv.DictReader(io.StringIO(run.all("--format", "csv")[1])))
+    assert [(row["reference"], row["image"]) for row in found] == [tuple(pair) for pair in pairs]
+    assert [row["number"] for row in found] == [f"{k:03d}" for k in range(40)]
+    assert [row["side"] for row in found] == ["left" if k % 3 else "right" for k in range(40)]
+    far = [float(row["distance"]) for row in found]
+    assert far != sorted(far)
 
 
 def test_without_memory_the_output_is_the_same(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

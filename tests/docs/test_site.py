@@ -121,6 +121,14 @@ def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
     assert {name: found for name, found in faults.items() if found} == {}
 
 
+def test_the_sample_of_generators_lists_what_each_method_did(site: Path, page: Any) -> None:
+    page.goto((site / "sample-generator.html").as_uri())
+    text = page.inner_text("body")
+    assert all(name in text for name in ("copy", "drift", "good", "swap", "CopyRate", "copy - good"))
+    assert page.locator("td img").count() > 30
+    assert "sample-generator.html" in (site / "protocols-generator.html").read_text(encoding="utf-8")
+
+
 def test_the_sample_report_has_the_images_and_names_the_copy(site: Path, page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto((site / "sample-report.html").as_uri())

@@ -6,17 +6,24 @@ import csv
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.nn.functional as F
 from PIL import Image, ImageOps
 
-from idmetric import IDSim
+from idmetric import Backbone, IDSim
 from idmetric.calibration.apply import CalibrationError
 from idmetric.cli import eval as cli
+from idmetric.data import embed as embeddings
+from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.copies import compare, take_print
+from idmetric.images.read import read_image
+from idmetric.models.embedder import Embedder
+from idmetric.models.named import NAMED
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
@@ -25,6 +32,7 @@ from idmetric.protocols.generator.comparison import add_differences
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import Where, read
 from idmetric.protocols.generator.protocol import Options, run
+from idmetric.protocols.generator.published import value_of
 from tests.protocols.parts import PLAIN, Scripted, picture, values
 from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
@@ -51,7 +59,7 @@ def given(folder: Path, **more: str) -> Manifest:
     return read(Where(folder / "out", PLACE, references=str(folder / "refs"), **more))  # type: ignore[arg-type]
 
 
-def cosine(metric: IDSim) -> Callable[[Path, Path], float]:
+def cosine(metric: Embedder) -> Callable[[Path, Path], float]:
     vectors: dict[Path, np.ndarray] = {}
 
     def of(a: Path, b: Path) -> float:
@@ -184,6 +192,21 @@ def test_references_seen_in_training_are_named(folder: Path) -> None:
     assert "../refs/dog/1.png" in note
 
 
+def test_the_column_held_out_marks_references(tmp_path: Path) -> None:
+    for k, name in enumerate(("out", "a", "b")):
+        picture(tmp_path / f"{name}.png", k)
+
+    def warned(*stated: str) -> list[str]:
+        lines = [f"{name}.png,cat,reference,{held}" for name, held in zip("ab", stated, strict=True)]
+        (tmp_path / "t.csv").write_text("\n".join(["path,subject,role,held_out", "out.png,cat,,", *lines]))
+        [result] = run(read(Where(tmp_path / "t.csv")), {"hsv": open_model("hsv")}, PLAIN)
+        return [note for note in result.notes if note.startswith("WARNING")]
+
+    assert warned("yes", "yes") == []
+    assert "nothing states" in warned("yes", "")[0]
+    assert "trained on 1 of 2 references, which rewards copying: b.png" in warned("yes", "no")[0]
+
+
 def test_leaning_grades_how_near_images_are_to_training_images(folder: Path, metric: IDSim) -> None:
     for subject, count in (("cat", 2), ("dog", 1)):
         for k in range(count):
@@ -215,6 +238,92 @@ def test_leaning_grades_how_near_images_are_to_training_images(folder: Path, met
     copied = items["leaning"][items["image"].index("a/dog/on_a_beach_0.png")]
     assert copied == pytest.approx(1, abs=1e-3)
     assert "leaning" not in values(run(given(folder), {"tiny": metric}, PLAIN)[0], method="a")
+
+
+def test_copy_rate_tells_a_reference_from_its_mirror_image(folder: Path, metric: IDSim) -> None:
+    outputs, reference = folder / "out" / "a" / "cat", folder / "refs" / "cat" / "1.png"
+    (outputs / "on_a_beach_0.png").write_bytes(reference.read_bytes())
+    ImageOps.mirror(Image.open(reference)).save(outputs / "on_a_beach_1.png")
+    picture(folder / "train" / "dog" / "0.png", 5, 70)
+    (folder / "out" / "b" / "dog" / "on_a_beach_0.png").write_bytes((folder / "train" / "dog" / "0.png").read_bytes())
+    settings = Settings(bootstrap=0, store=folder / "store")
+    [result] = run(given(folder, training=str(folder / "train")), {"tiny": metric}, settings)
+
+    def vector(image: Image.Image) -> torch.Tensor:
+        return F.normalize(metric.embed(image.convert("RGB")).cls[0].double(), dim=-1)
+
+    items, of_method = result.items["images"], []
+    for name, method, subject, found in zip(
+        *(items[k] for k in ("image", "method", "subject", "copy_rate")), strict=True
+    ):
+        x, best = vector(Image.open(folder / "out" / name)), (-2.0, torch.zeros(2))
+        for place in ("refs", "train"):
+            for path in sorted((folder / place / subject).glob("*")):
+                shown = Image.open(path)
+                both = torch.stack([x @ vector(shown), x @ vector(ImageOps.mirror(shown))])
+                best = max(best, (float(both.max()), both), key=lambda one: one[0])
+        assert found == pytest.approx(float(torch.softmax(best[1] / 0.01, 0)[0]), abs=2e-4), name
+        of_method += [found] if method == "a" else []
+    assert values(result, method="a")["CopyRate"].value == pytest.approx(np.mean(of_method))
+
+    rates = dict(zip(items["image"], items["copy_rate"], strict=True))
+    for name in ("a/cat/on_a_beach_0.png", "b/dog/on_a_beach_0.png"):
+        assert rates[name] > 0.5
+    assert rates["a/cat/on_a_beach_1.png"] == pytest.approx(1 - rates["a/cat/on_a_beach_0.png"], abs=1e-3)
+    [result] = run(given(folder), {"tiny": metric}, PLAIN, Options(copies=False))
+    assert "CopyRate" not in values(result, method="a")
+
+
+def test_the_weakest_subject_of_an_image_is_visible(tmp_path: Path, metric: IDSim) -> None:
+    """An image of a pair is scored against either subject; a table may name it twice, too."""
+    for s, subject in enumerate(("cat", "dog", "mug")):
+        picture(tmp_path / f"{subject}.png", s)
+    pairs = {"0.png": ("cat", "dog"), "1.png": ("dog", "mug"), "2.png": ("mug",)}
+    lines = ["path,method,subject,prompt,role"]
+    for k, (name, shown) in enumerate(pairs.items()):
+        picture(tmp_path / name, k, 5)
+        lines += [f"{name},m,{subject},p{k}," for subject in shown]
+    lines += [f"{subject}.png,,{subject},,reference" for subject in ("cat", "dog", "mug")]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    [result] = run(read(Where(tmp_path / "t.csv")), {"tiny": metric}, Settings(bootstrap=20))
+
+    like = cosine(metric)
+    each = {name: {s: like(tmp_path / name, tmp_path / f"{s}.png") for s in shown} for name, shown in pairs.items()}
+    row = values(result, method="m")
+    every = [value for of in each.values() for value in of.values()]
+    assert (row["identity"].value, row["identity"].count) == (pytest.approx(np.mean(every), abs=1e-6), 5)
+    assert row["weakest"].value == pytest.approx(np.mean([min(of.values()) for of in each.values()]), abs=1e-6)
+    assert row["weakest"].count == 3
+    scenes = result.items["scenes"]
+    assert [name.split()[0] for name in scenes["image"]] == ["0.png", "1.png"]
+    for k, name in enumerate(("0.png", "1.png")):
+        weakest = min(each[name], key=lambda subject: each[name][subject])
+        assert (scenes["weakest"][k], scenes["nearest"][k]) == (weakest, f"{weakest}.png")
+        assert scenes["lowest"][k] == pytest.approx(each[name][weakest], abs=1e-6)
+        assert scenes["mean"][k] == pytest.approx(np.mean(list(each[name].values())), abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::idmetric.images.masks.MaskWarning")
+def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) -> None:
+    """Two subjects side by side: alone, each is what its reference shows, which the whole image is not."""
+    both = Image.new("RGB", (64, 32))
+    for s, subject in enumerate(("cat", "dog")):
+        picture(tmp_path / f"{subject}.png", s)
+        both.paste(Image.open(tmp_path / f"{subject}.png"), (32 * s, 0))
+        mask = Image.new("L", (64, 32))
+        mask.paste(255, (32 * s, 0, 32 * s + 32, 32))
+        mask.save(tmp_path / f"{subject}-mask.png")
+    both.save(tmp_path / "both.png")
+    Image.new("L", (32, 32), 255).save(tmp_path / "all.png")
+    lines = ["path,mask,method,subject,role"]
+    for subject in ("cat", "dog"):
+        lines += [f"both.png,{subject}-mask.png,m,{subject},", f"{subject}.png,all.png,,{subject},reference"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    data, alone = read(Where(tmp_path / "t.csv")), Look(masked=True, outside="crop")
+    whole, cropped = (run(data, {"m": metric}, Settings(bootstrap=0, look=look))[0] for look in (Look(), alone))
+    assert values(cropped, method="m")["weakest"].value == pytest.approx(1, abs=1e-4)
+    assert values(whole, method="m")["weakest"].value < 0.99
+    assert len(cropped.items["scenes"]["image"]) == 1
 
 
 def test_copies_of_references_and_of_training_images_count(folder: Path, photos: list[Path]) -> None:
@@ -286,6 +395,74 @@ def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None
     assert "CLIP-T" in values(result, method="a - b")
 
 
+SMALL = {"embed_dim": 24, "depth": 1, "num_heads": 2}
+
+
+def small(source: str, **options: Any) -> Backbone:
+    """A published score with a small encoder of random weights."""
+    torch.manual_seed(sum(map(ord, source)))
+    return Backbone(source, pretrained=False, backbone_args=SMALL, device="cpu")
+
+
+def test_the_number_of_each_published_score_in_one_pass(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each method's number under each score, as its source aggregates, from files that are opened once."""
+    for extra in (folder / "refs").glob("*/[12].png"):
+        extra.unlink()
+    for path in {*(folder / "out").glob("*/*/in_the_snow_*"), *(folder / "out" / "b" / "mug").glob("*_2.png")}:
+        path.unlink()  # also, subjects have different numbers of images
+    opened: list[str] = []
+
+    def counted(source: str, **more: Any) -> Image.Image:
+        opened.append(source)
+        return read_image(source, **more)
+
+    monkeypatch.setattr("idmetric.protocols.common.models.load", small)
+    monkeypatch.setattr(embeddings, "read_image", counted)
+    words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs"]
+    words += ["--model", "named", "--no-copies", "--held-out", "--bootstrap", "20", "--format", "csv"]
+    assert Runner(cli.main, capsys)(*words, "--device", "cpu") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert len(opened) == len(set(opened)) == 17 + 3  # each once for seven models
+
+    found = {(r["model"], r["method"]): r for r in rows if r["metric"] == "published"}
+    scores = [name for name, score in NAMED.items() if score.references != "frames"]
+    assert {name for name, _ in found} == set(scores)
+    for name in scores:
+        like = cosine(small(name))
+        for method in METHODS:
+            own = {
+                subject: [like(path, folder / "refs" / subject / "0.png")
+                          for path in (folder / "out" / method / subject).iterdir()]
+                for subject in SUBJECTS
+            }  # fmt: skip
+            pooled = np.mean([value for of in own.values() for value in of])
+            by_subject = np.mean([np.mean(of) for of in own.values()])
+            expected = by_subject if NAMED[name].references == "all" else pooled * (1 if name == "dino:peft" else 100)
+            row = found[name, method]
+            assert float(row["value"]) == pytest.approx(expected, abs=2e-4 * max(1, NAMED[name].scale)), name
+            assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
+
+
+def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> None:
+    subject = np.array(["cat", "cat", "dog"], dtype=object)
+    identity, settings = np.array([-0.3, -0.1, -0.2]), Settings(bootstrap=50)
+    kosmos = value_of(NAMED["dino-i:kosmos-g"], identity, subject, settings)
+    assert (kosmos.value, kosmos.low, kosmos.high, kosmos.count) == (0, 0, 0, 3)
+    plain = value_of(NAMED["dino-i:dreambench++"], identity, subject, settings)
+    assert (plain.value, plain.low, plain.high) == pytest.approx((-20, -20, -20))
+    dreambooth = value_of(NAMED["dino-i:dreambooth"], np.array([0.9, 0.5, 0.2]), subject, settings)
+    assert (dreambooth.value, dreambooth.count) == (pytest.approx((0.7 + 0.2) / 2), 2)  # subjects weigh alike
+
+    several = run(given(folder), {"k": small("dino-i:kosmos-g"), "d": small("dino-i:dreambooth")}, PLAIN)
+    assert any("3 subjects have several" in note for note in several[0].notes)
+    assert "published" not in values(several[0], method="a")
+    assert "published" in values(several[1], method="a")
+    [patches] = run(given(folder), {"d": small("dino-i:dreambooth")}, Settings(bootstrap=0, distance="patch"))
+    assert any("of whole images" in note for note in patches.notes)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -337,6 +514,11 @@ def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> 
     failed = [rows[name]["SCR"].value for name in ("copy", "good", "drift", "swap")]
     assert failed == sorted(failed)
     assert failed[-1] >= 0.75
+    images = result.items["images"]
+    copied = [(seed, rate) for method, seed, rate in zip(images["method"], images["seed"], images["copy_rate"],
+                                                         strict=True) if method == "copy"]  # fmt: skip
+    assert len(copied) == 32
+    assert all((rate > 0.5) == (seed == "0") for seed, rate in copied)  # the second seed is mirrored
     for pair in ("copy - good", "copy - drift", "drift - swap", "good - swap"):
         assert values(result, method=pair)["identity"].low > 0, pair  # type: ignore[operator]
     assert values(result, method="drift - good")["identity"].high < 0  # type: ignore[operator]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from PIL import Image, ImageColor
 
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.generator.layouts import LAYOUTS, read_benchmark
+from idmetric.protocols.generator.benchmark import uno
+from idmetric.protocols.generator.layouts import LAYOUTS
 from idmetric.protocols.generator.outputs import UnmatchedWarning, Where, read
 from idmetric.protocols.generator.pattern import Pattern, PatternError, split
 from idmetric.protocols.generator.picture import OutputsError
@@ -110,6 +114,12 @@ def test_what_is_missing_or_twice_there_is_named(tmp_path: Path) -> None:
         read(Where(out, layout="uni", references=str(refs)))
 
 
+def test_one_file_may_be_the_reference(tmp_path: Path) -> None:
+    out, refs = files(tmp_path / "out", "a/x.png"), files(tmp_path / "refs", "1.jpg", "2.jpg")
+    data = read(Where(out, "{method}/*", references=str(refs / "2.jpg")))
+    assert [Path(path).name for path in data.column("path")] == ["x.png", "2.jpg"]
+
+
 def test_images_without_seeds_count(tmp_path: Path) -> None:
     out, refs = files(tmp_path / "out", "a/dog/x.png", "a/dog/y.png"), files(tmp_path / "refs", "dog/1.jpg")
     data = read(Where(out, "{method}/{subject}/*", references=str(refs)))
@@ -194,9 +204,145 @@ def test_uno(tmp_path: Path) -> None:
     picture(tmp_path / "uno" / "2_0.png", 9)
     with pytest.raises(OutputsError, match="has no entry 2"):
         read(Where(tmp_path / "uno", layout="uno", benchmark=benchmark))
-    benchmark.write_text(json.dumps([{"prompt": "two", "image_paths": ["a/0.jpg", "b/0.jpg"]}]))
-    with pytest.raises(ValueError, match="entry 0 shows 2 subjects"):
-        read_benchmark(benchmark)
+    (tmp_path / "uno" / "2_0.png").unlink()
+    (tmp_path / "datasets" / "dreambooth" / "dataset" / "can" / "00.jpg").unlink()
+    with pytest.raises(OutputsError, match=r"no file .*can/00\.jpg; paths are relative"):
+        read(Where(tmp_path / "uno", layout="uno", benchmark=benchmark))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON"), ("{}", "not a list"), ("[{}]", "entry 0 has no prompt"),
+        ('[{"prompt": "x", "image_paths": []}]', "entry 0 has no image_paths"),
+        ('[{"prompt": "x", "image_paths": ["a/0.jpg"], "index": 1}, {"prompt": "y", "image_paths": ["a/0.jpg"]}]',
+         "entry 1 has the index 1 of an earlier"),
+    ],
+)  # fmt: skip
+def test_faults_of_a_benchmark_are_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "b.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        uno(tmp_path / "b.json")
+
+
+def test_uno_with_several_subjects_has_a_row_for_each(tmp_path: Path) -> None:
+    shown = {name: f"./dreambooth/dataset/{name}/0{k}.jpg" for k, name in enumerate(("can", "dog", "dog2"))}
+    files(tmp_path / "datasets", *(path.removeprefix("./") for path in shown.values()))
+    text = "a can and a dog in the jungle"  # of two pairs: the classes alone are named
+    entries = [
+        {"prompt": text, "image_paths": [shown["can"], shown["dog"]]},
+        {"prompt": text, "image_paths": [shown["can"], shown["dog2"]]},
+        {"prompt": "a dog and a dog on the beach", "image_paths": [shown["dog"], shown["dog2"]]},
+    ]
+    benchmark = tmp_path / "datasets" / "dreambench_multiip.json"
+    benchmark.write_text(json.dumps(entries))
+    files(tmp_path / "out", "m/0_0.png", "m/1_0.png", "m/2_0.png", "m/2_1.png")
+    data = read(Where(tmp_path / "out", layout="uno", benchmark=benchmark))
+    assert listed(data, "generated", "subject", "prompt", "seed", "subjects") == [
+        ["can", f"{text} [0]", "0", "2"], ["dog", f"{text} [0]", "0", "2"],
+        ["can", f"{text} [1]", "0", "2"], ["dog2", f"{text} [1]", "0", "2"],
+        ["dog", entries[2]["prompt"], "0", "2"], ["dog2", entries[2]["prompt"], "0", "2"],
+        ["dog", entries[2]["prompt"], "1", "2"], ["dog2", entries[2]["prompt"], "1", "2"],
+    ]  # fmt: skip
+    assert data.column("text")[2] == text
+    assert data.column("path")[0] == data.column("path")[1]
+    assert sorted(listed(data, "reference", "subject")) == [["can"], ["dog"], ["dog2"]]
+    everything = read(Where(tmp_path / "out", layout="uno", benchmark=benchmark,
+                            references=str(tmp_path / "datasets" / "dreambooth" / "dataset")))  # fmt: skip
+    assert len(listed(everything, "generated")) == 8
+
+
+def xverse(root: Path) -> Path:
+    """XVerseBench's files, as its repository has them: two entries, the first of two subjects."""
+    images = ("human/05_man.jpg", "object/00_motorcycle.jpg", "animal/07_old dog.jpg")
+    files(root / "assets" / "XVerseBench", *images)
+
+    def entry(index: int, prompt: str, *shown: tuple[str, str]) -> dict[str, Any]:
+        inputs = [{"image_path": f"assets/XVerseBench/{path}", "caption": f"a {word}"} for path, word in shown]
+        words = [[k, word, word] for k, (_, word) in enumerate(shown)]
+        return {
+            "index": index, "input_images": [], "position_delta": [0, -32], "prompt": prompt,
+            "modulation": [{"type": "adapter", "src_inputs": inputs, "use_words": words}],
+        }  # fmt: skip
+
+    entries = [
+        entry(0, "A man is riding a motorcycle.", (images[0], "man"), (images[1], "motorcycle")),
+        entry(1, "An old dog sleeps.", (images[2], "old dog")),
+    ]
+    path = root / "eval" / "tools" / "XVerseBench_multi.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def test_xversebench(tmp_path: Path) -> None:
+    benchmark = xverse(tmp_path)
+    colors = ("red", "green", "blue", "white")
+    grid = Image.new("RGB", (65, 64))  # XVerse drops the column that is left over
+    for k, color in enumerate(colors):
+        grid.paste(Image.new("RGB", (32, 32), color), (k % 2 * 32, k // 2 * 32))
+    (tmp_path / "results" / "m").mkdir(parents=True)
+    grid.save(tmp_path / "results" / "m" / "0_A_man_is_riding_a_motorcycle..png")
+    grid.save(tmp_path / "results" / "m" / "1_An_old_dog_sleeps..png")
+    where = Where(tmp_path / "results", layout="xversebench", benchmark=benchmark, cells=tmp_path / "r" / "cells")
+    data = read(where)
+    rows = listed(data, "generated", "method", "subject", "prompt", "seed", "category", "label", "subjects")
+    assert len(rows) == 12  # 2 subjects x 4 images, 1 x 4
+    assert rows[:2] == [
+        ["m", "human_05_man", "A man is riding a motorcycle.", "0", "human", "man", "2"],
+        ["m", "object_00_motorcycle", "A man is riding a motorcycle.", "0", "object", "motorcycle", "2"],
+    ]
+    assert rows[-1] == ["m", "animal_07_old dog", "An old dog sleeps.", "3", "animal", "old dog", "1"]
+    for k, color in enumerate(colors):
+        cell = data.image(8 + k)
+        assert (cell.size, cell.getcolors()) == ((32, 32), [(1024, ImageColor.getrgb(color))])
+    assert len(listed(data, "reference")) == 3
+    same = read(Where(**{**vars(where), "data": tmp_path / "results" / "m"}))
+    assert listed(same, "generated", "method", "subject", "seed")[0] == ["m", "human_05_man", "0"]
+
+
+def test_cells_are_cut_again_where_their_grid_changed(tmp_path: Path) -> None:
+    benchmark = xverse(tmp_path)
+    grid = tmp_path / "m" / "1_An_old_dog_sleeps..png"
+    picture(grid, 1)
+    where = Where(tmp_path / "m", layout="xversebench", benchmark=benchmark, cells=tmp_path / "cells")
+    first = [Path(path).stat().st_mtime_ns for path in read(where).column("path")[:4]]
+    assert [Path(path).stat().st_mtime_ns for path in read(where).column("path")[:4]] == first
+    picture(grid, 2)
+    assert np.asarray(read(where).image(0)).tolist() == np.asarray(Image.open(grid))[:16, :16].tolist()
+
+    grid.write_bytes(b"no picture")
+    with pytest.raises(OutputsError, match="on-error skip"):
+        read(where)
+    picture(tmp_path / "m" / "0_A_man.png", 3)
+    with pytest.warns(UnmatchedWarning, match="1_An_old_dog"):
+        assert len(listed(read(Where(**{**vars(where), "skip": True})), "generated")) == 8
+    with pytest.raises(OutputsError, match="needs --out DIR"):
+        read(Where(**{**vars(where), "cells": None}))
+    benchmark.write_text('[{"prompt": "x", "modulation": [{"src_inputs": [], "use_words": []}]}]')
+    with pytest.raises(ValueError, match="entry 0 shows no subject"):
+        read(where)
+    benchmark.write_text('[{"prompt": "x", "modulation": []}]')
+    with pytest.raises(ValueError, match="entry 0 has no modulation with src_inputs"):
+        read(where)
+
+
+def test_multiid_bench(tmp_path: Path) -> None:
+    names = [f"{name}.jpg" for name in ("out", "ori", "ref_1", "ref_2")]
+    files(tmp_path / "withanyone", *(f"0001/{name}" for name in names), *(f"0002/{name}" for name in names[:3]))
+    meta = tmp_path / "withanyone" / "0001" / "meta.json"
+    meta.write_text(json.dumps({"prompt": "two people in a park"}))
+    data = read(Where(tmp_path, layout="multiid-bench"))
+    assert listed(data, "generated", "method", "subject", "prompt") == [
+        ["withanyone", "0001", "two people in a park"], ["withanyone", "0002", None],
+    ]  # fmt: skip
+    assert data.column("text").count("two people in a park") == 1
+    assert listed(data, "reference", "subject") == [["0001"], ["0002"]]
+    assert listed(data, "training", "subject") == [["0001"], ["0001"], ["0002"]]
+    assert listed(read(Where(tmp_path / "withanyone", layout="multiid-bench")), "training") == [[], [], []]
+    meta.write_text("[]")
+    with pytest.raises(OutputsError, match=r"meta\.json: no prompt"):
+        read(Where(tmp_path, layout="multiid-bench"))
 
 
 def test_imagenhub(tmp_path: Path) -> None:

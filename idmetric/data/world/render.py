@@ -8,9 +8,11 @@ machine, unlike drivers of graphics cards.
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes.util import find_library
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,6 +44,9 @@ def _choose_opengl() -> None:
 
 
 _choose_opengl()
+with suppress(ImportError):
+    # Triton, which torch may import later, crashes if Mesa has loaded its own copy of LLVM before
+    importlib.import_module("triton")
 
 try:
     import vtkmodules.vtkRenderingOpenGL2  # noqa: F401  (registers the OpenGL classes)

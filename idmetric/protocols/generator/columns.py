@@ -24,9 +24,8 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
     """The highest agreement (G,) of each image with a reference or training image of its subject."""
     ends: list[tuple[int, int, int]] = []
     for name in dict.fromkeys(images.subject):
-        others = [*images.references[name].tolist(), *images.training.get(name, np.empty(0, np.int64)).tolist()]
-        ends += [(int(k), int(images.rows[k]), other) for k in np.flatnonzero(images.subject == name)
-                 for other in others]  # fmt: skip
+        own, others = np.flatnonzero(images.subject == name), images.shown(name).tolist()
+        ends += [(int(k), int(images.rows[k]), other) for k in own for other in others]
     number, rows, others_ = np.array(ends, np.int64).reshape(-1, 3).T
     found = agreements(data, rows, others_, settings.store, settings.workers, settings.pair_progress)
     best = np.full(len(images.rows), -1.0)
@@ -49,7 +48,7 @@ def prompt_fidelity(images: Images, data: Manifest, scorer: VectorScorer, clip: 
 
 
 def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, settings: Settings) -> Row:
-    """The numbers of some images of a method: identity, real, copies, leaning, diversity, Vendi, CLIP-T.
+    """The numbers of some images of a method: identity, real, copies, CopyRate, leaning, diversity, Vendi, CLIP-T.
 
     Args:
         chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
@@ -64,6 +63,8 @@ def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, setti
     if found.copied is not None:
         row["copies"] = intervals.mean((found.copied[chosen] >= THRESHOLD).astype(float), unit[chosen], settings)
 
+    if found.copy_rate is not None:
+        row["CopyRate"] = intervals.mean(found.copy_rate[chosen], unit[chosen], settings)
     if found.leaning is not None:
         shown = chosen & ~np.isnan(found.leaning)
         if shown.any():
@@ -108,6 +109,8 @@ def image_items(images: Images, found: Scores, ids: Sequence[Any] | Names) -> di
     }  # fmt: skip
     if found.copied is not None:
         columns |= {"copy": found.copied >= THRESHOLD, "copy_agreement": found.copied}
+    if found.copy_rate is not None:
+        columns["copy_rate"] = found.copy_rate
     if found.leaning is not None:
         columns["leaning"] = known(found.leaning)
     if found.fidelity is not None:

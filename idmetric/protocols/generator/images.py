@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from idmetric.protocols.generator.picture import GENERATED, REFERENCE, TRAINING
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed
 _SAME = 1e-3  # radians, below which two photos count as one
+_TEMPERATURE = 0.01  # of CopyRate, as in ViStoryBench
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,14 @@ class Images:
     """Generated images, in the manifest's order, and the references of each subject.
 
     Attributes:
-        rows: (G,) of the manifest. method, subject, prompt, seed: (G,) texts.
+        rows: (G,) of the manifest; an image of several subjects has a row for each.
+        file: (G,) what is equal for the rows of one image.
+        method, subject, prompt, seed: (G,) texts.
         references, training: subject -> rows.
     """
 
     rows: Ints
+    file: Names
     method: Names
     subject: Names
     prompt: Names
@@ -55,7 +60,9 @@ class Images:
             np.array(["" if text is None else text for text in free(data, name)], dtype=object)[rows]
             for name in ("method", "subject", "prompt", "seed")
         )
-        return cls(rows, method, named, prompt, seed, references, by_subject(TRAINING))
+        paths = data.column("path")
+        file = np.array([paths[row] or f"row {row}" for row in rows], dtype=object)
+        return cls(rows, file, method, named, prompt, seed, references, by_subject(TRAINING))
 
     @property
     def methods(self) -> list[str]:
@@ -77,6 +84,19 @@ class Images:
         for k, cell in enumerate(zip(self.method, self.subject, self.prompt, strict=True)):
             found.setdefault(cell, []).append(k)
         return {cell: np.array(of) for cell, of in found.items()}
+
+    def shown(self, subject: str) -> Ints:
+        """Rows of the subject's references and training images."""
+        found: Ints = np.append(self.references[subject], self.training.get(subject, np.empty(0, np.int64)))
+        return found
+
+    @cached_property
+    def scenes(self) -> list[Ints]:
+        """The numbers below G of each image of a method, one for each subject that it should show."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for k, scene in enumerate(zip(self.method, self.file, strict=True)):
+            found.setdefault(scene, []).append(k)
+        return [np.array(of) for of in found.values()]
 
     def missing(self) -> dict[str, list[Place]]:
         """Method -> the places that other methods have and it lacks."""
@@ -114,6 +134,7 @@ class Scores:
         leaning: (G,) see `_leaning`; NaN for subjects without training images or unseen references; None without any
             training images, or without cosines.
         copied: (G,) highest agreement with a reference or training image; None if not asked for.
+        copy_rate: (G,) see `_copy_rate`; None if not asked for, or without cosines.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
     """
 
@@ -123,13 +144,21 @@ class Scores:
     cells: Cells
     leaning: Array | None = None
     copied: Array | None = None
+    copy_rate: Array | None = None
     fidelity: Array | None = field(default=None)
 
 
-def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array | None) -> Scores:
-    """Score images by a bound model, subject by subject."""
+def score(
+    images: Images, scorer: Scorer, copied: Array | None, mirrored: VectorScorer | None, fidelity: Array | None
+) -> Scores:
+    """Score images by a bound model, subject by subject.
+
+    Args:
+        copied, fidelity: see `Scores`. mirrored: the model, bound to mirrored references and training images.
+    """
     identity, nearest = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64)
     leaning = np.full(len(images.rows), np.nan) if are_cosines(scorer) and images.training else None
+    copy_rate = None if mirrored is None else np.empty(len(images.rows))
     real = {}
     for name, references in images.references.items():
         own = np.flatnonzero(images.subject == name)
@@ -140,9 +169,13 @@ def score(images: Images, scorer: Scorer, copied: Array | None, fidelity: Array 
             if leaning is not None and shown is not None:
                 between = scorer.matrix(references, shown)
                 leaning[own] = _leaning(found, scorer.matrix(images.rows[own], shown), between)
+            if copy_rate is not None and mirrored is not None and isinstance(scorer, VectorScorer):
+                able, drawn = images.shown(name), scorer.vectors(images.rows[own])
+                plain, turned = scorer.vectors(able), mirrored.vectors(able)
+                copy_rate[own] = _copy_rate(drawn @ plain.T, drawn @ turned.T)
         if len(references) > 1:
             real[name] = float(1 - leave_one_out(1 - scorer.matrix(references, references), "mean").mean())
-    return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, fidelity)
+    return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, copy_rate, fidelity)
 
 
 def are_cosines(scorer: Scorer) -> bool:
@@ -165,6 +198,23 @@ def _leaning(references: Array, training: Array, between: Array) -> Array:
     if not len(r):
         return np.full(len(references), np.nan)
     found: Array = ((x_r[:, r] - x_t[:, t]) / r_t[r, t]).mean(1)
+    return found
+
+
+def _copy_rate(plain: Array, mirrored: Array) -> Array:
+    """How surely images (N,) repeat a reference as it is, rather than show its subject in another way.
+
+    softmax([cos(x, r), cos(x, r')] / 0.01)[0] for the mirrored r' of a reference r: the CopyRate of ViStoryBench, with
+    the mirrored reference as the alternative, which every reference has. r is the one that x is most similar to, as
+    it is or mirrored. In [0, 1]: 1 = the reference as it is, 1/2 = neither, 0 = the mirrored reference.
+
+    Args:
+        plain, mirrored: (N, R), cosines of the images with the references, and with the mirrored references.
+    """
+    nearest = np.maximum(plain, mirrored).argmax(1)
+    rows = np.arange(len(plain))
+    apart = (mirrored[rows, nearest] - plain[rows, nearest]) / _TEMPERATURE
+    found: Array = 1 / (1 + np.exp(apart.clip(-500, 500)))
     return found
 
 

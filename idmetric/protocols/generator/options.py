@@ -14,7 +14,8 @@ def add_outputs(parser: argparse.ArgumentParser) -> None:
     text = "names of output files below --data, such as '{method}/{subject}/{prompt}_{seed}.png'"
     parser.add_argument("--pattern", metavar="PATTERN", help=text)
     parser.add_argument("--layout", choices=list(LAYOUTS), help="a published layout instead of --pattern")
-    parser.add_argument("--benchmark", type=Path, metavar="FILE", help="prompts and references of --layout uno (JSON)")
+    text = "prompts and references of --layout uno or xversebench (JSON)"
+    parser.add_argument("--benchmark", type=Path, metavar="FILE", help=text)
 
 
 def add_references(parser: argparse.ArgumentParser) -> None:
@@ -37,4 +38,4 @@ def add_copying(parser: argparse.ArgumentParser) -> None:
 def where_of(args: argparse.Namespace, training: str | None = None) -> Where:
     """The places that the options name."""
     return Where(args.data, args.pattern, args.layout, args.references, training, args.benchmark,
-                 args.on_error == "skip")  # fmt: skip
+                 args.on_error == "skip", None if args.out is None else args.out / "cells")  # fmt: skip

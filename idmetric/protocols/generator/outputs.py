@@ -10,23 +10,30 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images import paths
-from idmetric.protocols.generator.layouts import LAYOUTS, Layout, read_benchmark
+from idmetric.protocols.generator.benchmark import indexed
+from idmetric.protocols.generator.grid import cut
+from idmetric.protocols.generator.layouts import LAYOUTS, Layout, prompted
 from idmetric.protocols.generator.pattern import Pattern, split
-from idmetric.protocols.generator.picture import GENERATED, ONLY, REFERENCE, TRAINING, YES, OutputsError, Picture
+from idmetric.protocols.generator.picture import (
+    GENERATED,
+    ONLY,
+    REFERENCE,
+    TRAINING,
+    YES,
+    OutputsError,
+    Picture,
+    UnmatchedWarning,
+)
 from idmetric.protocols.generator.table import read_table
 from idmetric.store.fingerprint import key_of
 
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _SHOWN = 10
-
-
-class UnmatchedWarning(UserWarning):
-    """Images that do not match the pattern are left out."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Where:
         references: folder with a folder per subject, or a path with fields (`refs/{subject}/*.jpg`).
         training: images that the generators were trained on, given as references are.
         benchmark: the file that a layout with `{index}` needs.
+        cells: folder that keeps the images of a layout with grids.
         skip: leave images out that do not match the pattern, with an `UnmatchedWarning`.
     """
 
@@ -49,6 +57,7 @@ class Where:
     training: str | None = None
     benchmark: Path | None = None
     skip: bool = False
+    cells: Path | None = None
 
 
 def read(where: Where) -> Manifest:
@@ -101,18 +110,26 @@ def _of_folder(data: Path, where: Where) -> list[Picture]:
     layout = LAYOUTS[where.layout] if where.layout else Layout(where.pattern or "")
     if layout.benchmark and where.benchmark is None:
         raise OutputsError(f"--layout {where.layout} needs --benchmark FILE.json: its prompts and references")
+    entries = layout.benchmark(where.benchmark) if layout.benchmark and where.benchmark else None
+    if layout.grid and where.cells is None:
+        raise OutputsError(f"--layout {where.layout} needs --out DIR: the four images of each file are kept there")
 
     files = images_below(data)
     found, rest = _matched(data, files, layout)
     if not any(p.role == GENERATED for p in found) and layout.outputs.startswith("{method}/"):
         # the folder of one method
-        inner = Layout(layout.outputs.removeprefix("{method}/"), layout.references, layout.benchmark)
-        if inner.references is not None:
-            inner = Layout(inner.outputs, inner.references.removeprefix("{ignore}/"), layout.benchmark)
+        below = [None if text is None else text.removeprefix("{ignore}/")
+                 for text in (layout.references, layout.training)]  # fmt: skip
+        outputs = layout.outputs.removeprefix("{method}/")
+        inner = replace(layout, outputs=outputs, references=below[0], training=below[1])
         found, rest = _matched(data, files, inner)
-
     refuse_unmatched(rest, f"{data} and {layout.outputs!r}", where.skip)
-    return _indexed(found, where.benchmark) if layout.benchmark and where.benchmark else found
+
+    if layout.prompts is not None:
+        found = [prompted(picture, layout.prompts) for picture in found]
+    if layout.grid and where.cells is not None:
+        found = cut(found, where.cells, where.skip)
+    return found if entries is None else indexed(found, entries, str(where.benchmark))
 
 
 def images_below(folder: Path) -> list[Path]:
@@ -128,27 +145,26 @@ def images_below(folder: Path) -> list[Path]:
 
 
 def _matched(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[Picture], list[Path]]:
-    """Pictures of the files that match outputs or references, and the other files."""
-    outputs = Pattern(layout.outputs)
-    references = None if layout.references is None else Pattern(layout.references)
+    """Pictures of the files that match the layout's patterns, and the other files."""
+    places = ((REFERENCE, layout.references), (TRAINING, layout.training), (GENERATED, layout.outputs))
+    patterns = [(role, Pattern(text)) for role, text in places if text is not None]
     found, rest = [], []
     for file in files:
         name = file.relative_to(folder).as_posix()
-        as_reference = references.match(name) if references is not None else None
-        as_output = outputs.match(name) if as_reference is None else None
-        if as_reference is not None:
-            found.append(Picture(file, REFERENCE, {"subject": ONLY, **as_reference}))
-        elif as_output is not None:
-            given = {"method": folder.resolve().name, "subject": ONLY, **as_output}
-            found.append(Picture(file, GENERATED, given))
-        else:
+        matches = ((role, fields) for role, pattern in patterns if (fields := pattern.match(name)) is not None)
+        role, fields = next(matches, (None, {}))
+        if role is None:
             rest.append(file)
+        else:
+            method = {"method": folder.resolve().name} if role == GENERATED else {}
+            found.append(Picture(file, role, {**method, "subject": ONLY, **fields}))
     return found, rest
 
 
 def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
-    """References or training images of a folder or a path with fields."""
+    """References or training images of a folder, a file, or a path with fields."""
     root, text = (place, "") if os.path.isdir(place) else split(place)
+    chosen = text != ""  # other images of the folder are no mistake
     folder = Path(root)
     if not folder.is_dir():
         raise OutputsError(f"{place}: no such folder")
@@ -165,7 +181,7 @@ def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
             found.append(Picture(file, role, {"subject": ONLY, **fields}))
     if not found:
         raise OutputsError(f"{place}: no image matches {text!r}")
-    refuse_unmatched(rest if "{" not in place and "*" not in place else [], f"{folder} and {text!r}", skip)
+    refuse_unmatched([] if chosen else rest, f"{folder} and {text!r}", skip)
     return found
 
 
@@ -183,24 +199,6 @@ def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
         f"{said}; change the pattern ({{ignore}} and * match any text), or leave them out (--on-error skip):"
         f"{shown}{more}"
     )
-
-
-def _indexed(found: Sequence[Picture], benchmark: Path) -> list[Picture]:
-    """Outputs with the subject and prompt of their entry, and the references of these entries."""
-    entries = read_benchmark(benchmark)
-    out: list[Picture] = []
-    references: dict[tuple[str, Path], None] = {}
-    for picture in found:
-        entry = entries.get(str(int(picture.fields["index"]))) if picture.fields["index"].isdigit() else None
-        if entry is None:
-            raise OutputsError(f"{picture.path}: {benchmark} has no entry {picture.fields['index']}")
-        fields = {**picture.fields, "subject": entry.subject, "prompt": entry.prompt}
-        out.append(Picture(picture.path, GENERATED, {k: v for k, v in fields.items() if k != "index"}))
-        references |= {(entry.subject, path): None for path in entry.references}
-    missing = [path for _, path in references if not path.is_file()]
-    if missing:
-        raise OutputsError(f"{benchmark}: no file {missing[0]}; paths are relative to the file's folder")
-    return out + [Picture(path, REFERENCE, {"subject": subject}) for subject, path in references]
 
 
 # Manifest

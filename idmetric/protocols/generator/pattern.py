@@ -3,7 +3,7 @@
 | part | matches |
 |---|---|
 | `{name}` | text without a slash, at least one character; the longest that fits, from left to right |
-| `{seed}` | digits |
+| `{seed}`, `{index}` | digits |
 | `{ignore}` | as `{name}`, any number of times, and not kept |
 | `*` | any text without a slash, also none |
 
@@ -16,6 +16,7 @@ import re
 from collections.abc import Collection
 
 IGNORE = "ignore"
+NUMBERS = ("seed", "index")
 _PART = re.compile(r"\{(?P<field>\w+)\}|(?P<any>\*)|(?P<text>[^{}*]+)")
 
 
@@ -40,7 +41,7 @@ class Pattern:
             of the folder.
     """
 
-    def __init__(self, text: str, digits: Collection[str] = ("seed",)) -> None:
+    def __init__(self, text: str, digits: Collection[str] = NUMBERS) -> None:
         self.text, self._digits = text, digits
         self.fields: tuple[str, ...] = ()
         expression, end, after_field = "", 0, False

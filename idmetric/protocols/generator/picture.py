@@ -15,6 +15,10 @@ class OutputsError(ValueError):
     """Images that cannot be read as outputs of generators; the message lists them, and says how to fix it."""
 
 
+class UnmatchedWarning(UserWarning):
+    """Images that do not match the pattern, or cannot be read as their layout demands, are left out."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """An image file with its role and fields."""

@@ -11,14 +11,17 @@ and seeds.
 | column | meaning |
 |---|---|
 | identity | mean over images of the mean similarity to the subject's references |
+| weakest | mean over images of the lowest identity of their subjects, where an image has several |
 | worst | the lowest mean identity of a subject |
 | real | the same of real photos: mean similarity of a subject's references to each other |
 | SCR | share of subjects with a mean identity under a threshold, of the model's calibration or given by --scr |
 | copies | share of images that repeat the pixels of a reference or training image |
+| CopyRate | how surely images repeat a reference as it is rather than mirrored, 0 to 1; 1/2 = neither |
 | leaning | how much nearer images are to training images than to references, -1 to 1; above 0, they lean to copying |
 | diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
 | Vendi | effective number of different images of a prompt (Friedman and Dieng 2023), from 1 to the number of seeds |
 | CLIP-T | mean cosine of image and prompt in CLIP (--clip-t) |
+| published | the number of a published score that the model names (docs/named-scores.md), in that source's unit |
 | p | of the difference in identity: Wilcoxon's signed-rank test over subjects, corrected by Holm |
 
 Intervals draw whole subjects again. Places (subject, prompt, seed) that a method lacks are
@@ -28,7 +31,6 @@ listed, and do not count as 0.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,26 +40,19 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Ints, Truths
-from idmetric.protocols.common.columns import free
+from idmetric.protocols.common.arrays import Truths
 from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import Bound, Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.checks import check, groups_of, notes_on, refuse_judges, thresholds_of
-from idmetric.protocols.generator.columns import (
-    CLIP,
-    columns_of,
-    highest_agreements,
-    image_items,
-    means_of,
-    prompt_fidelity,
-    side_by_side,
-)
+from idmetric.protocols.generator.columns import CLIP, columns_of, highest_agreements, means_of, prompt_fidelity
 from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.example import example
-from idmetric.protocols.generator.images import Images, Scores, score
+from idmetric.protocols.generator.images import Images, Scores, are_cosines, score
+from idmetric.protocols.generator.items import keep
 from idmetric.protocols.generator.options import add_copying, add_outputs, add_references, where_of
 from idmetric.protocols.generator.outputs import read
+from idmetric.protocols.generator.published import published, value_of
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
@@ -157,6 +152,7 @@ def run(
     notes = notes_on(bound.manifest, images, options.held_out)
     groups = dict(groups_of(images, bound.manifest, options.by))
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
+    mirrored = _mirrored(images, bound, models, settings) if options.copies else {}
     fidelity = None
     if clip is not None:
         reader = cast(VectorScorer, bound.models.pop(CLIP))
@@ -165,22 +161,38 @@ def run(
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        found = score(images, scorer, copied, fidelity)
+        found = score(images, scorer, copied, mirrored.get(result.model), fidelity)
         limits, remark = thresholds[result.model]
-        result.notes.extend(remark)
+        named, reason = published(models[result.model], images, settings)
+        result.notes.extend([*remark, *reason])
         for method in images.methods:
             for group, chosen in groups.items():
                 chosen = chosen & (images.method == method)
                 if chosen.any():
                     row: Row = {"method": method, "group": group}
-                    result.rows.append(row | _values(images, found, chosen, limits, settings))
+                    row |= _values(images, found, chosen, limits, settings)
+                    if named is not None:
+                        row["published"] = value_of(named, found.identity[chosen], images.subject[chosen], settings)
+                    result.rows.append(row)
         _compare(images, found, settings, options, result)
-        _keep(images, found, bound.manifest, options, limits, result)
+        keep(images, found, bound.manifest, options.by, limits, result)
         results.append(result)
     return results
 
 
 # Scores
+
+
+def _mirrored(images: Images, bound: Bound, models: Models, settings: Settings) -> dict[str, VectorScorer]:
+    """The models with cosines, bound to the mirrored references and training images of subjects with images."""
+    able = {name: models[name] for name, scorer in bound.models.items() if name in models and are_cosines(scorer)}
+    if not able:
+        return {}
+    rows = np.unique(np.concatenate([images.shown(name) for name in dict.fromkeys(images.subject)]))
+    look = replace(settings.look, mirrored=True)
+    # unreadable images are known by now
+    turned = bind(bound.manifest, able, replace(settings, look=look, on_error="fail"), rows)
+    return {name: scorer for name, scorer in turned.models.items() if isinstance(scorer, VectorScorer)}
 
 
 def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, float], settings: Settings) -> Row:
@@ -190,10 +202,13 @@ def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, 
     names, means = np.array(list(own), dtype=object), np.array(list(own.values()))
 
     shared = columns_of(images, found, chosen, images.subject, settings)
-    row: Row = {
-        "identity": shared.pop("identity"),
-        "worst": Value(float(means.min()), None, None, len(means)),
-    }
+    row: Row = {"identity": shared.pop("identity")}
+    scenes = [of[chosen[of]] for of in images.scenes if chosen[of].any()]
+    if len(scenes) < len(subject):
+        lowest = np.array([found.identity[of].min() for of in scenes])
+        together = np.array([" + ".join(images.subject[of]) for of in scenes], dtype=object)
+        row["weakest"] = intervals.mean(lowest, together, settings)
+    row["worst"] = Value(float(means.min()), None, None, len(means))
     if "real" in shared:
         row["real"] = shared.pop("real")
     for column, tau in limits.items():
@@ -214,34 +229,3 @@ def _compare(images: Images, found: Scores, settings: Settings, options: Options
     if found.fidelity is not None:
         scores[CLIP] = by_place(images.method.tolist(), places, found.fidelity.tolist())
     add_differences(result, scores, settings, options.against)
-
-
-# Items
-
-
-def _keep(
-    images: Images, found: Scores, data: Manifest, options: Options, limits: Mapping[str, float], result: Result
-) -> None:
-    """Keep the scores of each image and subject, and the missing places."""
-    ids = np.array(data.column("id"), dtype=object)
-    columns = image_items(images, found, ids)
-    for name in options.by:
-        columns.setdefault(name, np.array(free(data, name), dtype=object)[images.rows])
-    result.keep("images", **columns)
-
-    for method in images.methods:
-        own: Ints = np.flatnonzero(images.method == method)
-        means, counts = means_of(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
-        worst = [min(own[images.subject[own] == name], key=lambda k: found.identity[k]) for name in means]
-        result.keep(
-            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
-            method=[method] * len(means), subject=list(means), identity=list(means.values()),
-            real=[found.real.get(name) for name in means],
-            images=[counts[name] for name in means],
-            **{name: [mean < tau for mean in means.values()] for name, tau in limits.items()},
-        )  # fmt: skip
-    if len(images.methods) > 1:
-        result.keep("side_by_side", **side_by_side(images, found, ids))
-    for method, lacking in images.missing().items():
-        subjects, prompts, seeds = zip(*lacking, strict=True)
-        result.keep("missing", method=[method] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)
