@@ -165,7 +165,7 @@ def measured(
     }  # fmt: skip
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
-        found = score(images, scorer, copied, None, fidelity)
+        found = score(images, scorer, copied, fidelity)
         rows = {int(step): columns_of(images, found, images.method == step, unit, settings) for step in images.methods}
         far = _drift(every.take(drifting), scorer)
         for step in rows:

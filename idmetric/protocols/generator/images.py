@@ -75,7 +75,7 @@ class Images:
 
     def take(self, chosen: Truths) -> Images:
         """The images where `chosen` (G,) is true."""
-        parts = {name: getattr(self, name)[chosen] for name in ("rows", "method", "subject", "prompt", "seed")}
+        parts = {name: getattr(self, name)[chosen] for name in ("rows", "file", "method", "subject", "prompt", "seed")}
         return replace(self, **parts)
 
     def cells(self) -> dict[tuple[str, str, str], Ints]:
@@ -134,8 +134,8 @@ class Scores:
         leaning: (G,) see `_leaning`; NaN for subjects without training images or unseen references; None without any
             training images, or without cosines.
         copied: (G,) highest agreement with a reference or training image; None if not asked for.
-        copy_rate: (G,) see `_copy_rate`; None if not asked for, or without cosines.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
+        copy_rate: (G,) see `_copy_rate`; None if not asked for, or without cosines.
     """
 
     identity: Array
@@ -144,12 +144,12 @@ class Scores:
     cells: Cells
     leaning: Array | None = None
     copied: Array | None = None
-    copy_rate: Array | None = None
     fidelity: Array | None = field(default=None)
+    copy_rate: Array | None = None
 
 
 def score(
-    images: Images, scorer: Scorer, copied: Array | None, mirrored: VectorScorer | None, fidelity: Array | None
+    images: Images, scorer: Scorer, copied: Array | None, fidelity: Array | None, mirrored: VectorScorer | None = None
 ) -> Scores:
     """Score images by a bound model, subject by subject.
 
@@ -175,7 +175,7 @@ def score(
                 copy_rate[own] = _copy_rate(drawn @ plain.T, drawn @ turned.T)
         if len(references) > 1:
             real[name] = float(1 - leave_one_out(1 - scorer.matrix(references, references), "mean").mean())
-    return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, copy_rate, fidelity)
+    return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, fidelity, copy_rate)
 
 
 def are_cosines(scorer: Scorer) -> bool:

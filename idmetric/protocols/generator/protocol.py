@@ -161,7 +161,7 @@ def run(
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        found = score(images, scorer, copied, mirrored.get(result.model), fidelity)
+        found = score(images, scorer, copied, fidelity, mirrored.get(result.model))
         limits, remark = thresholds[result.model]
         named, reason = published(models[result.model], images, settings)
         result.notes.extend([*remark, *reason])
