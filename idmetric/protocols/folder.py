@@ -33,8 +33,8 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
 from idmetric.protocols.common.columns import listed, named, texts
-from idmetric.protocols.common.intervals import auc, average, mean
-from idmetric.protocols.common.ranked import Measure, Search, within
+from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.ranked import Measure, Search, within_kept
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 
@@ -118,10 +118,11 @@ def _measure(
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for dataset, search in searches.items():
-        found, near, both = within(scorer, search, measures(options.k), settings.seed)
+        kept = f"folder.{result.model}.{dataset}"
+        found, near, both, area = within_kept(scorer, search, measures(options.k), settings, kept)
         row: Row = {"dataset": dataset}
         row |= {m: mean(values, search.identity[search.queries], settings) for m, values in found.items()}
-        row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
+        row |= area
         result.rows.append(row)
         result.keep("queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],
                     identity=identities[search.queries], **found, **near.columns(ids))  # fmt: skip

@@ -205,6 +205,7 @@ def test_after_folding_all_is_bit_for_bit_as_before_even_after_an_error() -> Non
     assert model(x).equal(out)
 
 
+@pytest.mark.slow
 def test_a_saved_model_opens_without_peft(tmp_path: Path) -> None:
     model = IDSim(SMALL["dinov3"], device="cpu")
     attach(model.backbone)

@@ -208,6 +208,7 @@ def test_strengths_start_at_different_steps() -> None:
     assert starts(8) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 def test_real_pipelines_make_a_grid_that_the_protocol_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random weights of the real classes; the protocol's fit is that of the normal equations."""

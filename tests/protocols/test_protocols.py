@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -574,6 +575,25 @@ def test_sensitivity_is_the_slope_of_a_similarity_that_falls_in_a_line(rendered:
         assert row["identity"].value == pytest.approx(0.5)  # type: ignore[union-attr]
         assert row["context"].value == pytest.approx(0.25)  # type: ignore[union-attr]
         assert row["R^2"].value == pytest.approx(1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("bootstrap_", [0, 20])
+def test_a_long_table_is_kept_for_the_next_run(
+    photographed: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bootstrap_: int
+) -> None:
+    monkeypatch.setattr(ranked, "_LONG", 2)
+    settings = Settings(bootstrap=bootstrap_, store=tmp_path)
+    [first] = folder.run(photographed, {"m": Drawn()}, settings)
+    computed, calls = ranked.within, []
+    monkeypatch.setattr(ranked, "within", lambda *given: calls.append(1) or computed(*given))
+    [again] = folder.run(photographed, {"m": Drawn()}, settings)
+    assert not calls
+    assert again.rows == first.rows
+    assert again.items == first.items
+
+    [other] = folder.run(photographed, {"m": Drawn()}, replace(settings, seed=1), folder.Options((1,)))
+    assert len(calls) == len(first.rows) - (len(first.rows) > 1)
+    assert {"recall@1", "hit@1"} <= set(values(other, dataset="one"))
 
 
 def test_a_world_without_structures_is_an_error(draw: Images, tmp_path: Path) -> None:

@@ -490,6 +490,7 @@ def test_teachers_stand_side_by_side_and_see_whole_images(tmp_path: Path) -> Non
     assert taught.norm(dim=-1).tolist() == pytest.approx([1, 1, 1])
 
 
+@pytest.mark.slow
 def test_a_student_learns_its_teachers_similarities_and_resumes(tmp_path: Path) -> None:
     data = manifest(tmp_path)
     run(data, tmp_path / "teacher", steps=8)

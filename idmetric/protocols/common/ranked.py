@@ -13,12 +13,15 @@ from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import listed
-from idmetric.protocols.common.intervals import codes, owners
-from idmetric.protocols.common.scorers import slices
+from idmetric.protocols.common.intervals import auc, codes, owners
+from idmetric.protocols.common.result import Value, slug
+from idmetric.protocols.common.scorers import Scorer, Settings, VectorScorer, slices
+from idmetric.store.remembered import Arrays, remembered
 
 # of one query's ranking: scores and relevance of the images that rank no lower than its last positive
 Measure = Callable[[Array, Truths], float]
 WRONG = 3  # images of other identities that are noted for a query
+_LONG = 1000  # images of a search that is kept
 _CELLS = 2**24  # similarities held at once (128 MB)
 PAIRS = 1_000_000  # of two identities that are scored at most; of more, a random sample of this size
 OWN_PAIRS = 5_000_000  # of one identity, likewise; only identities with hundreds of images have more
@@ -290,3 +293,46 @@ def _pairs(block: Block, search: Search, wanted: Truths, shares: tuple[float, fl
 
 def _joined(parts: Sequence[Pairs]) -> Pairs:
     return Pairs(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Pairs)))
+
+
+# Kept on disk
+
+
+def within_kept(
+    scorer: Scorer, search: Search, measures: Mapping[str, Measure], settings: Settings, name: str
+) -> tuple[dict[str, Array], Nearest, Pairs, dict[str, Value]]:
+    """As `within`, with the AUC of the pairs and its interval (`intervals.auc`); a long table is kept for the next run.
+
+    Args:
+        name: of the file below `settings.store`; the next result of that name replaces it.
+    """
+
+    def compute() -> Arrays:
+        values, near, pairs = within(scorer, search, measures, settings.seed)
+        area = auc(pairs.score, pairs.same, search.identity[np.stack([pairs.a, pairs.b], 1)], settings)
+        numbers = [(v.value, v.low, v.high, v.count) for v in area.values()]
+        return {
+            **{f"values.{name}": of for name, of in values.items()},
+            **{f"near.{f.name}": getattr(near, f.name) for f in fields(Nearest)},
+            **{f"pairs.{f.name}": getattr(pairs, f.name) for f in fields(Pairs)},
+            "auc": np.array(numbers, dtype=np.float64).reshape(-1, 4),
+        }
+
+    short = len(search.gallery) < _LONG or search.ignored
+    if short or settings.store is None or not isinstance(scorer, VectorScorer) or scorer.distance != "cls":
+        found = compute()
+    else:
+        inputs: dict[str, NDArray[Any] | str] = {
+            "features": scorer.digest(search.gallery), "measures": " ".join(measures),
+            "settings": f"{settings.seed} {settings.bootstrap} {PAIRS} {OWN_PAIRS} {_CELLS}",
+            "queries": search.queries, "gallery": search.gallery, "identity": search.identity, "image": search.image,
+        }  # fmt: skip
+        found = remembered(settings.store / "tables" / f"{slug(name)}.safetensors", inputs, compute)
+
+    area = {}
+    for value, low, high, count in found["auc"].tolist():
+        interval = (None, None) if np.isnan(low) else (low, high)
+        area["AUC"] = Value(value, interval[0], interval[1], int(count))
+    near = Nearest(*(found[f"near.{f.name}"] for f in fields(Nearest)))
+    pairs = Pairs(*(found[f"pairs.{f.name}"] for f in fields(Pairs)))
+    return {name: found[f"values.{name}"] for name in measures}, near, pairs, area

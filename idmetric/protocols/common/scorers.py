@@ -10,6 +10,7 @@ and compare when they are asked, see `pairwise`.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -242,6 +243,13 @@ class VectorScorer:
         whole = len(at) > 0 and bool((np.diff(at) == 1).all())  # a view in place of a copy
         found = self._vectors[at[0] : at[-1] + 1] if whole else self._vectors[at]
         return np.asarray(found, np.float64)
+
+    def digest(self, rows: Rows) -> str:
+        """A hash of the global features of rows, in order."""
+        digest = hashlib.blake2b(digest_size=16)
+        for part in slices(len(rows), _COLUMNS):
+            digest.update(np.ascontiguousarray(self.vectors(np.asarray(rows)[part])).data)
+        return digest.hexdigest()
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
