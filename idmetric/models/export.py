@@ -24,15 +24,22 @@ from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.images.fit import SQUASH
 from idmetric.io.hints import need
 from idmetric.io.output import OutputError, replacing
+from idmetric.models.backbone import Backbone
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.models.exported import KEY, Exported
+from idmetric.models.idsim import IDSim
+from idmetric.models.nearid import NearID
 from idmetric.models.onnx import MOST, OnnxModel
 
 Kind = Literal["onnx", "torch-export"]
 TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph
 OPSET = 18  # the first with antialiased resizing
+_FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
 _SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the checks, the sides as multiples of the model's
+
+
+_VISID = "; a VisIDEmbed cuts each image into a grid of its own, on which its graph depends"
 
 
 class ExportError(RuntimeError):
@@ -82,8 +89,11 @@ def check_target(path: Path, ending: str) -> None:
 
 
 def _check_model(metric: Embedder, kind: Kind) -> None:
-    if not isinstance(metric, Embedder) or type(metric).forward_features is Embedder.forward_features:
-        raise ExportError(f"{metric.label} has no graph of fixed size to export")
+    if type(metric) not in (IDSim, NearID, Backbone):  # subclasses may see images in a way of their own
+        raise ExportError(
+            f"{metric.label} is a {type(metric).__name__}: only IDSim, NearID and Backbone are exported"
+            f"{_VISID if metric.model_type == 'visid' else ''}"
+        )
     if metric.fit != SQUASH:
         raise ExportError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
     if metric.dtype != torch.float32:
@@ -148,12 +158,16 @@ def _facts(metric: Embedder, seen: Embedding) -> Exported:
 
 
 def _onnx_bytes(program: Any, facts: Exported) -> bytes:
+    from onnxscript.optimizer import fold_constants
+
     names = ["cls"] if facts.grid is None else ["cls", "patches"]
     found = torch.onnx.export(
         program, dynamo=True, opset_version=OPSET, input_names=["pixels"], output_names=names, verbose=False
     )
     if found is None:
         raise ExportError("torch.onnx returned no model")
+    # the exporter folds small constants alone; kernels scaled by BatchNorm are larger, and quantization needs them
+    fold_constants(found.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
     return finished(found.model_proto, facts)
 
 

@@ -97,11 +97,16 @@ def test_the_graph_is_the_metrics_for_any_batch_and_size(metric: IDSim, folder: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dinov3", "nearid", "mirrored"])
+@pytest.mark.parametrize("kind", ["dinov3", "nearid", "mirrored", "backbone"])
 def test_the_graph_of_other_models_is_theirs(kind: str, tmp_path: Path) -> None:
     if kind == "nearid":
         parts = {"act_layer": "gelu_tanh", "depth": 2, "embed_dim": 48, "num_heads": 3}
         metric: Any = NearID(NearIDConfig("vit_base_patch16_siglip_224", 64, backbone_args=parts), device="cpu")
+    elif kind == "backbone":
+        parts = {"depth": 2, "embed_dim": 48, "num_heads": 3}
+        metric = idmetric.Backbone(
+            "vit_tiny_patch16_224", pretrained=False, image_size=64, resize="squash", backbone_args=parts, device="cpu"
+        )
     elif kind == "mirrored":
         metric = IDSim(replace(CONFIG, mirror_sizes=(48,)), device="cpu")
     else:
@@ -417,6 +422,9 @@ def test_models_that_cannot_be_exported_say_why(metric: IDSim, tmp_path: Path) -
     cropping = idmetric.Backbone("resnet18", pretrained=False, resize="crop", device="cpu")
     with pytest.raises(ExportError, match="crops or pads"):
         export(cropping, tmp_path / "crop.onnx")
+    own = type("Own", (IDSim,), {"size_for": lambda self, height, width: (32, 32)})
+    with pytest.raises(ExportError, match="is a Own: only IDSim, NearID and Backbone"):
+        export(own(metric.settings, device="cpu"), tmp_path / "own.onnx")
     assert not list(tmp_path.iterdir())
 
 
