@@ -9,6 +9,7 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_origin
 
 import idmetric
 
@@ -36,7 +37,7 @@ def public_api() -> Iterator[str]:
 
 
 def described(name: str, value: object) -> Iterator[str]:
-    if not callable(value):
+    if not callable(value) or get_origin(value) is not None:  # a union of types is callable in some versions of Python
         yield name
         return
     yield name + signature(value)

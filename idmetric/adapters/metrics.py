@@ -63,9 +63,9 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
     def __init__(self, metric: Embedder | str, **options: Any) -> None:
         super().__init__(**options)
         if isinstance(metric, str):
-            from idmetric.models.load import load
+            from idmetric.models.load import load_embedder
 
-            metric = load(metric)
+            metric = load_embedder(metric)
         self._shared = _Shared(metric)
 
     @property

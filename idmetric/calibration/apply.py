@@ -24,7 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.format import read_json
 from idmetric.distance.finite import NonFiniteError
 from idmetric.io.output import replacing, writing
 
@@ -207,12 +206,21 @@ def read(path: str | os.PathLike[str]) -> Calibration:
     Raises:
         CalibrationError: if the file is absent, not a calibration, or of a later format; the message names it.
     """
+    from idmetric.checkpoints.format import read_json
+
     name = os.fspath(path)
     try:
-        found = read_json(name)
+        return parse(read_json(name), name)
     except CheckpointError as error:
         raise CalibrationError(str(error)) from error
 
+
+def parse(found: Mapping[str, Any], name: str) -> Calibration:
+    """The calibration in a JSON object (`Calibration.to_json`); errors as `read`.
+
+    Args:
+        name: of its file, for messages.
+    """
     if found.get("kind") != KIND:
         raise CalibrationError(f"{name!r} is not a calibration: `idmetric eval calibrate` writes them")
     if found.get("format") != FORMAT:

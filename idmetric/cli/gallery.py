@@ -143,7 +143,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
     from idmetric.images.masks import parse_mask_id
-    from idmetric.models.load import imports_module, load
+    from idmetric.models.load import imports_module, load_embedder
 
     masked = bool(args.masked or args.mask_dir)
     known = _built(args, masked)
@@ -163,7 +163,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     revision = args.revision or known.get("opened_revision", "")
     preprocessing = json.loads(known["settings"]).get("preprocessing") if known else None
     chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing)
-    metric = load(source, device=args.device, **chosen)
+    metric = load_embedder(source, device=args.device, **chosen)
     if args.calibration and args.calibration != "stored":
         metric.calibrate_with(args.calibration)
     return Gallery(

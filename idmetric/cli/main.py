@@ -17,6 +17,7 @@ COMMANDS = {
     "eval": ("idmetric.cli.eval", "run the papers' evaluation protocols, calibrate"),
     "train": ("idmetric.cli.train", "train the papers' models"),
     "data": ("idmetric.cli.data", "make, check and convert manifests"),
+    "export": ("idmetric.cli.export", "a model as an ONNX file, which runs without torch"),
     "bench": ("idmetric.cli.bench", "measure speed on this machine"),
 }
 _EXAMPLES = """examples:

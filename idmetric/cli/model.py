@@ -7,7 +7,9 @@ from typing import Any
 
 def load_options(dtype: str | None, revision: str | None, preprocessing: str | None = None) -> dict[str, Any]:
     """Keyword arguments of `idmetric.load` for those of --dtype, --revision and --preprocessing that are given."""
-    import torch
+    if dtype:
+        import torch
 
-    given = {"dtype": dtype and getattr(torch, dtype), "revision": revision, "preprocessing": preprocessing}
+        dtype = getattr(torch, dtype)
+    given = {"dtype": dtype, "revision": revision, "preprocessing": preprocessing}
     return {name: value for name, value in given.items() if value}

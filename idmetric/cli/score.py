@@ -208,13 +208,16 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
 
 def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
-    from idmetric.images.masks import parse_mask_id
     from idmetric.scoring.compare import calibration_of, compare
     from idmetric.scoring.settings import Settings
 
     check_output(args.output)
+    mask_id = None
     try:
-        mask_id = None if args.mask_id is None else parse_mask_id(args.mask_id)
+        if args.mask_id is not None:
+            from idmetric.images.masks import parse_mask_id
+
+            mask_id = parse_mask_id(args.mask_id)
     except ValueError as error:
         raise UsageError(f"--mask-id: {error}") from error
     if args.html:

@@ -6,10 +6,13 @@ They would otherwise scramble a ranking silently, since NaN compares false with 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _SHOWN = 3
 
@@ -28,7 +31,11 @@ class NonFiniteError(ValueError):
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor are finite: one sum, without a copy; waits for the device."""
+    """Whether all numbers of a tensor or array are finite: one sum, without a copy; waits for the device."""
+    if isinstance(tensor, np.ndarray):
+        return bool(np.isfinite(tensor).all())
+    import torch
+
     if not tensor.is_floating_point() or not tensor.numel():
         return True
     if tensor.element_size() == 1:  # PyTorch has no sums of float8
@@ -45,6 +52,11 @@ def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
 def finite_rows(*tensors: Tensor | None) -> Tensor:
     """Which rows (B,) are finite in all tensors (B, ...); None stands for a tensor that is not there."""
     given = [tensor for tensor in tensors if tensor is not None]
+    if all(isinstance(tensor, np.ndarray) for tensor in given):
+        every: Any = [np.isfinite(array).reshape(len(array), -1).all(1) for array in given]
+        return np.all(every, axis=0)  # type: ignore[no-any-return]  # of arrays an array
+    import torch
+
     fine = torch.ones(len(given[0]), dtype=torch.bool, device=given[0].device)
     for tensor in given:
         if not is_finite(tensor):
@@ -60,7 +72,8 @@ def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None
     """
     if is_finite(distances):
         return
-    places = [tuple(place) if len(place) > 1 else place[0] for place in (~distances.isfinite()).nonzero().tolist()]
+    found = np.argwhere(~np.isfinite(np.asarray(distances.tolist())))
+    places = [tuple(place) if len(place) > 1 else place[0] for place in found.tolist()]
     rows = sorted({place if isinstance(place, int) else place[0] for place in places})
     named = shown([str(place) for place in places])
     raise NonFiniteError(f"the distances at {named} are not finite (NaN or infinite): {_fix(dtype)}", rows)

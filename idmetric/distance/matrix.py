@@ -18,13 +18,15 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from torch import Tensor
+import numpy as np
 
-from idmetric.distance.cosine import cosine_distance, cosine_matrix, unit
-from idmetric.distance.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
+from idmetric.distance import arrays
 from idmetric.models.embedding import Embedding, same_model
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DistanceName = Literal["cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased"]
 DISTANCES: tuple[DistanceName, ...] = get_args(DistanceName)
@@ -78,7 +80,7 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
         joint_weight: weight of the patch term of `joint` (ID-Sim Eq. 1's lambda; the paper uses 1).
 
     Returns:
-        Shape (B,), float32 or better; lower = more alike.
+        Shape (B,), float32 or better; lower = more alike. An array where the embeddings are arrays.
 
     Raises:
         ValueError: for an unknown name, lengths that do not fit, different models, or missing patches.
@@ -90,6 +92,10 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
             f"cannot compare {len(a)} images with {len(b)} one by one: give equal numbers, or one image on one side; "
             "for all pairs use pairwise"
         )
+    if isinstance(a.cls, np.ndarray):
+        return _of_arrays(a, b, kind, joint_weight, matrix=False)
+    from idmetric.distance.cosine import cosine_distance
+
     if kind == "cls":
         return cosine_distance(a.cls, b.cls)
     if kind == "patch_pooled":
@@ -117,6 +123,10 @@ def distance_matrix(
     kind = check_name(name)
     other = a if b is None else b
     _check_comparable(a, other)
+    if isinstance(a.cls, np.ndarray):
+        return _of_arrays(a, other, kind, joint_weight, matrix=True)
+    from idmetric.distance.cosine import cosine_matrix
+
     if kind == "cls":
         return cosine_matrix(a.cls, other.cls)
     if kind == "patch_pooled":
@@ -128,6 +138,15 @@ def distance_matrix(
     return _sinkhorn_matrix(a, other, kind, self_b)
 
 
+def _of_arrays(a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool) -> Any:
+    """`distance` or `distance_matrix` of embeddings of NumPy arrays, as an array; all but `cls` need torch."""
+    if kind == "cls":
+        cosines: Any = arrays.cosine_matrix if matrix else arrays.cosine_distance
+        return cosines(a.cls, b.cls)
+    compare: Any = distance_matrix if matrix else distance
+    return compare(a.tensors(), b.tensors(), kind, joint_weight=joint_weight).numpy()
+
+
 def self_terms(embedding: Embedding, name: str) -> Tensor | None:
     """The terms (B, P) that debiasing subtracts for each image; compute them once for images compared often (`self_b`).
 
@@ -135,23 +154,34 @@ def self_terms(embedding: Embedding, name: str) -> Tensor | None:
     """
     if check_name(name) not in ("patch", "joint"):
         return None
+    from idmetric.distance.cosine import unit
+    from idmetric.distance.sinkhorn import self_potential
+
     options = {key: _SINKHORN["patch"][key] for key in ("blur", "scaling", "diameter")}
     return self_potential(unit(_patches(embedding)), embedding.weights, **options)
 
 
 def _sinkhorn(a: Embedding, b: Embedding, kind: str) -> Tensor:
+    from idmetric.distance.cosine import unit
+    from idmetric.distance.sinkhorn import sinkhorn_distance
+
     # a single image against many is broadcast by the solver, its own term computed once
     x, y = unit(_patches(a)), unit(_patches(b))
     return sinkhorn_distance(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
 
 
 def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str, self_b: Tensor | None = None) -> Tensor:
+    from idmetric.distance.cosine import unit
+    from idmetric.distance.sinkhorn import sinkhorn_matrix
+
     x = unit(_patches(a))
     y = x if b is a else unit(_patches(b))
     return sinkhorn_matrix(x, y, weights_a=a.weights, weights_b=b.weights, self_b=self_b, **_SINKHORN[kind])
 
 
 def _pooled(embedding: Embedding) -> Tensor:
+    from idmetric.distance.cosine import unit
+
     tokens = unit(_patches(embedding))
     if embedding.weights is None:
         return tokens.mean(1)

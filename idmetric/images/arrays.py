@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
-from idmetric.images.kinds import SLACK, Color, ImageReadError, describe
+from idmetric.images.kinds import SLACK, Color, ImageReadError, describe, is_tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check_pixels(pixels: Tensor, name: str | None = None) -> None:
@@ -19,6 +20,8 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
     Raises:
         ImageReadError: with the range found and the usual remedy.
     """
+    import torch
+
     name = name or describe(pixels)
     if not pixels.numel():
         raise ImageReadError(name, "it has no pixels")
@@ -41,20 +44,20 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
 
 
 def is_float(x: Tensor | NDArray[Any]) -> bool:
-    return x.is_floating_point() if isinstance(x, Tensor) else x.dtype.kind == "f"
+    return x.is_floating_point() if is_tensor(x) else x.dtype.kind == "f"
 
 
 def single_image(source: Any, name: str) -> Any:
     """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
-    is_tensor = isinstance(source, Tensor)
+    tensor = is_tensor(source)
     if isinstance(source, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(source).sum())):
         advice = "fill them first, array.filled(255), and give mask=~array.mask[..., 0] to look at the rest alone"
         raise ImageReadError(name, f"{hidden} values of this masked array are masked out: {advice}")
     x = source[0] if source.ndim == 4 and len(source) == 1 else source
     if x.ndim == 2:
-        x = x[None] if is_tensor else x[..., None]
-    if x.ndim != 3 or x.shape[0 if is_tensor else 2] not in (1, 2, 3, 4):
-        layout = "tensor has shape (C, H, W)" if is_tensor else "array has shape (H, W) or (H, W, C)"
+        x = x[None] if tensor else x[..., None]
+    if x.ndim != 3 or x.shape[0 if tensor else 2] not in (1, 2, 3, 4):
+        layout = "tensor has shape (C, H, W)" if tensor else "array has shape (H, W) or (H, W, C)"
         raise ImageReadError(name, f"one image's {layout} with 1 to 4 channels: permute it, or index a batch")
     if 0 in x.shape:
         raise ImageReadError(name, "it has no pixels")
@@ -64,7 +67,7 @@ def single_image(source: Any, name: str) -> Any:
 def channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
     """A copy of one image as an array (H, W, C) in the machine's byte order; floats become float32."""
     x = single_image(source, name)
-    if isinstance(x, Tensor):
+    if is_tensor(x):
         x = x.detach().permute(1, 2, 0).cpu()
         x = (x.float() if x.is_floating_point() else x).numpy()  # numpy has no bfloat16
     if x.dtype.kind not in "biuf":
@@ -93,7 +96,9 @@ def image_of_pixels(pixels: Tensor) -> Image.Image:
 
 def float_pixels(source: Tensor | NDArray[Any], name: str, background: Color) -> Tensor:
     """One float image as RGB (3, H, W); a tensor keeps its graph."""
-    if isinstance(source, Tensor):
+    import torch
+
+    if is_tensor(source):
         x = single_image(source, name)
     else:
         x = torch.from_numpy(channels_last(source, name)).permute(2, 0, 1)
@@ -103,6 +108,8 @@ def float_pixels(source: Tensor | NDArray[Any], name: str, background: Color) ->
 
 def composite(x: Tensor, background: Color) -> Tensor:
     """(..., C, H, W) to RGB (..., 3, H, W) over the background; float64 stays, other floats become float32."""
+    import torch
+
     x = x if x.dtype == torch.float64 else x.float()
     channels = x.shape[-3]
     color = x[..., :3, :, :] if channels > 2 else x[..., :1, :, :].expand(*x.shape[:-3], 3, -1, -1)

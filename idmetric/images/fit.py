@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
 
-from idmetric.images.coverage import average_to
+from idmetric.images.interpolation import RESAMPLE
 from idmetric.images.kinds import Color
-from idmetric.images.resize import RESAMPLE, resize_pixels
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Resize = Literal["squash", "crop", "pad"]
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
@@ -70,6 +70,8 @@ class Fit:
         Raises:
             ValueError: as `image`.
         """
+        from idmetric.images.resize import resize_pixels
+
         if tuple(pixels.shape[-2:]) == tuple(size):
             return resize_pixels(pixels, size, interpolation)
         planned, corner = self._plan(pixels.shape[-2], pixels.shape[-1], size)
@@ -85,6 +87,8 @@ class Fit:
         Args:
             floats: whether the image was given as float pixels, which stay as they are at that size (see `pixels`).
         """
+        from idmetric.images.coverage import average_to
+
         if floats and tuple(cover.shape[-2:]) == tuple(size):
             return cover
         planned, corner = self._plan(cover.shape[-2], cover.shape[-1], size)
@@ -112,6 +116,8 @@ SQUASH = Fit()
 
 def _window(x: Tensor, corner: tuple[int, int], size: tuple[int, int]) -> Tensor:
     """The part of (..., H, W) with this top left corner and size, 0 outside."""
+    import torch.nn.functional as F
+
     (top, left), (rows, columns) = corner, x.shape[-2:]
     edges = (-left, left + size[1] - columns, -top, top + size[0] - rows)
     return F.pad(x, edges) if any(edges) else x

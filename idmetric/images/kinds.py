@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import Any, BinaryIO, Literal
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import TypeIs
 
 # str: a path; where several images are asked for, also a folder or a pattern (`images.paths`). File objects are
 # read from where they stand to their end, and left open.
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (grey and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
-ImageLike = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | NDArray[Any] | Tensor
+ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, NDArray[Any], "Tensor"]
 Color = tuple[int, int, int]
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
@@ -41,12 +45,23 @@ class MultiFrameWarning(UserWarning):
     """A file holds several frames, and only its first is used."""
 
 
+def is_tensor(x: object) -> TypeIs[Tensor]:
+    """Whether x is a tensor; to ask does not load torch, without which there are none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_array(x: object) -> TypeIs[Tensor | NDArray[Any]]:
+    """Whether x is an array or a tensor."""
+    return isinstance(x, np.ndarray) or is_tensor(x)
+
+
 def describe(source: Any) -> str:
     """A short name of an image for messages: its path, or its kind and size."""
     if isinstance(source, bytes | bytearray | memoryview):
         return f"<bytes, {len(source)} bytes>"
-    if isinstance(source, Tensor | np.ndarray):
-        kind = "tensor" if isinstance(source, Tensor) else "array"
+    if is_array(source):
+        kind = "tensor" if is_tensor(source) else "array"
         shape, dtype = ",".join(map(str, source.shape)), str(source.dtype).removeprefix("torch.")
         return f"<{kind} ({shape}) {dtype}>"
     anonymous = f"<{type(source).__name__}>"

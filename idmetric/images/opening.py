@@ -9,12 +9,10 @@ import re
 import warnings
 from typing import Any, BinaryIO
 
-import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
 from idmetric.images.arrays import image_of_array
-from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe
+from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe, is_array
 from idmetric.io.extensions import IMAGE_FORMATS
 
 _RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
@@ -42,7 +40,7 @@ def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = 
         ImageReadError: as `read_image`.
     """
     name = describe(source)
-    if isinstance(source, Tensor | np.ndarray):
+    if is_array(source):
         return image_of_array(source, name)
     if isinstance(source, Image.Image):
         if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet

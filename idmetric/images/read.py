@@ -14,12 +14,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import (
@@ -31,6 +29,7 @@ from idmetric.images.arrays import (
     single_image,
 )
 from idmetric.images.fit import SQUASH, Fit
+from idmetric.images.interpolation import check_interpolation
 from idmetric.images.kinds import (
     MAX_PIXELS,
     STORED,
@@ -42,10 +41,15 @@ from idmetric.images.kinds import (
     Outside,
     Preprocessing,
     describe,
+    is_array,
+    is_tensor,
 )
 from idmetric.images.modes import convert, eight_bit, has_alpha, released_rgb
 from idmetric.images.opening import open_image
-from idmetric.images.resize import check_interpolation, place
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 __all__ = [
     "ImageLike",
@@ -58,6 +62,7 @@ __all__ = [
     "load_batch",
     "read_image",
     "split_images",
+    "to_image",
     "to_pixels",
 ]
 
@@ -93,6 +98,25 @@ def read_image(
     return image.copy() if image is source else image
 
 
+def to_image(
+    source: ImageLike,
+    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None,
+    *,
+    background: Color = WHITE,
+    interpolation: str = "bicubic",
+    max_pixels: int = MAX_PIXELS,
+    preprocessing: Preprocessing = "standard",
+    fit: Fit = SQUASH,
+) -> Image.Image:
+    """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
+    image = _rgb(source, background, max_pixels, preprocessing)
+    size = _choose(size, image.height, image.width, source)
+    if size is None:
+        return image
+    with _naming(source):
+        return fit.image(image, size, interpolation, background)
+
+
 def to_pixels(
     source: ImageLike,
     size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None,
@@ -118,21 +142,22 @@ def to_pixels(
         ImageReadError: as `read_image`.
         ValueError: for an unknown interpolation.
     """
+    import torch
+
     check_interpolation(interpolation)
-    if isinstance(source, Tensor | np.ndarray) and is_float(source):
+    if is_array(source) and is_float(source):
         pixels = float_pixels(source, describe(source), background)
         size = _choose(size, pixels.shape[1], pixels.shape[2], source)
         if size is None:
             return pixels
         with _naming(source):
             return fit.pixels(pixels[None], size, interpolation, background)[0]
-    image = _rgb(source, background, max_pixels, preprocessing)
-    size = _choose(size, image.height, image.width, source)
-    if size is not None:
-        with _naming(source):
-            image = fit.image(image, size, interpolation, background)
+    image = to_image(
+        source, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
+        preprocessing=preprocessing, fit=fit,
+    )  # fmt: skip
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
-    return pixels.to(source.device) if isinstance(source, Tensor) else pixels
+    return pixels.to(source.device) if is_tensor(source) else pixels
 
 
 def load_batch(
@@ -156,8 +181,12 @@ def load_batch(
         TypeError: as `split_images`.
         ValueError: if there are no images.
     """
+    import torch
+
+    from idmetric.images.resize import place
+
     check_interpolation(interpolation)
-    if isinstance(images, Tensor) and images.ndim == 4 and len(images) and images.is_floating_point():
+    if is_tensor(images) and images.ndim == 4 and len(images) and images.is_floating_point():
         name = describe(images)
         single_image(images[:1], name)
         check_pixels(images, name)
@@ -187,7 +216,7 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
         ImageReadError: for a folder or pattern that names no image.
         TypeError: for lists within lists, and for other objects.
     """
-    if isinstance(images, Tensor | np.ndarray):
+    if is_array(images):
         return list(images) if images.ndim == 4 else [images]
     if inputs.names_several(images):
         try:
@@ -208,7 +237,7 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
 
 def is_single(images: Any) -> bool:
     """Whether this is one image, not a batch, a list, a folder or a pattern of them (which may hold one)."""
-    if isinstance(images, Tensor | np.ndarray):
+    if is_array(images):
         return images.ndim < 4
     return _is_image(images) and not inputs.names_several(images)
 
@@ -230,7 +259,7 @@ def _naming(source: ImageLike) -> Iterator[None]:
 
 
 def _is_image(x: Any) -> bool:
-    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image | np.ndarray | Tensor):
+    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image) or is_array(x):
         return True
     return hasattr(x, "read")
 
@@ -238,7 +267,7 @@ def _is_image(x: Any) -> bool:
 def _rgb(source: ImageLike, background: Color, max_pixels: int, preprocessing: Preprocessing) -> Image.Image:
     """As `read_image`, but maybe the caller's own object."""
     name = describe(source)
-    if isinstance(source, Tensor | np.ndarray) and is_float(source):
+    if is_array(source) and is_float(source):
         return image_of_pixels(float_pixels(source, name, background))
     image = open_image(source, max_pixels, upright=preprocessing == "standard")
     if preprocessing == "release":

@@ -10,14 +10,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
-RESAMPLE = {
-    "bicubic": Image.Resampling.BICUBIC,
-    "bilinear": Image.Resampling.BILINEAR,
-    "lanczos": Image.Resampling.LANCZOS,
-}
+from idmetric.images.interpolation import check_interpolation
 
 
 def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
@@ -33,11 +28,17 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
         return resize_pixels(pixels.mT, (1, size[0]), interpolation).mT
     # MPS lacks the antialiased kernels in some versions of torch
     x = pixels.cpu() if pixels.device.type == "mps" else pixels
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not _exporting():
         x = _resize(x, *size, interpolation)
     else:
         x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
     return x.to(pixels.device).clamp(0, 1)  # bicubic interpolation overshoots at edges
+
+
+def _exporting() -> bool:
+    """Whether torch.export traces; its files should hold operators of torch alone."""
+    asked = getattr(torch.compiler, "is_exporting", None)  # from torch 2.8 on
+    return asked is not None and bool(asked())
 
 
 def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
@@ -45,11 +46,6 @@ def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
     if device is not None and torch.device(device).type == "mps":
         pixels = pixels.float()  # MPS has no float64
     return pixels.to(device)
-
-
-def check_interpolation(name: str) -> None:
-    if name not in RESAMPLE:
-        raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(RESAMPLE)}")
 
 
 # An operator of its own

@@ -8,22 +8,24 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+import numpy as np
 
 from idmetric.distance.finite import NonFiniteError, finite_rows, reason, shown
+from idmetric.images.kinds import is_tensor
 from idmetric.io.output import writing
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _FORMAT = "idmetric-embedding/1"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embedding:
-    """The global and local features of B images.
+    """The global and local features of B images: tensors, or NumPy arrays from an `OnnxModel` (see `tensors`).
 
     Args:
         cls: global feature of each image, shape (B, D).
@@ -72,7 +74,10 @@ class Embedding:
         parts = [f"{len(self)} image{'s' * (len(self) != 1)}", f"cls {tuple(self.cls.shape)}"]
         if self.patches is not None:
             parts.append(f"patches {tuple(self.patches.shape)}{' weighted' * (self.weights is not None)}")
-        parts += [f"{str(self.cls.dtype).removeprefix('torch.')} on {self.cls.device}", f"model={self.model!r}"]
+        parts += [
+            f"{str(self.cls.dtype).removeprefix('torch.')} on {getattr(self.cls, 'device', 'cpu')}",
+            f"model={self.model!r}",
+        ]
         if self.names is not None:
             parts.append(f"names=[{', '.join(map(repr, self.names[:3]))}{', ...' * (len(self) > 3)}]")
         return f"Embedding({', '.join(parts)})"
@@ -100,23 +105,30 @@ class Embedding:
                 raise IndexError(f"image {index} of an Embedding of {len(self)}")
             index = index % len(self)
             index = slice(index, index + 1)
-        elif not isinstance(index, slice | Tensor):
+        elif self._on_numpy and not isinstance(index, slice):
+            index = np.asarray(index, dtype=np.int64)  # type: ignore[assignment]  # indexes an array
+        elif not isinstance(index, slice) and not is_tensor(index):
+            import torch
+
             index = torch.as_tensor(index, dtype=torch.long)
         picked = index
         found = replace(self, names=None)._map(
-            lambda tensor: tensor[picked.to(tensor.device) if isinstance(picked, Tensor) else picked]
+            lambda tensor: tensor[picked.to(tensor.device) if is_tensor(picked) else picked]
         )
         if self.names is None:
             return found
         if isinstance(picked, slice):
             return replace(found, names=self.names[picked])
-        return replace(found, names=tuple(self.names[i] for i in torch.arange(len(self))[picked.cpu()].tolist()))
+        chosen = np.arange(len(self))[np.asarray(picked.cpu() if is_tensor(picked) else picked)]
+        return replace(found, names=tuple(self.names[i] for i in chosen.tolist()))
 
     def __iter__(self) -> Iterator[Embedding]:
         return (self[i] for i in range(len(self)))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Embedding:
-        """Move to a device or a floating dtype."""
+        """Move to a device or a floating dtype; arrays stay where they are."""
+        if self._on_numpy:
+            return self
         return self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
 
     def cpu(self) -> Embedding:
@@ -125,7 +137,21 @@ class Embedding:
 
     def detach(self) -> Embedding:
         """Cut from the autograd graph."""
+        if self._on_numpy:
+            return self
         return self._map(lambda tensor: tensor.detach())
+
+    def tensors(self) -> Embedding:
+        """The same of tensors, on the CPU where it is of NumPy arrays; needs torch."""
+        if not self._on_numpy:
+            return self
+        import torch
+
+        return self._map(lambda array: torch.from_numpy(array))
+
+    @property
+    def _on_numpy(self) -> bool:
+        return isinstance(self.cls, np.ndarray)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Embedding:
         return replace(
@@ -148,7 +174,7 @@ class Embedding:
         Raises:
             NonFiniteError: naming the images, the dtype and how to fix it.
         """
-        rows = (~self.finite()).nonzero().flatten().tolist()
+        rows = np.flatnonzero(~np.asarray(self.finite().tolist())).tolist()
         if rows:
             raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, self)
 
@@ -158,7 +184,10 @@ class Embedding:
         Raises:
             OutputError: if it cannot be written.
         """
-        tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
+        from safetensors.torch import save_file
+
+        found = self.tensors()
+        tensors = {"cls": found.cls, "patches": found.patches, "weights": found.weights}
         header = {**(metadata or {}), **self.header}
         with writing(path):
             save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, path, header)
@@ -179,6 +208,8 @@ class Embedding:
             ValueError: if the file is not an Embedding's.
             NonFiniteError: if it holds NaN or infinity.
         """
+        from safetensors import SafetensorError, safe_open
+
         if not Path(path).is_file():
             raise FileNotFoundError(f"no embedding file at {os.fspath(path)!r}")
         try:
@@ -259,16 +290,23 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
                 f"embeddings differ in model or patch grid: {first.model or 'unknown'} {first.grid} and "
                 f"{other.model or 'unknown'} {other.grid}"
             )
+    join: Any = np.concatenate if isinstance(first.cls, np.ndarray) else _concatenated
     patches = [e.patches for e in embeddings if e.patches is not None]
     weighted = any(e.weights is not None for e in embeddings)
     names = [name for e in embeddings for name in (e.names or [""] * len(e))]
     return replace(
         first,
-        cls=torch.cat([e.cls for e in embeddings]),
-        patches=torch.cat(patches) if patches else None,
-        weights=torch.cat([_weights(e) for e in embeddings]) if weighted else None,
+        cls=join([e.cls for e in embeddings]),
+        patches=join(patches) if patches else None,
+        weights=join([_weights(e) for e in embeddings]) if weighted else None,
         names=tuple(names) if any(e.names is not None for e in embeddings) else None,
     )
+
+
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
+    import torch
+
+    return torch.cat(list(parts))
 
 
 def _weights(embedding: Embedding) -> Tensor:

@@ -6,17 +6,15 @@ import importlib
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.hub import Files, Hub
 from idmetric.io.hints import did_you_mean
-from idmetric.models.custom import is_custom, open_custom
-from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
-from idmetric.models.embedder import Embedder
-from idmetric.models.named import FROZEN, NAMED
+
+if TYPE_CHECKING:
+    from idmetric.models.embedder import Embedder
+
+ONNX = ".onnx"
 
 # model_type of config.json -> its class
 _CLASSES = {
@@ -30,6 +28,9 @@ _CLASSES = {
 
 def imports_module(name: str) -> bool:
     """Whether `load` would import a module of this name, `package.module:Class`."""
+    from idmetric.models.custom import is_custom
+    from idmetric.models.named import FROZEN, NAMED
+
     known = name in NAMED or name in FROZEN or name.startswith(("timm:", "hf-hub:"))
     return is_custom(name) and not known
 
@@ -42,8 +43,9 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
             folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
             such files, "timm:NAME" or "hf-hub:owner/name" for a frozen `Backbone`, a published score such as
             "dino-i:dreambooth" or a frozen encoder such as "frozen:dinov3-l16" (`idmetric.models.named`),
-            "efficientnet-lite0" (also 1, 2), which needs no Hub, or "package.module:Class", which is imported, for an
-            embedder of your own (`idmetric.models.custom`).
+            "efficientnet-lite0" (also 1, 2), which needs no Hub, "package.module:Class", which is imported, for an
+            embedder of your own (`idmetric.models.custom`), or a file that `idmetric export` wrote, "model.onnx", for
+            an `OnnxModel`: its results are NumPy arrays, and torch is not loaded.
         options: passed to the class, e.g. device, dtype, revision, preprocessing.
 
     Raises:
@@ -51,6 +53,35 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         ValueError: for preprocessing="release" of a model other than ID-Sim and NearID.
     """
     name = os.fspath(source)
+    if name.endswith(ONNX):
+        from idmetric.models.onnx import OnnxModel
+
+        if fixed := sorted(name for name, value in options.items() if value is not None and name != "device"):
+            raise ValueError(f"an ONNX file takes no {fixed[0]}: it was fixed when the file was exported")
+        # typed as all others are: it has the methods that scores need
+        return cast("Embedder", OnnxModel(name, **options))
+    if name.endswith(".pt2"):
+        raise CheckpointError(
+            f"{name!r} is a file of torch.export, to open it may run code that it holds: open an ONNX file, or use "
+            "torch.export.load for a file that you trust"
+        )
+    return _load(name, options)
+
+
+def load_embedder(source: str | os.PathLike[str], **options: Any) -> Embedder:
+    """Open a model as `load`, an ONNX file too as an `Embedder` with tensors (`OnnxModel.embedder`)."""
+    found: Any = load(source, **options)
+    return cast("Embedder", found.embedder()) if os.fspath(source).endswith(ONNX) else found
+
+
+def _load(name: str, options: dict[str, Any]) -> Embedder:
+    from idmetric.checkpoints import format as checkpoint
+    from idmetric.checkpoints import released
+    from idmetric.checkpoints.hub import Files, Hub
+    from idmetric.models.custom import is_custom, open_custom
+    from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
+    from idmetric.models.named import FROZEN, NAMED
+
     if name.startswith(("timm:", "hf-hub:")):
         return _open("backbone", name.removeprefix("timm:"), options)
     if name in FROZEN:

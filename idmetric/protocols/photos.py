@@ -19,7 +19,7 @@ from typing import Any
 
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.models.idsim import IDSim
-from idmetric.models.load import load
+from idmetric.models.load import load_embedder
 from idmetric.protocols import folder
 from idmetric.protocols.common.baselines import hsv_histogram as hsv_histogram  # part of this module
 from idmetric.protocols.common.baselines import small_pixels as small_pixels
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("data", type=Path, help="folder with manifest.csv")
     parser.add_argument("--model", default="tiny", help="a name, folder or Hub repository (default: tiny)")
     args = parser.parse_args(argv)
-    metric = load(args.model)
+    metric = load_embedder(args.model)
     models: dict[str, Any] = {f"{type(metric).__name__}({args.model!r})": metric}
     if isinstance(metric, IDSim):
         models["its untrained twin"] = untrained_twin(metric)

@@ -135,11 +135,11 @@ def embed_dataset(
 def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
     """Open a model, unless it is open."""
     from idmetric.models.embedder import Embedder
-    from idmetric.models.load import load
+    from idmetric.models.load import load_embedder
 
     if isinstance(model, Embedder):
         return model
-    return load(model) if isinstance(model, str) else model()
+    return load_embedder(model) if isinstance(model, str) else model()
 
 
 @dataclass(frozen=True)

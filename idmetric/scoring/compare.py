@@ -13,20 +13,22 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric.calibration.apply import Calibration
-from idmetric.calibration.apply import read as read_calibration
-from idmetric.images.masks import MaskId
 from idmetric.images.read import ImageReadError, Outside
 from idmetric.io.decimals import rounded
-from idmetric.models.embedder import Embedder
+from idmetric.models.onnx import OnnxModel
 from idmetric.scoring.files import Cross, PathLike, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, PairsFile
 from idmetric.scoring.records import Record
 from idmetric.scoring.run import Run
 from idmetric.scoring.scores import COLUMNS, NamedValue, RequestError, Scores, columns_of
 from idmetric.scoring.settings import Progress, Settings, Watcher
+
+if TYPE_CHECKING:
+    from idmetric.calibration.apply import Calibration
+    from idmetric.images.masks import MaskId
+    from idmetric.models.embedder import Embedder
 
 STORED = "stored"  # names the calibration that is saved with the model's weights
 
@@ -125,10 +127,12 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
     """
     if calibration is None:
         return None
+    from idmetric.calibration import apply as calibrations
+
     if calibration == STORED:
         found = metric.calibration
     else:
-        found = calibration if isinstance(calibration, Calibration) else read_calibration(calibration)
+        found = calibration if isinstance(calibration, calibrations.Calibration) else calibrations.read(calibration)
         if not found.model.is_same(metric.calibrated_model(files=False)):  # the revision usually suffices
             found.check_model(metric.calibrated_model())
     if found is None:
@@ -156,6 +160,8 @@ def compare(
         ImageReadError: with on_error="fail", naming all unreadable images.
         CalibrationError: for a calibration of another way of masking.
     """
+    if isinstance(metric, OnnxModel) and (settings.cache is not None or watcher is not None or _masked(work, settings)):
+        metric = metric.embedder()  # the same scores, by way of tensors
     if settings.calibration is not None:
         for masked in {settings.mask_dir is not None or mask for mask in work.masked}:
             settings.calibration.check_outside(settings.outside if masked else "all")
@@ -169,6 +175,10 @@ def compare(
         if run.reader.cache is not None:  # also if the run is stopped
             run.reader.cache.save()
     return _scores(rows, work, run, metric.signature(settings.distance), settings)
+
+
+def _masked(work: Cross | Pairs, settings: Settings) -> bool:
+    return settings.mask_dir is not None or True in work.masked
 
 
 def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[str, str], settings: Settings) -> Scores:

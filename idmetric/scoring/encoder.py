@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,15 @@ from numpy.typing import NDArray
 from idmetric.distance.finite import NonFiniteError, reason, shown
 from idmetric.distance.matrix import needs_patches
 from idmetric.io.prefetch import in_order
-from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.scoring.memory import Memory, Seen
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.reader import Loaded, Reader
 from idmetric.scoring.scores import File
 from idmetric.scoring.settings import Progress, Settings, Watcher
+
+if TYPE_CHECKING:
+    from idmetric.models.embedder import Embedder
 
 _AHEAD = 2  # windows of pairs that are read while one is embedded
 

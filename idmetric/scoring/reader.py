@@ -8,26 +8,28 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from idmetric.distance.matrix import needs_patches
 from idmetric.images import paths
-from idmetric.images.masks import labelled
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, describe
 from idmetric.io.prefetch import in_order
 from idmetric.io.text_file import MOST
-from idmetric.models.embedder import Embedder
-from idmetric.scoring.cache import Cache, Key
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.scores import File
 from idmetric.scoring.settings import Settings, Watcher
 from idmetric.store.fingerprint import content_key
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idmetric.models.embedder import Embedder
+    from idmetric.scoring.cache import Cache, Key
 
 _LOOK = 60.0  # seconds to look for further unreadable images
 _LISTED = 20  # most images named in an error
@@ -69,6 +71,8 @@ class Reader:
         self.patches = needs_patches(settings.distance) or (watcher is not None and watcher.details > 0)
         self.cache: Cache | None = None
         if settings.cache is not None:
+            from idmetric.scoring.cache import Cache
+
             self.cache = Cache(
                 Path(settings.cache), metric, settings.outside, self.patches, settings.copies, warnings.warn,
                 settings.mask_id,
@@ -105,6 +109,8 @@ class Reader:
                     picture, mask_image, options.outside, mask_id=options.mask_id
                 )
             if self._watcher is not None:
+                from idmetric.images.masks import labelled
+
                 self._watcher.add_picture(file, picture, labelled(mask, options.mask_id), options.outside)
         except ImageReadError as error:
             named = path if error.source == describe(picture) else error.source  # the picture has no name

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.distance.finite import NonFiniteError, check_distances
 from idmetric.distance.matrix import distance as distance_of
 from idmetric.evaluate.copies import Print
 from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.io.decimals import rounded
-from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding, concatenate
 from idmetric.scoring.copies import Prints, mark_copy, warn_of_repeated_references
 from idmetric.scoring.encoder import Encoder
@@ -21,6 +24,11 @@ from idmetric.scoring.reader import Reader
 from idmetric.scoring.records import Record
 from idmetric.scoring.scores import Baseline
 from idmetric.scoring.settings import Progress, Settings, Watcher
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idmetric.models.embedder import Embedder
 
 
 class Run:
@@ -61,7 +69,7 @@ class Run:
         before = references[[0]]
         for file, seen in self._encoder.images([(p, None) for p in work.candidates], self._progress):
             with _naming(file[0]):
-                far = self.metric.pairwise(references, seen.embedding, self._settings.distance)[:, 0].double()
+                far = _numbers(self.metric.pairwise(references, seen.embedding, self._settings.distance))[:, 0]
             best = int(far.argmin())
             row = self._against(names, best, far.tolist(), file[0])
             if self.metric.named is not None:
@@ -93,7 +101,7 @@ class Run:
         if len(names) < 2:
             return None
         warn_of_repeated_references(prints)
-        apart = self.metric.pairwise(references, None, self._settings.distance).double().cpu().numpy()
+        apart = _numbers(self.metric.pairwise(references, None, self._settings.distance))
         values = leave_one_out(apart, self._settings.aggregate)
         return Baseline(dict(zip(names, rounded(values.tolist()), strict=True)), self._settings.aggregate)
 
@@ -136,6 +144,13 @@ class Run:
             row["probability"] = float(calibration.probability(distances, self._settings.prior).mean())
             row["probability_basis"] = calibration.basis
         return row
+
+
+def _numbers(distances: Tensor | NDArray[np.float32]) -> NDArray[np.float64]:
+    if isinstance(distances, np.ndarray):
+        return distances.astype(np.float64)
+    found: NDArray[np.float64] = distances.cpu().double().numpy()
+    return found
 
 
 @contextmanager

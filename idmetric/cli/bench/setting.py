@@ -20,7 +20,7 @@ from idmetric.models.backbone import Backbone
 from idmetric.models.embedder import Embedder
 from idmetric.models.identified import auto_device
 from idmetric.models.idsim import IDSim, IDSimConfig
-from idmetric.models.load import load
+from idmetric.models.load import load_embedder
 from idmetric.models.nearid import NearID, NearIDConfig
 
 SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops
@@ -101,7 +101,7 @@ def open_model(
     """
     options: dict[str, Any] = {"device": device or auto_device(), "dtype": dtype}
     if not random_weights or name == "tiny":
-        return load(name, **options)
+        return load_embedder(name, **options)
     torch.manual_seed(0)
     model: Embedder
     if name.startswith("timm:"):

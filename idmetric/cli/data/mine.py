@@ -180,9 +180,9 @@ def _embed(
 ) -> tuple[NDArray[np.float32], bool]:
     """Return embeddings of the rows, and whether images were skipped."""
     from idmetric.data.embed import embed_rows
-    from idmetric.models.load import load
+    from idmetric.models.load import load_embedder
 
-    model = load(args.model, device=args.device)
+    model = load_embedder(args.model, device=args.device)
     store = args.embeddings or args.out.parent / "embeddings"
     with Progress("images", not args.quiet, verb="embedded") as progress:
         found = embed_rows(

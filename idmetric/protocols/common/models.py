@@ -9,7 +9,7 @@ import torch
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.models.embedder import Embedder
 from idmetric.models.idsim import IDSim
-from idmetric.models.load import load
+from idmetric.models.load import load_embedder
 from idmetric.protocols.common import baselines, diffsim, dual_encoder
 
 
@@ -43,8 +43,8 @@ def open_model(source: str, *, device: torch.device | str | None = None, dtype: 
 
     options = {} if dtype is None else {"dtype": dtype}
     if source.startswith("untrained:"):
-        return untrained_twin(load(source.removeprefix("untrained:"), device=device, **options))
-    return load(source, device=device, **options)
+        return untrained_twin(load_embedder(source.removeprefix("untrained:"), device=device, **options))
+    return load_embedder(source, device=device, **options)
 
 
 def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:

@@ -1,0 +1,97 @@
+"""`idmetric export`: a model as one file that runs without this package, and without torch: ONNX, or torch.export's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from idmetric.cli import options
+from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.model import load_options
+from idmetric.cli.output import UsageError
+from idmetric.cli.streams import guarded
+from idmetric.cli.subcommands import Parser
+from idmetric.io.hints import need
+
+FORMATS = ("onnx", "torch-export")  # models.export.Kind, as literals to keep --help quick
+_EXAMPLES = """examples:
+  idmetric export --model tiny --out tiny.onnx
+  idmetric score reference.jpg generated/ --model tiny.onnx
+  idmetric export --model tiny --out tiny.int8.onnx --int8 photos/
+  idmetric export --model runs/cats --out cats.pt2 --format torch-export"""
+
+
+def build_parser(prog: str = "idmetric export") -> Parser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=prog,
+        description="Write a model as one file: pixels in, embedding out, preprocessing inside.\n"
+        "`--model FILE.onnx` of other commands opens it; idmetric score then needs no torch.",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
+    )
+    options.add_model(parser)
+    parser.add_argument("--out", "-o", required=True, metavar="FILE", help="the file to write, .onnx or .pt2; one that "
+                        "exists is kept, and the command stops")  # fmt: skip
+    parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: %(default)s")
+    parser.add_argument("--preprocessing", choices=("standard", "release"), help="how the file's model reads images; "
+                        "release: as the ID-Sim and NearID releases")  # fmt: skip
+    parser.add_argument("--int8", metavar="PATH", help="quantize to 8-bit integers, with ranges from these images: a "
+                        "folder or pattern with some of yours")  # fmt: skip
+    options.add_quiet(parser, "print nothing but errors")
+    return parser
+
+
+@guarded
+def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> int:
+    """Run the command; returns the exit status."""
+    parser = build_parser(prog)
+    args = parser.parse_args(argv)
+    if args.int8 and args.format != "onnx":
+        parser.error("--int8 quantizes ONNX files: leave out --format")
+    return ended(partial(_run, args), parser)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.format == "onnx":
+        need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
+    with warnings_as_lines(args.quiet), fixable(RuntimeError, MemoryError, in_one_line=True):
+        return _export(args)
+
+
+def _export(args: argparse.Namespace) -> int:
+    from idmetric.models.export import TOLERANCE, check_target, export
+    from idmetric.models.load import ONNX, load
+
+    target = Path(args.out)
+    check_target(target, ONNX if args.format == "onnx" else ".pt2")
+    if args.model.endswith(ONNX):
+        raise UsageError("--model is exported already: name the model that it was made from")
+    images = _listed(args.int8) if args.int8 else []  # a mistyped path should not wait for the model
+
+    metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))
+    if images:
+        from idmetric.models.quantize import export_int8
+
+        apart = export_int8(metric, target, images)
+        note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
+    else:
+        apart = export(metric, target, args.format)
+        note = f"features differ from PyTorch by {apart:.1g} at most ({TOLERANCE:g} allowed)"
+    if not args.quiet:
+        say(f"{args.out}: {target.stat().st_size / 1e6:.1f} MB, {note}")
+    return 0
+
+
+def _listed(source: str) -> list[str]:
+    """The images in a folder or of a pattern, which exist; UsageError if there are none."""
+    from idmetric.images import paths
+
+    try:
+        found = list(paths.listed(source))
+    except paths.InputError as error:
+        raise UsageError(f"--int8: {error}") from error
+    if missing := [path for path in found if not Path(path).is_file()]:
+        raise UsageError(f"--int8: there is no {missing[0]!r}: name a folder or a pattern of images")
+    return found

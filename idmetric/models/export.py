@@ -1,0 +1,228 @@
+"""Export of a model: one graph from pixels to features, with resizing and normalization inside.
+
+The graph takes `pixels`, float32 (batch, 3, height, width), RGB in [0, 1], of any size, and gives `cls` (batch, D) and
+`patches` (batch, P, D'), as `metric(pixels)` does. It resizes as `Fit.pixels` (squashed, antialiased, clamped to
+[0, 1]); files are read, turned upright and resized by Pillow before that, to the size at which resizing does nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idmetric.checkpoints.fingerprint import weights_digest
+from idmetric.images.fit import SQUASH
+from idmetric.io.hints import need
+from idmetric.io.output import OutputError, replacing
+from idmetric.models.backbone import Backbone
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
+from idmetric.models.exported import KEY, Exported
+from idmetric.models.idsim import IDSim
+from idmetric.models.nearid import NearID
+from idmetric.models.onnx import MOST, OnnxModel
+
+Kind = Literal["onnx", "torch-export"]
+TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph
+OPSET = 18  # the first with antialiased resizing
+_FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
+_SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the checks, the sides as multiples of the model's
+
+
+_VISID = "; a VisIDEmbed cuts each image into a grid of its own, on which its graph depends"
+
+
+class ExportError(RuntimeError):
+    """A model that cannot be exported; the message says why."""
+
+
+def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") -> float:
+    """Write a model as one file, and compare it with PyTorch before the file appears under its name.
+
+    Args:
+        metric: in float32.
+        path: a file that does not exist yet: .onnx, which `idmetric.load` opens, or for "torch-export" .pt2.
+        kind: "torch-export" is for `torch.export.load`, which may run code that a file holds; so this package writes
+            such files and does not open them.
+
+    Returns:
+        The largest difference of a feature from PyTorch's, on random pixels of two sizes; at most `TOLERANCE`.
+
+    Raises:
+        ExportError: if the model cannot be exported, or the difference is larger.
+        OutputError: if the file exists or cannot be written.
+        MissingExtraError: for "onnx", without onnx, onnxruntime and onnxscript.
+    """
+    if kind == "onnx":
+        need("onnx", "an export to ONNX", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
+    target = Path(path)
+    check_target(target, ".onnx" if kind == "onnx" else ".pt2")
+    _check_model(metric, kind)
+    with _quiet():
+        program, facts = _program(metric)
+        with replacing(target) as temporary:
+            if kind == "onnx":
+                temporary.write_bytes(_onnx_bytes(program, facts))
+                run: Any = OnnxModel(temporary).run
+            else:
+                torch.export.save(program, temporary, extra_files={f"{KEY}.json": facts.to_json()})
+                run = program.module()
+            return _check(metric, run)
+
+
+def check_target(path: Path, ending: str) -> None:
+    """Refuse, before the work, a file that exists or has another ending: OutputError."""
+    if path.suffix != ending:
+        raise OutputError(errno.EINVAL, f"{str(path)!r} must end in {ending}", str(path))
+    if path.exists():
+        raise OutputError(errno.EEXIST, f"{str(path)!r} exists and would be overwritten: name another file", str(path))
+
+
+def _check_model(metric: Embedder, kind: Kind) -> None:
+    if type(metric) not in (IDSim, NearID, Backbone):  # subclasses may see images in a way of their own
+        raise ExportError(
+            f"{metric.label} is a {type(metric).__name__}: only IDSim, NearID and Backbone are exported"
+            f"{_VISID if metric.model_type == 'visid' else ''}"
+        )
+    if metric.fit != SQUASH:
+        raise ExportError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
+    if metric.dtype != torch.float32:
+        raise ExportError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
+    size = sum(p.numel() * p.element_size() for p in metric.parameters())
+    if kind == "onnx" and size > 0.98 * MOST:
+        raise ExportError(
+            f"{metric.label} has {size / 1e9:.1f} GB of weights; an ONNX file holds 2.1 GB: use torch-export"
+        )
+
+
+class _Graph(nn.Module):
+    """Pixels of any size to the tensors of an Embedding."""
+
+    def __init__(self, metric: Embedder) -> None:
+        super().__init__()
+        self.metric = metric
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        # not by `fit_pixels`, in which a graph would keep only the branch of its example's size
+        metric = self.metric
+        seen = F.interpolate(
+            pixels, metric.image_size, mode=metric.interpolation, align_corners=False, antialias=True
+        ).clamp(0, 1)  # fmt: skip
+        found = metric.embed_pixels(seen)
+        return (found.cls,) if found.patches is None else (found.cls, found.patches)
+
+
+def _program(metric: Embedder) -> tuple[Any, Exported]:
+    """The model as a `torch.export.ExportedProgram` with a dynamic batch and size, and its facts."""
+    metric = metric.eval().cpu()
+    height, width = metric.image_size
+    pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
+    facts = _facts(metric, metric.embed_pixels(torch.rand(1, 3, height, width)))
+
+    free = torch.export.Dim.DYNAMIC
+    try:
+        program = torch.export.export(_Graph(metric), (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
+    except Exception as error:  # torch's many kinds
+        raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    return program, facts
+
+
+def _facts(metric: Embedder, seen: Embedding) -> Exported:
+    calibration = metric.calibration
+    return Exported(
+        label=metric.label,
+        revision=metric.revision,
+        weights=weights_digest(metric),
+        image_size=metric.image_size,
+        mean=metric.mean,  # type: ignore[arg-type]  # three
+        std=metric.std,  # type: ignore[arg-type]
+        interpolation=metric.interpolation,
+        background=metric.background,
+        preprocessing=metric.preprocessing,
+        grid=seen.grid,
+        dim=seen.cls.shape[1],
+        calibration=None if calibration is None else calibration.to_json(),
+    )
+
+
+def _onnx_bytes(program: Any, facts: Exported) -> bytes:
+    from onnxscript.optimizer import fold_constants
+
+    names = ["cls"] if facts.grid is None else ["cls", "patches"]
+    found = torch.onnx.export(
+        program, dynamo=True, opset_version=OPSET, input_names=["pixels"], output_names=names, verbose=False
+    )
+    if found is None:
+        raise ExportError("torch.onnx returned no model")
+    # the exporter folds small constants alone; kernels scaled by BatchNorm are larger, and quantization needs them
+    fold_constants(found.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
+    return finished(found.model_proto, facts)
+
+
+def finished(model: Any, facts: Exported) -> bytes:
+    """The bytes of an ONNX model with our facts, and without the notes of its makers, some of which are local paths."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer, *model.functions):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        for place, name in enumerate(("batch", "channels", "height", "width")):
+            dims = value.type.tensor_type.shape.dim
+            if place < len(dims) and dims[place].HasField("dim_param"):
+                dims[place].dim_param = name
+
+    model.producer_name, model.producer_version = KEY, facts.idmetric
+    model.metadata_props.add(key=KEY, value=facts.to_json())
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
+
+
+def _check(metric: Embedder, run: Any) -> float:
+    """The largest difference of a feature; ExportError if it exceeds `TOLERANCE`."""
+    generator, worst = torch.Generator().manual_seed(0), 0.0
+    for batch, tall, wide in _SHAPES:
+        size = (max(1, round(side * times)) for side, times in zip(metric.image_size, (tall, wide), strict=True))
+        pixels = torch.rand(batch, 3, *size, generator=generator)
+        with torch.no_grad():
+            expected = metric(pixels)
+            found = run(pixels) if isinstance(run, nn.Module) else _tensors(run(pixels.numpy()))
+        for a, b in zip((expected.cls, expected.patches), found, strict=False):
+            if a is not None:
+                worst = max(worst, float((a - b).abs().max()))
+    if not worst <= TOLERANCE:
+        raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
+    return worst
+
+
+def _tensors(embedding: Embedding) -> tuple[Tensor | None, ...]:
+    found = embedding.tensors()
+    return found.cls, found.patches
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the notes of the exporter's libraries off the screen."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

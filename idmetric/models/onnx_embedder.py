@@ -1,0 +1,81 @@
+"""An exported model with the whole interface of `Embedder`: masks, galleries, protocols."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from idmetric.calibration.apply import Model
+from idmetric.models.embedder import Embedder
+from idmetric.models.embedding import Embedding
+
+if TYPE_CHECKING:
+    from idmetric.models.onnx import OnnxModel
+
+
+class OnnxEmbedder(Embedder):
+    """An `OnnxModel` as an `Embedder`: the same scores and signature, as tensors on the CPU, without gradients."""
+
+    model_type = "onnx"
+
+    def __init__(self, model: OnnxModel) -> None:
+        facts = model.facts
+        super().__init__(
+            name=model.name,
+            revision=model.revision,
+            image_size=facts.image_size,
+            mean=facts.mean,
+            std=facts.std,
+            interpolation=facts.interpolation,
+            background=facts.background,
+            preprocessing=facts.preprocessing,  # type: ignore[arg-type]  # checked
+        )
+        self.exported = model
+        self._calibration = model.calibration
+        self._finish("cpu", None)
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU, wherever onnxruntime works."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of pixels and features."""
+        return torch.float32
+
+    @property
+    def label(self) -> str:
+        """See `OnnxModel.label`."""
+        return self.exported.label
+
+    @property
+    def spelled_label(self) -> str:
+        """The label; idmetric 0.1 knew no exported models."""
+        return self.label
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """See `OnnxModel.signature`."""
+        return self.exported.signature(distance)
+
+    def calibrated_model(self, files: bool = True) -> Model:
+        """See `OnnxModel.calibrated_model`."""
+        return self.exported.calibrated_model()
+
+    def config(self) -> dict[str, Any]:
+        """The facts in the file's metadata."""
+        return {**vars(self.exported.facts), "calibration": None}
+
+    def embed_pixels(self, pixels: Tensor) -> Embedding:
+        """Embed pixels; ValueError if they require grad."""
+        if pixels.requires_grad and torch.is_grad_enabled():
+            raise ValueError("an ONNX model has no gradients: use the model that it was exported from")
+        found = self.exported.run(pixels.float().contiguous().cpu().numpy())
+        return found.tensors()
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Refused: an ONNX file is not a model folder."""
+        raise ValueError(f"{self.name!r} is a file already: copy it")
