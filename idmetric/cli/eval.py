@@ -31,7 +31,7 @@ ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
 # name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
 # needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) or `open_data(args, progress)`
-# (also without --data), and OPTIONAL ("data", "model")
+# (also without --data), OPTIONAL ("data", "model"), and DATA (help of --data)
 PROTOCOLS = {
     "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
@@ -109,6 +109,7 @@ run embeds only what is missing.
 
 """
 _EPILOG = _EXAMPLES + codes(0, 1, 2, 130)
+_DATA = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
 
 
 def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.ArgumentParser:
@@ -120,8 +121,7 @@ def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.Arg
 def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
     parser.description, parser.epilog = module.__doc__, _EPILOG
     files = parser.add_argument_group("data, models and result")
-    text = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
-    files.add_argument("--data", type=Path, metavar="PATH", help=text)
+    files.add_argument("--data", type=Path, metavar="PATH", help=getattr(module, "DATA", _DATA))
     files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
     text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
     files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)

@@ -58,6 +58,7 @@ from idmetric.protocols.generator.options import add_copying, add_references, as
 from idmetric.protocols.generator.outputs import words
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+DATA = "folder of samples, or table of them with a column step (.csv, .parquet, .jsonl)"  # help of --data
 
 
 @dataclass(frozen=True)

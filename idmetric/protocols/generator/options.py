@@ -11,6 +11,8 @@ from idmetric.protocols.common.result import Result
 from idmetric.protocols.generator.layouts import LAYOUTS
 from idmetric.protocols.generator.outputs import Where
 
+OUTPUTS = "folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)"  # --data
+
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """--pattern, --layout, --benchmark: names of outputs; see `where_of`."""

@@ -50,11 +50,12 @@ from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Scores, are_cosines, score
 from idmetric.protocols.generator.items import keep
-from idmetric.protocols.generator.options import add_copying, add_outputs, add_references, asked, where_of
+from idmetric.protocols.generator.options import OUTPUTS, add_copying, add_outputs, add_references, asked, where_of
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.published import published, value_of
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+DATA = OUTPUTS  # help of --data
 
 
 @dataclass(frozen=True)

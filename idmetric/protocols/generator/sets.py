@@ -43,10 +43,11 @@ from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.options import add_outputs, add_references, asked, where_of
+from idmetric.protocols.generator.options import OUTPUTS, add_outputs, add_references, asked, where_of
 from idmetric.protocols.generator.outputs import read
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+DATA = OUTPUTS  # help of --data
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
 _SIMILARITIES = ("centroid",)
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
