@@ -203,6 +203,8 @@ class OnnxModel:
     def _as_embedding(self, images: Any, distance: str, batch_size: int) -> Embedding:
         if check_name(distance) not in self.facts.distances:
             raise ValueError(f"{self.short_name} gives no patches, which the distance {distance!r} compares: use 'cls'")
+        if needs_patches(distance):
+            need("onnx", f"the distance {distance!r}", torch="torch")
         if not isinstance(images, Embedding):
             return self.embed(images, batch_size=batch_size, patches=needs_patches(distance))
         if not same_model(images.model, self.model_id):
@@ -217,6 +219,7 @@ class OnnxModel:
 
     def embedder(self) -> OnnxEmbedder:
         """The same model with the interface of all others: masks, galleries, protocols; its results are tensors."""
+        need("onnx", "the model with masks or tensors", torch="torch")
         from idmetric.models.onnx_embedder import OnnxEmbedder
 
         return OnnxEmbedder(self)

@@ -159,13 +159,15 @@ def test_scores_without_torch_are_those_with_it(folder: Path, metric: IDSim, ima
 
 def test_the_command_scores_without_torch(folder: Path) -> None:
     code = (
-        "import sys; from idmetric.cli.main import main\n"
+        "import sys; sys.modules['torch'] = None\nfrom idmetric.cli.main import main\n"  # to import it is an error
         "assert main(['score', '--model', 'model.onnx', '--ref', 'ref.png', '--ref', 'gen/a.png', 'gen']) == 0\n"
-        "print(*sorted({'torch', 'timm', 'onnx', 'safetensors'} & set(sys.modules)))"
+        "assert main(['score', '--model', 'model.onnx', 'ref.png', 'gen', '--quiet', '--distance', 'joint']) == 1\n"
+        "print(*sorted({'timm', 'onnx', 'safetensors'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n\n")
     assert "IDSim:model[onnx]" in done.stdout
+    assert "the distance 'joint' needs torch: pip install" in done.stderr
 
 
 # The same answers everywhere
