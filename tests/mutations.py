@@ -84,7 +84,7 @@ MODELS = [
     *changes("models/named.py", "models/test_named.py::test_positions_are_resampled_as_transformers_does",
         ('mode="bicubic", align_corners=False)', 'mode="bicubic", align_corners=False, antialias=True)'),
     ),
-    *changes("images/resize.py", DINOV3,
+    *changes("images/interpolation.py", DINOV3,
         ('"bicubic": Image.Resampling.BICUBIC', '"bicubic": Image.Resampling.BILINEAR'),
     ),
     *changes("checkpoints/released_idsim.py", DINOV3, ("IDSIM_SIZE = 448", "IDSIM_SIZE = 224")),
@@ -462,6 +462,24 @@ GENERATORS = [
     ),
 ]  # fmt: skip
 
+ONNX = "models/test_onnx.py"
+
+EXPORTS = [
+    *changes("distance/arrays.py", f"{ONNX}::test_distances_of_arrays_are_those_of_tensors",
+        ("np.where(lost > 0.25, lost, 0)", "np.where(lost > 0.75, lost, 0)"),
+        ("np.square(x - y).sum(-1) / 2", "np.square(x - y).sum(-1)"),
+    ),
+    *changes("models/export.py", f"{ONNX}::test_the_graph_is_the_metrics_for_any_batch_and_size",
+        ("antialias=True", "antialias=False"),
+        (".clamp(0, 1)", ".clamp(-1, 2)"),
+    ),
+    *changes("models/onnx.py", f"{ONNX}::test_images_of_all_kinds_are_seen_as_the_metric_sees_them",
+        ("background=self.facts.background, interpolation=self.facts.interpolation,\n            preprocessing",
+         "interpolation=self.facts.interpolation,\n            preprocessing"),
+        ("/ np.float32(255)", "/ np.float32(256)"),
+    ),
+]  # fmt: skip
+
 MUTATIONS = [
     *MODELS,
     *LORA,
@@ -473,4 +491,5 @@ MUTATIONS = [
     *STATISTICS,
     *CHECKPOINTS,
     *GENERATORS,
+    *EXPORTS,
 ]
