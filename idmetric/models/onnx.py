@@ -46,8 +46,8 @@ class OnnxModel:
     >>> metric = idmetric.load("tiny.onnx")  # doctest: +SKIP
     >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, an array of shape (2,)  # doctest: +SKIP
 
-    Results are NumPy arrays, and torch is not loaded, except for distances of patches and images of floats. Everything
-    else that a metric can do, masks, losses aside, is `embedder()`'s, whose results are tensors.
+    Results are NumPy arrays, and torch is not loaded, except for distances of patches and images of floats.
+    `embedder()` has the rest of the interface, with masks and galleries, and gives tensors without gradients.
 
     Args:
         path: a file that `idmetric export` wrote.
