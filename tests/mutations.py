@@ -357,7 +357,7 @@ RANKINGS = [
         ("np.bincount(place.ravel(), precision) / counts", "np.bincount(place.ravel(), precision)"),
         ("own = np.flatnonzero(near | (block.relevant[at] & block.valid[at]))", "own = np.flatnonzero(near)"),
     ),
-    *changes("data/importers/ilias.py", "data/test_ilias.py",
+    *changes("data/importers/boxes.py", "data/test_ilias.py",
         ("max(box[k] + box[k + 2] for box in boxes)", "max(box[k + 2] for box in boxes)"),
     ),
     *changes("protocols/finer_rank.py", "protocols/test_finer_rank.py",

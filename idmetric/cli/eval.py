@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, codes, ended, fixable
+from idmetric.cli.exits import CommandError, codes, ended, fixable, warnings_as_lines
 from idmetric.cli.output import write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
@@ -174,6 +174,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
     from idmetric.protocols.common.result import FORMATS
 
     with ExitStack() as stack:
+        stack.enter_context(warnings_as_lines())
         with fixable():
             data, results = _measured(name, args, stack)
         show = partial(write, FORMATS[args.format](results), instead="keep the result by --out DIR")

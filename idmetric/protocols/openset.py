@@ -45,7 +45,7 @@ from idmetric.protocols.common.intervals import any_statistic, average
 from idmetric.protocols.common.ranked import HasMatrix, Search
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
-from idmetric.protocols.common.thresholds import calibrated
+from idmetric.protocols.common.thresholds import by_label, calibrated
 
 GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
 ORACLE, EVERY = "oracle", "every"
@@ -110,10 +110,10 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     about = {**settings.as_dict(), "unknown": options.unknown}
     results = []
     for scorer, result in bound.results("openset", about, notes):
-        thresholds, remark = limits[result.model]
+        taus, remark = limits[result.model]
         result.notes.extend(remark)
         for dataset, search in searches.items():
-            _measure(scorer, bound.manifest, dataset, search, thresholds, settings, result)
+            _measure(scorer, bound.manifest, dataset, search, taus, settings, result)
         if len(searches) > 1:
             result.rows.extend(_means(result.rows))
         results.append(result)
@@ -123,7 +123,7 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
 def _limits(model: object, settings: Settings, options: Options) -> tuple[dict[str, float], list[str]]:
     """Label -> threshold, and a note where there is none."""
     if options.threshold:
-        return {f"given {tau:g}": tau for tau in options.threshold}, []
+        return by_label(options.threshold, "given "), []
     found = {f"{rate:g} of pairs": calibrated(model, settings, options.calibration, rate) for rate in options.rate}
     limits = {label: tau for label, tau in found.items() if tau is not None}
     lacks = "no threshold: the model has no calibration for this distance; give --threshold or --calibration"
@@ -162,6 +162,8 @@ def _searches(data: Manifest, options: Options, seed: int) -> tuple[dict[str, Se
             notes.append(f"no query{of} shows an identity of the gallery: left out")
             continue
         notes.append(_counted(search, is_known, of))
+        if is_known.all():
+            notes.append(f"no unknown identities{of}: a closed set, without AUC, OSCR, BAUS, score and oracle")
         found[name or "all"] = search
 
     if not found:
@@ -176,7 +178,7 @@ def _made(whole: Search, share: float, seed: int) -> Search:
     """The search of all images of unknown identities and half of the known ones' in the other half."""
     rng = np.random.default_rng(seed)
     identities = rng.permutation(np.unique(whole.identity[whole.gallery]))
-    unknown = identities[: round(share * len(identities))]
+    unknown = identities[: min(round(share * len(identities)), len(identities) - 1)]  # one is left to be known
     queries = [whole.gallery[np.isin(whole.identity[whole.gallery], unknown)]]
     gallery = []
     for identity in np.sort(identities[len(unknown) :]):
@@ -196,7 +198,8 @@ def _alone(search: Search) -> Ints:
 
 def _counted(search: Search, known: Truths, of: str) -> str:
     def counts(rows: Ints) -> str:
-        return f"{len(rows)} images of {len(np.unique(search.identity[rows]))} identities"
+        several = len(np.unique(search.identity[rows]))
+        return f"{len(rows)} images of {several} {'identity' if several == 1 else 'identities'}"
 
     return (f"gallery{of}: {counts(search.gallery)}; queries: {counts(search.queries[known])} known, "
             f"{counts(search.queries[~known])} unknown")  # fmt: skip

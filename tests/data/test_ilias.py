@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.importers.ilias import boxes_of, union
+from idmetric.data.importers.boxes import union
+from idmetric.data.importers.ilias import boxes_of
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest, Row, read

@@ -110,6 +110,9 @@ def test_drift_is_over_all_prompts_by_default(folder: Path, metric: IDSim) -> No
 def test_drift_needs_images_of_the_base_model_and_cosines(folder: Path, metric: IDSim) -> None:
     [result] = run(given(folder), {"m": metric}, Settings(distance="patch", bootstrap=0), QUICK)
     assert "drift" not in values(result, step="100")
+    assert [note for note in result.notes if "drift" in note or "intervals" in note] == [
+        "no drift: it needs a model with cosines, and --distance cls"
+    ]
     (folder / "out" / "0").rename(folder / "base")
     [with_base] = run(given(folder, base=folder / "base"), {"hsv": open_model("hsv")}, PLAIN, QUICK)  # type: ignore[arg-type]
     assert "drift" in values(with_base, step="100")

@@ -108,6 +108,8 @@ def test_a_table_has_a_column_step(tmp_path: Path, refs: str) -> None:
     assert samples(read(Where(table, references=refs))) == [("200", "p", "1"), ("1000", "p", "1")]
     with pytest.raises(OutputsError, match="--base is for folders"):
         read(Where(table, references=refs, base=tmp_path))
+    table.write_text("path,step,prompt,role\nb.png,,,reference\na.png,200.0,p,generated\n")  # as pandas writes it
+    assert samples(read(Where(table))) == [("200", "p", "0")]
     table.write_text("path,step\na.png,last\n")
     with pytest.raises(OutputsError, match=r"a\.png: the step 'last' is not a whole number"):
         read(Where(table, references=refs))

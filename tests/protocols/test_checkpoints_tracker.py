@@ -167,6 +167,8 @@ def test_what_does_not_fit_is_refused(folder: Path, metric: IDSim, tmp_path: Pat
     tracker = Tracker(metric, str(folder / "refs"), options=QUICK, settings=PLAIN)
     with pytest.raises(ValueError, match="a step is 0 or more, got -1"):
         tracker.update(-1, samples(folder, 50), WORDS)
+    with pytest.raises(TypeError, match="float"):
+        tracker.update(0.5, samples(folder, 50), WORDS)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="6 images, 2 prompts and 2 seeds"):
         tracker.update(1, samples(folder, 50), WORDS[:2])
     with pytest.raises(ImageReadError, match="NaN"):

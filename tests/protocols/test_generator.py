@@ -303,6 +303,23 @@ def test_the_weakest_subject_of_an_image_is_visible(tmp_path: Path, metric: IDSi
         assert scenes["mean"][k] == pytest.approx(np.mean(list(each[name].values())), abs=1e-6)
 
 
+def test_a_file_at_several_seeds_is_no_image_of_several_subjects(tmp_path: Path) -> None:
+    """A generator that repeats itself may be listed with one file; its subject is not the weakest of several."""
+    for s, name in enumerate(("a", "b", "x", "y")):
+        picture(tmp_path / f"{name}.png", s)
+    lines = ["path,subject,seed,role", *(f"x.png,{s},{k}," for s in "ab" for k in range(2)), "y.png,a,2,", "y.png,a,3,"]
+    lines += [f"{s}.png,{s},,reference" for s in "ab"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    [result] = run(read(Where(tmp_path / "t.csv")), {"hsv": open_model("hsv")}, PLAIN, Options(copies=False))
+    assert values(result, method="t")["weakest"].count == 4
+    assert result.items["scenes"]["subjects"] == [2, 2]
+
+    (tmp_path / "t.csv").write_text("\n".join(line for line in lines if not line.startswith("x.png,b")))
+    [result] = run(read(Where(tmp_path / "t.csv")), {"hsv": open_model("hsv")}, PLAIN, Options(copies=False))
+    assert "weakest" not in values(result, method="t")
+    assert "scenes" not in result.items
+
+
 @pytest.mark.filterwarnings("ignore::idmetric.images.masks.MaskWarning")
 def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) -> None:
     """Two subjects side by side: alone, each is what its reference shows, which the whole image is not."""
@@ -418,7 +435,7 @@ def test_the_number_of_each_published_score_in_one_pass(
         opened.append(source)
         return read_image(source, **more)
 
-    monkeypatch.setattr("idmetric.protocols.common.models.load", small)
+    monkeypatch.setattr("idmetric.protocols.common.models.load_embedder", small)
     monkeypatch.setattr(embeddings, "read_image", counted)
     words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs"]
     words += ["--model", "named", "--no-copies", "--held-out", "--bootstrap", "20", "--format", "csv"]
@@ -467,6 +484,7 @@ def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> Non
     ("options", "message"),
     [
         (Options(by=("colour",)), "--by colour: no such column; there are .*method.*prompt"),
+        (Options(scr=(float("nan"),)), "nan is no threshold"),
         (Options(against="c"), "--against 'c': no such method; there are a, b"),
     ],
 )
@@ -491,6 +509,11 @@ def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.C
     assert {f"generator.hsv.{kind}.parquet" for kind in ("images", "subjects", "tests")} <= written
     picture(folder / "out" / "grid.png", 5)
     run_.says("1 images do not match", *words, "--pattern", PLACE)
+    status, _, err = run_.all(*words, "--pattern", PLACE, "--held-out", "--on-error", "skip")
+    assert status == 0
+    assert [line for line in err.splitlines() if "warn" in line.lower() or "left out" in line] == [
+        f"idmetric-eval: 1 images do not match ({folder / 'out'} and {PLACE!r}) and are left out:"
+    ]
     run_.says("--out DIR is needed", "generator", "--model", "hsv")
     run_.says("name its layout by --pattern", *words)
 

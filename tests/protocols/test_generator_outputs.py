@@ -110,6 +110,10 @@ def test_what_is_missing_or_twice_there_is_named(tmp_path: Path) -> None:
         read(Where(out, references=str(refs)))
     with pytest.raises(OutputsError, match="are both of method 'a', subject 'subject', prompt '', seed '1'"):
         read(Where(out, "{method}/{ignore}/run_{seed}.png", references=str(refs / "dog")))
+    with pytest.raises(OutputsError, match="absent: no such file or folder"):
+        read(Where(out, PLACE, references=str(tmp_path / "absent")))
+    with pytest.raises(OutputsError, match=r"--benchmark b\.json: only --layout uno and xversebench read it"):
+        read(Where(out, PLACE, references=str(refs), benchmark=Path("b.json")))
     with pytest.raises(OutputsError, match="unknown layout 'uni'"):
         read(Where(out, layout="uni", references=str(refs)))
 
@@ -223,6 +227,8 @@ def test_faults_of_a_benchmark_are_named(tmp_path: Path, content: str, message: 
     (tmp_path / "b.json").write_text(content)
     with pytest.raises(ValueError, match=message):
         uno(tmp_path / "b.json")
+    with pytest.raises(ValueError, match=r"--benchmark .*absent\.json: no such file"):
+        uno(tmp_path / "absent.json")
 
 
 def test_uno_with_several_subjects_has_a_row_for_each(tmp_path: Path) -> None:

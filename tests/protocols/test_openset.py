@@ -160,6 +160,7 @@ def test_a_closed_set_has_no_unknown_numbers(animals: Manifest) -> None:
     assert {str(row["threshold"]) for row in result.rows} == {"every", "given 0.5"}
     assert set(values(result, dataset="cats", threshold="every")) == {"closed"}
     assert set(values(result, dataset="cats", threshold="given 0.5")) == {"tau", "BAKS"}
+    assert "no unknown identities of cats: a closed set, without AUC, OSCR, BAUS, score and oracle" in result.notes
 
 
 def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
@@ -168,6 +169,13 @@ def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
         run(strangers, {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="below 1"):
         Options(1.0)
+    with pytest.raises(ValueError, match="nan is no threshold"):
+        run(split, {"m": Drawn()}, PLAIN, Options(threshold=(0.5, math.nan)))
+
+
+def test_one_identity_stays_known(animals: Manifest) -> None:
+    [result] = run(animals, {"m": Drawn()}, PLAIN, Options(0.99))
+    assert "1 identity known" in result.notes[0]
 
 
 def test_a_dataset_without_known_queries_is_left_out(split: Manifest, draw: Images) -> None:

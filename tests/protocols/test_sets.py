@@ -201,9 +201,11 @@ def test_subjects_with_few_images_are_named(folder: Path) -> None:
             (folder / f"refs/s{subject}/{number}.png").unlink()
     with pytest.raises(ValueError, match=r"no subject has four real photos.*\(--pool\)"):
         run(given(folder), {"m": Colors()}, PLAIN)
+    with pytest.raises(ValueError, match="--distance patch: sets are compared by global features"):
+        run(given(folder), {"m": Colors()}, Settings(distance="patch"))
     with pytest.raises(ValueError, match="ssim: sets are compared by features"):
         run(given(folder), {"ssim": open_model("ssim")}, PLAIN)
-    with pytest.raises(OutputsError, match="no image matches 'absent'"):
+    with pytest.raises(OutputsError, match="absent: no such file or folder"):
         read(Where(None, references=str(folder / "absent")))
     with pytest.raises(ValueError, match="at least 2"):
         Options(draws=1)

@@ -15,13 +15,13 @@ distractors have no identity. Texts (Txxx.txt) are not imported.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from idmetric.data.importers.boxes import Box, cropped
 from idmetric.data.importers.folders import Picture, pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
@@ -34,8 +34,6 @@ OPTIONS = {"crop": ("no", "queries", "all"), "splits": ("yes", "no")}  # the fir
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\d+\.\w+")
-
-Box = tuple[int, int, int, int]  # x and y of the top left corner, width, height
 
 
 @dataclass(frozen=True)
@@ -143,27 +141,15 @@ def boxes_of(file: Path, needed: bool = True) -> list[Box]:
     return found
 
 
-def union(boxes: Sequence[Box], size: tuple[int, int]) -> tuple[int, int, int, int] | None:
-    """The smallest box (left, top, right, bottom) around all boxes, cut at the image's (width, height); None if empty.
-
-    As `_crop_resize` of ILIAS's feature extraction does.
-    """
-    left, top = (max(0, min(box[k] for box in boxes)) for k in (0, 1))
-    right, bottom = (min(size[k], max(box[k] + box[k + 2] for box in boxes)) for k in (0, 1))
-    return (left, top, right, bottom) if left < right and top < bottom else None
-
-
 def _cropped(job: Job, file: Path, boxes: Sequence[Box], path: str) -> dict[str, Any]:
-    """The columns of the image's part around its boxes, upright as boxes are, kept without loss."""
+    """The columns of the image's part around its boxes."""
     image = read_image(file)
-    box = union(boxes, image.size)
-    if box is None:
+    part = cropped(image, boxes)
+    if part is None:
         width, height = image.size
         raise SourceError(f"{file.with_name(file.stem + '_bbox.txt')}: boxes outside of the {width}x{height} pixels "
                           f"of {file.name}")  # fmt: skip
-    buffer = io.BytesIO()
-    image.crop(box).save(buffer, format="PNG")
-    return job.images.keep(buffer.getvalue(), f"{job.name}/{_plain(path)}", Path)
+    return job.images.keep(part, f"{job.name}/{_plain(path)}", Path)
 
 
 # Published lists

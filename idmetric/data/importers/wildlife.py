@@ -11,13 +11,12 @@ matches, and the published splits keep them apart.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.ilias import Box, union
+from idmetric.data.importers.boxes import Box, cropped
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import Shard, Source
 from idmetric.data.manifest.table import Row
@@ -113,9 +112,7 @@ def _cut(photo: Path, box: Box) -> bytes:
         ValueError: if the box lies outside of it.
     """
     image = read_image(photo)
-    inside = union([box], image.size)
-    if inside is None:
+    part = cropped(image, [box])
+    if part is None:
         raise ValueError(f"bbox {list(box)} lies outside the {image.width}x{image.height} pixels of {photo}")
-    file = io.BytesIO()
-    image.crop(inside).save(file, "PNG")
-    return file.getvalue()
+    return part

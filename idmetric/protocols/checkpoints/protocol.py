@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,7 +54,7 @@ from idmetric.protocols.generator.columns import (
     side_by_side,
 )
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.options import add_copying, add_references
+from idmetric.protocols.generator.options import add_copying, add_references, asked
 from idmetric.protocols.generator.outputs import words
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
@@ -116,10 +116,8 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
         Rule(args.max_copies, args.clip_tolerance),
     )  # fmt: skip
     clip = None if args.clip_t is None else open_dual(args.clip_t, device=args.device)
-    names = ("pattern", "references", "training", "base", "prompts", "clip_t")
-    asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     results = run(data, models, settings, options, clip)
-    return [replace(result, settings={**result.settings, **asked}) for result in results]
+    return asked(results, args, "pattern", "references", "training", "base", "prompts", "clip_t")
 
 
 def run(
@@ -152,7 +150,7 @@ def measured(
     drifting = _drifting(every, bound.manifest, options.drift_prompts)
     images = every.take(~drifting) if options.drift_prompts else every
     unit, notes = _units(images)
-    notes += notes_on(bound.manifest, images, options.held_out, "step ") + _notes_on_drift(every, drifting, options)
+    notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ")
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
     fidelity = None
     if clip is not None:
@@ -168,6 +166,7 @@ def measured(
         found = score(images, scorer, copied, fidelity)
         rows = {int(step): columns_of(images, found, images.method == step, unit, settings) for step in images.methods}
         far = _drift(every.take(drifting), scorer)
+        result.notes.extend(_notes_on_drift(every, drifting, scorer, options))
         for step in rows:
             if (own := far.step == step).any():
                 rows[step]["drift"] = intervals.mean(far.drift[own], far.unit[own], settings)
@@ -232,9 +231,11 @@ def _units(images: Images) -> tuple[Names, list[str]]:
     return images.prompt, ["one subject and one prompt: no intervals"]
 
 
-def _notes_on_drift(images: Images, drifting: Truths, options: Options) -> list[str]:
+def _notes_on_drift(images: Images, drifting: Truths, scorer: Scorer, options: Options) -> list[str]:
     images = images.take(drifting)
     total = int((images.method == str(BASE)).sum())
+    if total and not are_cosines(scorer):
+        return ["no drift: it needs a model with cosines, and --distance cls"]
     if not total:
         return ["no drift: there are no images of the base model (--base DIR, or step 0)"]
     steps = images.method[pairs_with_base(images)[0]]

@@ -6,6 +6,7 @@ samples are in the order of steps. Images of the base model are those of step 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -93,7 +94,7 @@ def _of_table(where: Where) -> list[Picture]:
 
 def _at_step(picture: Picture) -> Picture:
     """The picture with its step as its method."""
-    step = picture.fields.get("step", "")
+    step = re.sub(r"\.0+$", "", picture.fields.get("step", ""))  # as data frames write it, where rows have none
     if not (step.isascii() and step.isdigit()):
         raise OutputsError(f"{picture.path}: the step {step!r} is not a whole number of 0 or more")
     kept = {name: text for name, text in picture.fields.items() if name not in ("step", "epoch")}

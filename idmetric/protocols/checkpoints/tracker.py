@@ -11,6 +11,7 @@ training alone: random numbers, gradients, autocast, modules. In a run of severa
 
 from __future__ import annotations
 
+import operator
 import tempfile
 import warnings
 from collections import Counter
@@ -107,8 +108,10 @@ class Tracker:
 
         Raises:
             ImageReadError: if an image cannot be read.
+            TypeError: for a step that is not a whole number.
             ValueError: for a negative step, or if there are more or fewer prompts or seeds than images.
         """
+        step = int(operator.index(step))
         if step < 0:
             raise ValueError(f"a step is 0 or more, got {step}")
         own = _samples(images, step, prompts, seeds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,18 @@ from idmetric.calibration.apply import Calibration
 from idmetric.calibration.apply import read as read_calibration
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.scorers import Settings
+
+
+def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
+    """Similarities that a user gives as thresholds, each by its label, such as "SCR@0.5" of "SCR@".
+
+    Raises:
+        ValueError: for one that is not a finite number.
+    """
+    for tau in taus:
+        if not math.isfinite(tau):
+            raise ValueError(f"{tau:g} is no threshold: a similarity is a number, such as 0.5")
+    return {f"{label}{tau:g}": tau for tau in taus}
 
 
 def calibrated(model: Any, settings: Settings, file: Path | None = None, rate: float = 0.05) -> float | None:

@@ -112,6 +112,8 @@ def _entries(
     """The entries of a JSON list, by their index, or else their place."""
     try:
         given = json_file.read(path)
+    except FileNotFoundError:
+        raise ValueError(f"--benchmark {path}: no such file") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from error
     if not isinstance(given, list):

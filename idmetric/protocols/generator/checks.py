@@ -13,7 +13,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.arrays import Truths
 from idmetric.protocols.common.columns import free, listed
 from idmetric.protocols.common.scorers import Models, Settings
-from idmetric.protocols.common.thresholds import calibrated
+from idmetric.protocols.common.thresholds import by_label, calibrated
 from idmetric.protocols.generator.images import Images
 from idmetric.protocols.generator.picture import REFERENCE, TRAINING
 from idmetric.store.fingerprint import key_of
@@ -115,15 +115,15 @@ def thresholds_of(
 
     Raises:
         CalibrationError: for a calibration of another model, distance or way of masking.
-        ValueError: if the calibration has no threshold at this false-accept rate.
+        ValueError: if the calibration has no threshold at this false-accept rate, or a given one is not finite.
     """
     if given:
-        return {f"SCR@{tau:g}": tau for tau in given}, []
+        return by_label(given, "SCR@"), []
     tau = calibrated(model, settings, calibration, rate)
     if tau is None:
         lacks = "no SCR: the model has no calibration for this distance; give --scr or --calibration"
         return {}, [lacks] if isinstance(model, Embedder) else []
     return {"SCR": tau}, [
-        f"SCR: subjects with a mean similarity under {tau:.3f}, which {rate:.0%} of the pairs of two identities reach "
-        "in the calibration"
+        f"SCR: subjects with a mean similarity under {tau:.3f}, which {100 * rate:g} % of the pairs of two identities "
+        "reach in the calibration"
     ]  # fmt: skip

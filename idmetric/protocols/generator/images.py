@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -92,10 +93,16 @@ class Images:
 
     @cached_property
     def scenes(self) -> list[Ints]:
-        """The numbers below G of each image of a method, one for each subject that it should show."""
-        found: dict[tuple[str, str], list[int]] = {}
-        for k, scene in enumerate(zip(self.method, self.file, strict=True)):
-            found.setdefault(scene, []).append(k)
+        """The numbers below G of each image of a method, one for each subject that it should show.
+
+        A file that has several rows for one subject, such as at two seeds, is an image at each.
+        """
+        found: dict[tuple[str, str, int], list[int]] = {}
+        times: Counter[tuple[str, str, str]] = Counter()
+        for k, (method, file, subject) in enumerate(zip(self.method, self.file, self.subject, strict=True)):
+            nth = times[method, file, subject]
+            times[method, file, subject] += 1
+            found.setdefault((method, file, nth), []).append(k)
         return [np.array(of) for of in found.values()]
 
     def missing(self) -> dict[str, list[Place]]:

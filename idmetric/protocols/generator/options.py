@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from idmetric.protocols.common.result import Result
 from idmetric.protocols.generator.layouts import LAYOUTS
 from idmetric.protocols.generator.outputs import Where
 
@@ -33,6 +36,12 @@ def add_copying(parser: argparse.ArgumentParser) -> None:
     text = "CLIP or SigLIP for prompt fidelity: folder or Hub repository (pip install 'idmetric[visid]')"
     parser.add_argument("--clip-t", metavar="REPO", help=text)
     parser.add_argument("--no-copies", action="store_true", help="do not look for copies of references")
+
+
+def asked(results: Sequence[Result], args: argparse.Namespace, *names: str) -> list[Result]:
+    """The results with these options of the command line among their settings, as far as they are given."""
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    return [replace(result, settings={**result.settings, **given}) for result in results]
 
 
 def where_of(args: argparse.Namespace, training: str | None = None) -> Where:

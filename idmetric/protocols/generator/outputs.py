@@ -108,6 +108,8 @@ def _of_folder(data: Path, where: Where) -> list[Picture]:
     if where.layout is not None and where.layout not in LAYOUTS:
         raise OutputsError(f"unknown layout {where.layout!r}: choose {', '.join(LAYOUTS)}")
     layout = LAYOUTS[where.layout] if where.layout else Layout(where.pattern or "")
+    if where.benchmark and not layout.benchmark:
+        raise OutputsError(f"--benchmark {where.benchmark}: only --layout uno and xversebench read it")
     if layout.benchmark and where.benchmark is None:
         raise OutputsError(f"--layout {where.layout} needs --benchmark FILE.json: its prompts and references")
     entries = layout.benchmark(where.benchmark) if layout.benchmark and where.benchmark else None
@@ -166,8 +168,8 @@ def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
     root, text = (place, "") if os.path.isdir(place) else split(place)
     chosen = text != ""  # other images of the folder are no mistake
     folder = Path(root)
-    if not folder.is_dir():
-        raise OutputsError(f"{place}: no such folder")
+    if not folder.is_dir() or not (os.path.exists(place) or "{" in text or "*" in text):
+        raise OutputsError(f"{place}: no such file or folder")
     files = images_below(folder)
     if not text:  # a folder per subject, or the images of the only subject
         text = "{subject}/*" if any(file.parent != folder for file in files) else "*"

@@ -50,7 +50,7 @@ from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Scores, are_cosines, score
 from idmetric.protocols.generator.items import keep
-from idmetric.protocols.generator.options import add_copying, add_outputs, add_references, where_of
+from idmetric.protocols.generator.options import add_copying, add_outputs, add_references, asked, where_of
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.published import published, value_of
 
@@ -118,9 +118,8 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
         not args.no_copies,
         args.held_out or args.data is None,
     )
-    asked = {name: getattr(args, name) for name in ("pattern", "layout", "references", "training", "clip_t")}
     results = run(data, models, settings, options, clip)
-    return [replace(r, settings={**r.settings, **{k: v for k, v in asked.items() if v is not None}}) for r in results]
+    return asked(results, args, "pattern", "layout", "benchmark", "references", "training", "clip_t")
 
 
 def run(

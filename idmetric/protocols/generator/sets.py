@@ -1,4 +1,4 @@
-"""How far is a set of generated images from a set of real photos, and from how many images on does that mean something?
+"""How far are generated images from real photos, as sets? How many images does such a number need?
 
     idmetric eval sets --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ --out r/
     idmetric eval sets --references refs/ --pool --model tiny --out results/       the noise floor alone
@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,7 @@ from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.options import add_outputs, add_references, where_of
+from idmetric.protocols.generator.options import add_outputs, add_references, asked, where_of
 from idmetric.protocols.generator.outputs import read
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
@@ -96,8 +96,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     results = run(data, models, settings, Options(args.pool, args.biased, args.draws))
-    asked = {name: value for name in ("pattern", "layout", "references") if (value := getattr(args, name)) is not None}
-    return [replace(result, settings={**result.settings, **asked}) for result in results]
+    return asked(results, args, "pattern", "layout", "benchmark", "references")
 
 
 def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
@@ -107,16 +106,18 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
         data: as `outputs.read` makes it.
 
     Raises:
-        ValueError: if no subject has four references, or a model has no features.
+        ValueError: if no subject has four references, a model has no features, or for another distance than "cls".
         UnreadableError: see `scorers.bind`.
     """
     lacking = [name for name, model in models.items() if not (isinstance(model, Embedder) or hasattr(model, "embed"))]
     if lacking:
-        raise ValueError(f"{', '.join(lacking)}: sets are compared by features, which a metric of pairs has not")
+        raise ValueError(f"{', '.join(lacking)}: sets are compared by features, and metrics of pairs have none")
+    if settings.distance != "cls":
+        raise ValueError(f"--distance {settings.distance}: sets are compared by global features, the distance cls")
     Sets.of(data, options.pool)  # before anything is embedded
-    bound = bind(data, models, replace(settings, distance="cls"))
+    bound = bind(data, models, settings)
     sets, notes = Sets.of(bound.manifest, options.pool)
-    about = {**settings.as_dict(), "distance": "cls", "pool": options.pool, "biased": options.biased,
+    about = {**settings.as_dict(), "pool": options.pool, "biased": options.biased,
              "draws": options.draws}  # fmt: skip
     results = []
     for scorer, result in bound.results("sets", about, notes):
