@@ -469,6 +469,24 @@ GENERATORS = [
     ),
 ]  # fmt: skip
 
+ONNX = "models/test_onnx.py"
+
+EXPORTS = [
+    *changes("distance/arrays.py", f"{ONNX}::test_distances_of_arrays_are_those_of_tensors",
+        ("np.where(lost > 0.25, lost, 0)", "np.where(lost > 0.75, lost, 0)"),
+        ("np.square(x - y).sum(-1) / 2", "np.square(x - y).sum(-1)"),
+    ),
+    *changes("models/export.py", f"{ONNX}::test_the_graph_is_the_metrics_for_any_batch_and_size",
+        ("antialias=True", "antialias=False"),
+        (".clamp(0, 1)", ".clamp(-1, 2)"),
+    ),
+    *changes("models/onnx.py", f"{ONNX}::test_images_of_all_kinds_are_seen_as_the_metric_sees_them",
+        ("background=self.facts.background, interpolation=self.facts.interpolation,\n            preprocessing",
+         "interpolation=self.facts.interpolation,\n            preprocessing"),
+        ("/ np.float32(255)", "/ np.float32(256)"),
+    ),
+]  # fmt: skip
+
 MUTATIONS = [
     *MODELS,
     *LORA,
@@ -480,4 +498,5 @@ MUTATIONS = [
     *STATISTICS,
     *CHECKPOINTS,
     *GENERATORS,
+    *EXPORTS,
 ]

@@ -277,9 +277,9 @@ def _status(args: argparse.Namespace, scores: Scores) -> int:
 
 
 def _open_metric(args: argparse.Namespace) -> Embedder:
-    from idmetric.models.load import load
+    from idmetric.models.load import ONNX, load
 
-    if args.quiet:
+    if args.quiet and not args.model.endswith(ONNX):
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()

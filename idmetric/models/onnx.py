@@ -46,8 +46,8 @@ class OnnxModel:
     >>> metric = idmetric.load("tiny.onnx")  # doctest: +SKIP
     >>> metric("reference.jpg", ["a.png", "b.png"])  # distances, an array of shape (2,)  # doctest: +SKIP
 
-    Results are NumPy arrays, and torch is not loaded, except for distances of patches and images of floats. Everything
-    else that a metric can do, masks, losses aside, is `embedder()`'s, whose results are tensors.
+    Results are NumPy arrays, and torch is not loaded, except for distances of patches and images of floats.
+    `embedder()` has the rest of the interface, with masks and galleries, and gives tensors without gradients.
 
     Args:
         path: a file that `idmetric export` wrote.
@@ -203,6 +203,8 @@ class OnnxModel:
     def _as_embedding(self, images: Any, distance: str, batch_size: int) -> Embedding:
         if check_name(distance) not in self.facts.distances:
             raise ValueError(f"{self.short_name} gives no patches, which the distance {distance!r} compares: use 'cls'")
+        if needs_patches(distance):
+            need("onnx", f"the distance {distance!r}", torch="torch")
         if not isinstance(images, Embedding):
             return self.embed(images, batch_size=batch_size, patches=needs_patches(distance))
         if not same_model(images.model, self.model_id):
@@ -217,6 +219,7 @@ class OnnxModel:
 
     def embedder(self) -> OnnxEmbedder:
         """The same model with the interface of all others: masks, galleries, protocols; its results are tensors."""
+        need("onnx", "the model with masks or tensors", torch="torch")
         from idmetric.models.onnx_embedder import OnnxEmbedder
 
         return OnnxEmbedder(self)

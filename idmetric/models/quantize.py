@@ -68,7 +68,7 @@ def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[Ima
         quant_pre_process(str(exact), str(prepared), skip_symbolic_shape=True)
         quantization.quantize_static(
             str(prepared), str(out), Reader(), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
-            activation_type=quantization.QuantType.QInt8, weight_type=quantization.QuantType.QInt8,
+            activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8,
         )  # fmt: skip
     found = onnx.load(str(out))
     return finished(found, replace(model.facts, quantized="int8", calibration=None))

@@ -178,7 +178,7 @@ def grouped_average_precision(scores: Array, relevant: Truths, groups: Ints, k: 
 
 @dataclass
 class _Scores:
-    """What was measured of each query (Q,); `grouped` is by breakdown and group, NaN where a query has no positive."""
+    """The measures of each query (Q,); `grouped` is by breakdown and group, NaN where a query has no positive."""
 
     values: dict[str, Array]
     first: Found

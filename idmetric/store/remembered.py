@@ -20,7 +20,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def remembered(file: Path, inputs: Mapping[str, NDArray[Any] | str], compute: Callable[[], Arrays]) -> Arrays:
-    """The arrays of `compute()`, or those that a file keeps from the same inputs, bit for bit.
+    """The arrays of `compute()`, or the ones that a file keeps from the same inputs, bit for bit.
 
     A file keeps one result, the last. One of other inputs or another version, and one that the disk has damaged, is
     replaced; if nothing can be written, nothing is kept.

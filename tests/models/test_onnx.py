@@ -22,6 +22,7 @@ from idmetric import CheckpointError, Embedding, IDSim, ImageReadError, NearID, 
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
 from idmetric.cli.main import main
+from idmetric.distance import matrix
 from idmetric.models.export import ExportError, export
 from idmetric.models.exported import KEY, Exported
 from idmetric.models.idsim import IDSimConfig
@@ -159,13 +160,19 @@ def test_scores_without_torch_are_those_with_it(folder: Path, metric: IDSim, ima
 
 def test_the_command_scores_without_torch(folder: Path) -> None:
     code = (
-        "import sys; from idmetric.cli.main import main\n"
+        "import sys; sys.modules['torch'] = sys.modules['huggingface_hub'] = None\n"  # to import them is an error
+        "from idmetric.cli.main import main\n"
         "assert main(['score', '--model', 'model.onnx', '--ref', 'ref.png', '--ref', 'gen/a.png', 'gen']) == 0\n"
-        "print(*sorted({'torch', 'timm', 'onnx', 'safetensors'} & set(sys.modules)))"
+        "assert main(['score', '--model', 'model.onnx', 'ref.png', 'gen', '--quiet']) == 0\n"
+        "assert main(['score', '--model', 'model.onnx', 'ref.png', 'gen', '--distance', 'joint']) == 1\n"
+        "assert main(['score', '--model', 'model.onnx', 'ref.png', 'gen', '--mask-dir', 'masks']) == 1\n"
+        "print(*sorted({'timm', 'onnx', 'safetensors'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("\n\n")
     assert "IDSim:model[onnx]" in done.stdout
+    for purpose in ("the distance 'joint'", "the model with masks or tensors"):
+        assert f"{purpose} needs torch: pip install" in done.stderr
 
 
 # The same answers everywhere
@@ -268,6 +275,22 @@ def test_an_embedding_of_arrays_is_used_as_one_of_tensors(
     bad = replace(found, cls=np.full_like(found.cls, np.nan))
     assert not bad.finite().any()
     assert found.finite().all()
+
+
+def test_distances_of_arrays_are_those_of_tensors() -> None:
+    rng = np.random.default_rng(1)
+    a = np.concatenate([rng.normal(size=(4, 9)), np.zeros((1, 9)), 1e-5 * rng.normal(size=(1, 9))])
+    b = np.concatenate([a[:2], -a[2:3], rng.normal(size=(1, 9)), np.zeros((1, 9)), a[5:]])
+    for dtype, atol in ((np.float64, 1e-12), (np.float32, 1e-6), (np.float16, 2e-3)):
+        x, y = Embedding(a.astype(dtype)), Embedding(b.astype(dtype))  # type: ignore[arg-type]
+        for measure in (matrix.distance, matrix.distance_matrix):
+            found = measure(x, y)
+            expected = measure(x.tensors(), y.tensors()).numpy()
+            assert np.allclose(found, expected, atol=atol, rtol=0)
+            assert found.dtype == expected.dtype
+    cosines = 1 - (a @ b.T) / np.maximum(np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)), 1e-12)
+    assert np.allclose(matrix.distance_matrix(Embedding(a), Embedding(b)), cosines)  # type: ignore[arg-type]
+    assert np.allclose(matrix.distance(Embedding(a), Embedding(b)), np.diag(cosines))  # type: ignore[arg-type]
 
 
 # 8 bits

@@ -180,7 +180,7 @@ def _of_base(folder: Path, names: _Names, skip: bool) -> list[Picture]:
 def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
     """The pictures with the prompts of a file in place of their numbers.
 
-    A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and those that begin with # do not count, and
+    A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and comments (#) do not count, and
     options at its end (` --w 512`) are no part of it.
     """
     try:

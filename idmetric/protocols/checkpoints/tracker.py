@@ -86,7 +86,7 @@ class Tracker:
         photos = [*_photos(references, REFERENCE), *_photos(training, TRAINING)]
         if not any(image.role == REFERENCE for image in photos):
             raise ValueError("no references: give at least one photo of the subject")
-        with self._full_precision():  # embeds them, or names those that cannot be read
+        with self._full_precision():  # embeds them, or names unreadable ones
             bind(_manifest(photos), {metric.name: metric}, self.settings)
         self._photos = list({(image.role, key_of(image.source)): image for image in photos}.values())
         self._base: list[_Image] = []
@@ -104,7 +104,7 @@ class Tracker:
             prompts: of each image, or of all. seeds: of each image; default: numbered within a prompt.
 
         Returns:
-            The numbers of the step's row by name, without those that cannot be computed.
+            The numbers of the step's row by name, without undefined ones.
 
         Raises:
             ImageReadError: if an image cannot be read.

@@ -31,7 +31,7 @@ class Images:
 
     Attributes:
         rows: (G,) of the manifest; an image of several subjects has a row for each.
-        file: (G,) what is equal for the rows of one image.
+        file: (G,) a value that the rows of one image share.
         method, subject, prompt, seed: (G,) texts.
         references, training: subject -> rows.
     """

@@ -18,7 +18,7 @@ class Layout:
     """Where a project keeps generated images, and references if they are in the same folder.
 
     Attributes:
-        outputs, references, training: patterns relative to the folder of outputs; training images are those that the
+        outputs, references, training: patterns relative to the folder of outputs; training images are the ones that the
             generator was shown.
         prompts: a JSON file next to each output, with its prompt in words under "prompt".
         benchmark: reads the file of prompts and references that `{index}` in outputs counts.
