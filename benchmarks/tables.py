@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols import folder
+from idmetric.protocols.common import ranked
 from idmetric.protocols.common.ranked import Search, within
 from idmetric.protocols.common.result import write
 from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer
@@ -73,21 +74,21 @@ def measure(images: int, channels: int, samples: int) -> None:
         scorer.matrix(rows[part], rows)
     product = time.perf_counter() - start
 
-    ranked = 0.0
+    spent = 0.0
 
     def timed(*given: Any) -> Any:
-        nonlocal ranked
+        nonlocal spent
         begun = time.perf_counter()
         answer = within(*given)
-        ranked = time.perf_counter() - begun
+        spent = time.perf_counter() - begun
         return answer
 
-    folder.within = timed  # type: ignore[assignment]
+    ranked.within = timed  # type: ignore[assignment]
     folder.bind = lambda data, models, settings: Bound(data, {"random": scorer}, [])  # type: ignore[assignment]
     manifest = Manifest.from_rows(Row(f"identity {k // 10}", f"{k}.jpg") for k in range(images))
     start = time.perf_counter()
     results = folder.run(manifest, {"random": None}, Settings(bootstrap=samples))
-    drawn = time.perf_counter() - start - ranked
+    drawn = time.perf_counter() - start - spent
 
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as out:
@@ -96,8 +97,8 @@ def measure(images: int, channels: int, samples: int) -> None:
     written = time.perf_counter() - start
 
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    cells = [f"{images:,}", f"{product:.1f}", f"{2 * images**2 * channels / product / 1e9:.0f}", f"{ranked:.1f}",
-             f"{ranked / product:.2f}", f"{drawn:.1f}", f"{written:.1f}", f"{memory:.0f}"]  # fmt: skip
+    cells = [f"{images:,}", f"{product:.1f}", f"{2 * images**2 * channels / product / 1e9:.0f}", f"{spent:.1f}",
+             f"{spent / product:.2f}", f"{drawn:.1f}", f"{written:.1f}", f"{memory:.0f}"]  # fmt: skip
     print("| " + " | ".join(cells) + " |", flush=True)
 
 

@@ -82,7 +82,7 @@ def test_a_loaded_model_can_be_trained_and_its_file_stays(metric: IDSim, tmp_pat
 
 
 MEASURE = """
-import json, sys, timm, torch  # timm, which loading would import, is no memory of weights
+import json, sys, timm, torch  # timm first: its import would count as memory of loading
 from benchmarks.precision import peak_of_loading
 from idmetric import IDSim, NearID
 torch.set_num_threads(1)
