@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import nn
 
-from idmetric.models import backbone
+from idmetric.models import backbone, lite_trunk
 from idmetric.models.lite_trunk import NAME, LiteTrunk
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
@@ -135,3 +135,34 @@ def test_a_score_of_tiny_imports_neither_timm_nor_a_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2)])
+def test_gradients_of_depthwise_convolutions_in_bfloat16_are_exact(kernel: int, stride: int) -> None:
+    rng = torch.Generator().manual_seed(kernel + stride)
+    conv = nn.Conv2d(6, 6, kernel, stride, kernel // 2 if stride == 1 else 0, groups=6, bias=False)
+    norm = nn.BatchNorm2d(6, eps=1e-3).eval()  # of new statistics, which scale by almost 1
+    with torch.no_grad():
+        conv.weight.copy_(torch.randn(conv.weight.shape, generator=rng).bfloat16())
+    pixels = torch.randn(4, 6, 15, 14, generator=rng).bfloat16()
+    x = pixels.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = lite_trunk._normed(conv, norm, x, act=False)
+    slope = torch.randn(y.shape, generator=rng).bfloat16()
+    y.backward(slope)
+
+    exact = pixels.double().requires_grad_()
+    weight = conv.weight.detach().double().requires_grad_()
+    padded = (
+        exact if stride == 1 else nn.functional.pad(exact, lite_trunk._same(14, kernel) + lite_trunk._same(15, kernel))
+    )
+    scale = (1 + norm.eps) ** -0.5
+    seen = (weight.detach() * scale).bfloat16().double()
+    rounded = seen + (weight - weight.detach()) * scale  # of the same values, with the slope of the weights
+    nn.functional.conv2d(padded, rounded, None, stride, conv.padding, groups=6).backward(slope.double())
+    assert y.dtype == torch.bfloat16
+    grads = [one.grad for one in (x, conv.weight, exact, weight)]
+    assert all(grad is not None for grad in grads)
+    # torch's own are wrong by 4e-3
+    torch.testing.assert_close(grads[0].double(), grads[2], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(grads[1].double(), grads[3], rtol=1e-5, atol=1e-4)
