@@ -34,8 +34,8 @@ SECTIONS = {
     "overhead": ("stages", True, "the whole pipeline over timm's bare forward"),
     "sinkhorn": ("pairs", False, "all pairs of token sets over a loop of geomloss, with the same values"),
     "pairwise": ("pairs", True, "references x candidates, each embedded once, over a loop of pairs"),
-    "metrics": ("pairs", True, "one pair of images, LPIPS and DreamSim over this metric"),
-    "variants": ("stages", True, "bfloat16, channels-last, torch.compile, reading in threads over plain"),
+    "metrics": ("pairs", True, "one pair of images: LPIPS, DreamSim and CLIP, with random weights, over this metric"),
+    "variants": ("stages", True, "bfloat16, channels-last, torch.compile, ONNX, reading in threads over plain"),
     "start": ("start", False, "a command from nothing to its first score"),
 }
 ALIAS = "idmetric-bench"  # name of the stand-alone command

@@ -10,12 +10,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.cli.bench.rows import Row, over
-from idmetric.cli.bench.setting import Setting
+from idmetric.cli.bench.setting import Setting, open_model
+from idmetric.cli.bench.stages import pixels_of
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.models.embedder import Embedder
 
 SETTINGS: dict[str, Any] = {"blur": 0.05, "scaling": 0.5, "diameter": 2.0}  # `idmetric.distance`'s "patch"
-OTHERS = ("lpips", "dreamsim")
+LPIPS = {"LPIPS, AlexNet": "alex", "LPIPS, VGG": "vgg"}
+# encoders in timm's names; DreamSim's default joins the features of DINO, CLIP and OpenCLIP (Fu et al. 2023, section 5)
+ENCODERS = {
+    "DreamSim's encoders": ("vit_base_patch16_224.dino", "vit_base_patch16_clip_224.openai",
+                            "vit_base_patch16_clip_224.laion400m_e32"),
+    "CLIP ViT-B/32": ("vit_base_patch32_clip_224.openai",),
+}  # fmt: skip
 
 
 def make_tokens(sets: int, tokens: int, channels: int, device: torch.device, seed: int = 0) -> Tensor:
@@ -127,32 +134,33 @@ def _embedded(metric: Embedder, run: Callable[[], Any]) -> int:
 
 
 def metrics(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """Measure LPIPS (AlexNet) and DreamSim on one pair of decoded images, relative to this metric.
+    """Measure other metrics on one pair of decoded images, relative to this one.
 
-    LPIPS has a random trunk, which needs no download; DreamSim has its weights.
+    All have random weights, which need no download and take the same time.
     """
     first, second = setting.photos(2)
     runs: dict[str, Callable[[], Any]] = {"this metric": lambda: metric(first, second)}
-    for name in OTHERS:
+    for name in (*LPIPS, *ENCODERS):
         try:
             runs[name] = _other(name, metric.device, first, second)
-        except Exception as error:  # not installed, or its weights cannot be downloaded
-            yield Row("metrics", metric.label, name, note=f"{type(error).__name__}: {str(error).strip()[:200]}")
+        except ImportError as error:
+            yield Row("metrics", metric.label, name, note=str(error))
     timings = setting.clock.alternate(runs)
     for what, timing in timings.items():
-        yield Row("metrics", metric.label, what, timing, *over(timings, what, "this metric"),
-                  "random trunk, 256 x 256 pixels" if what == "lpips" else "")  # fmt: skip
+        yield Row("metrics", metric.label, what, timing, *over(timings, what, "this metric"))
 
 
 def _other(name: str, device: torch.device, first: Any, second: Any) -> Callable[[], Any]:
+    """A function that computes another metric of two images."""
     from idmetric.distance.cosine import cosine_distance
-    from idmetric.protocols.common.baselines import DreamSim, Lpips
 
-    if name == "dreamsim":
-        dream = DreamSim(device)
+    if name in ENCODERS:
+        encoders = [open_model(f"timm:{one}", random_weights=True, device=device) for one in ENCODERS[name]]
 
         def distance() -> Any:
-            both = dream.embed([dream.prepare(image, None, "keep", None) for image in (first, second)], False).cls
+            pixels = pixels_of(encoders[0], [first, second])
+            with torch.no_grad():
+                both = torch.cat([encoder.embed_pixels(pixels).cls for encoder in encoders], -1)
             return cosine_distance(both[0], both[1])
 
         return distance
@@ -160,5 +168,7 @@ def _other(name: str, device: torch.device, first: Any, second: Any) -> Callable
         import lpips
     except ImportError as error:
         raise ImportError("lpips is not installed: pip install lpips") from error
-    peer = Lpips(device, lpips.LPIPS(net="alex", pnet_rand=True, verbose=False))
+    from idmetric.protocols.common.baselines import Lpips
+
+    peer = Lpips(device, lpips.LPIPS(net=LPIPS[name], pnet_rand=True, verbose=False))
     return lambda: peer.compare(*(peer.prepare(image, None, "keep")[None] for image in (first, second)))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,11 +49,15 @@ def stages(metric: Embedder, setting: Setting) -> Iterator[Row]:
 
 def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the normalized batch (B, 3, *image_size) that the encoder takes."""
-    pixels = load_batch(
+    return metric.normalize(pixels_of(metric, photos)).to(metric.dtype)
+
+
+def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
+    """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
+    return load_batch(
         photos, metric.image_size, background=metric.background, interpolation=metric.interpolation,
         device=metric.device, fit=metric.fit,
     )  # fmt: skip
-    return metric.normalize(pixels).to(metric.dtype)
 
 
 def trunk(metric: Embedder) -> Any:
@@ -94,18 +100,19 @@ def overhead(metric: Embedder, setting: Setting) -> Iterator[Row]:
 def variants(metric: Embedder, setting: Setting) -> Iterator[Row]:
     """Measure faster settings relative to the plain one, and how much they change distances.
 
-    bfloat16 weights, memory in channels-last order, torch.compile with its default backend, files read by threads while
-    the model runs (`embed(workers=)`, which on CUDA also copies from pinned memory).
+    bfloat16 weights, memory in channels-last order, torch.compile with its default backend, exports to ONNX in float32
+    and in 8 bits (`idmetric.models.export`), files read by threads while the model runs (`embed(workers=)`, which on
+    CUDA also copies from pinned memory).
     """
     batch, clock = setting.batch, setting.clock
     photos, files = setting.photos(batch), list(setting.files[:batch]) * 3
     base = metric.pairwise(photos, batch_size=batch)
     for what, change in _CHANGES.items():
         try:
-            changed = change(copy.deepcopy(metric))
+            changed = change(copy.deepcopy(metric), photos)
             with torch.no_grad():
                 moved = (changed.pairwise(photos, batch_size=batch) - base).abs().max()
-        except Exception as error:  # compilers raise many kinds, such as for a missing C++ compiler
+        except Exception as error:  # compilers raise many kinds, such as for a missing C++ compiler or extra
             yield Row("variants", metric.label, what, note=f"{type(error).__name__}: {str(error).strip()[:200]}")
             continue
         both = {"plain": metric, what: changed}
@@ -127,8 +134,26 @@ def _compiled(metric: Embedder) -> Embedder:
     return metric
 
 
-_CHANGES: dict[str, Callable[[Embedder], Embedder]] = {
-    "bfloat16": lambda metric: metric.to(torch.bfloat16),
-    "channels-last": lambda metric: metric.to(memory_format=torch.channels_last),
-    "compiled": _compiled,
+def _exported(metric: Embedder, images: list[Any] | None = None) -> Embedder:
+    """The model exported to ONNX and opened again; with images, quantized to their ranges."""
+    from idmetric.models.export import export
+    from idmetric.models.onnx import OnnxModel
+    from idmetric.models.onnx_embedder import OnnxEmbedder
+    from idmetric.models.quantize import export_int8
+
+    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
+        file = Path(folder) / "model.onnx"
+        if images is None:
+            export(metric, file)
+        else:
+            export_int8(metric, file, images)
+        return OnnxEmbedder(OnnxModel(file))
+
+
+_CHANGES: dict[str, Callable[[Embedder, list[Any]], Embedder]] = {
+    "bfloat16": lambda metric, _: metric.to(torch.bfloat16),
+    "channels-last": lambda metric, _: metric.to(memory_format=torch.channels_last),
+    "compiled": lambda metric, _: _compiled(metric),
+    "ONNX": lambda metric, _: _exported(metric),
+    "ONNX, 8 bits": _exported,
 }

@@ -1,0 +1,73 @@
+"""Ratios of speed that a change must not make worse, measured by `idmetric bench`.
+
+    python benchmarks/bounds.py [--only sinkhorn]
+
+Seconds depend on the machine and on what else runs there; ratios of functions that take turns hardly do. The script
+prints each ratio next to its bound and ends with status 1 if one is beyond it. Run it on an idle machine, on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from idmetric.cli import bench
+
+
+class Bound(NamedTuple):
+    section: str
+    what: str  # its time
+    against: str  # over that of this
+    least: float = 0.0
+    most: float = float("inf")
+
+
+# some room beyond the ratios in docs/reports/speed.md, measured on two cores
+BOUNDS = (
+    Bound("sinkhorn", "geomloss, pair by pair", "sinkhorn_matrix, 20 x 20", least=3.5),
+    Bound("overhead", "embed decoded images", "timm's forward", most=1.25),
+    Bound("overhead", "forward of pixels", "timm's forward", most=1.05),
+    Bound("metrics", "DreamSim's encoders", "this metric", least=8.0),
+    Bound("variants", "ONNX", "plain", most=0.6),
+    Bound("variants", "ONNX, 8 bits", "plain", most=0.4),
+    Bound("start", "idmetric score --model tiny, two images", "import torch", most=1.6),
+    Bound("start", "idmetric score --help", "import torch", most=0.15),
+)
+
+
+def main() -> None:
+    """Measure and compare."""
+    sections = tuple(dict.fromkeys(bound.section for bound in BOUNDS))
+    parser = argparse.ArgumentParser(description="Ratios of speed against their bounds.")
+    parser.add_argument("--only", choices=sections, action="append", help="a section; may be repeated (default: all)")
+    wanted = parser.parse_args().only or sections
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "bench.json"
+        chosen = [word for name in wanted for word in ("--only", name)]
+        if status := bench.main(["--model", "tiny", "--repeats", "5", "--json", str(file), *chosen]):
+            sys.exit(status)
+        rows = json.loads(file.read_text())["rows"]
+    found = {(row["section"], row["what"], row["against"]): row["ratio"] for row in rows if row["ratio"]}
+
+    beyond = []
+    print("\n| time of | over that of | ratio (lowest to highest) | bound | |\n|---|---|---|---|---|")
+    for bound in (one for one in BOUNDS if one.section in wanted):
+        ratio = found.get((bound.section, bound.what, bound.against))
+        kept = ratio is not None and bound.least <= ratio["median"] <= bound.most
+        measured = "not measured" if ratio is None else "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
+        limit = f"at least {bound.least:g}" if bound.least else f"at most {bound.most:g}"
+        print(
+            "|", bound.what, "|", bound.against, "|", measured, "|", limit, "|", "kept" if kept else "**beyond**", "|"
+        )
+        if not kept:
+            beyond.append(bound.what)
+    sys.exit(f"beyond their bounds: {', '.join(beyond)}" if beyond else 0)
+
+
+if __name__ == "__main__":
+    main()
