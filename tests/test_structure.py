@@ -6,9 +6,12 @@ import ast
 import subprocess
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import idmetric
 
@@ -33,6 +36,12 @@ ENTRIES = 20  # files and folders at the top of the package, at most
 ARRAYS_ALONE = ("evaluate", "losses")  # packages of pure functions, but for the modules below
 NOT_ARRAYS = ("losses.identity",)
 OF_LIBRARIES = {"_version", "_context"}  # private attributes of torch and filelock that some modules have to read
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgets_the_trees() -> Iterator[None]:
+    yield
+    nodes_of.cache_clear()
 
 
 def loaded_after(code: str) -> set[str]:
@@ -66,6 +75,7 @@ def test_import_and_help_are_quick() -> None:
         assert min(times) < 0.5
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its name, without "idmetric."; a package has the name of its folder."""
     files = {path.relative_to(PACKAGE).with_suffix("").parts: path for path in PACKAGE.rglob("*.py")}
@@ -73,17 +83,23 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in names.items() if name}
 
 
-def imports_of(path: Path, known: Collection[str]) -> set[str]:
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """The modules of the package that a module imports, anywhere in its text, except for type checkers."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    known = modules()
     typing = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
     names = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if id(node) in typing:
             continue
         if isinstance(node, ast.ImportFrom):
@@ -99,7 +115,7 @@ def imports_of(path: Path, known: Collection[str]) -> set[str]:
             inner = inner.rpartition(".")[0]
         if inner:
             found.add(inner)
-    return found
+    return frozenset(found)
 
 
 def rank(module: str) -> int:
@@ -119,7 +135,7 @@ def test_imports_point_one_way() -> None:
     known = modules()
     assert len(known) > 100
     for name, path in known.items():
-        for other in imports_of(path, known):
+        for other in imports_of(path):
             assert rank(other) <= rank(name), f"{name} imports {other}, which stands above it"
             if name.split(".")[0] in ARRAYS_ALONE and name not in NOT_ARRAYS:
                 allowed = (name.split(".")[0], "io")
@@ -127,28 +143,24 @@ def test_imports_point_one_way() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    known = modules()
     try:
-        tuple(
-            TopologicalSorter({name: imports_of(path, known) - {name} for name, path in known.items()}).static_order()
-        )
+        tuple(TopologicalSorter({name: imports_of(path) - {name} for name, path in modules().items()}).static_order())
     except CycleError as error:
         raise AssertionError(f"a circle of imports: {' -> '.join(error.args[1])}") from None
 
 
 def test_private_names_stay_in_their_modules() -> None:
-    known = modules()
-    for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for name, path in modules().items():
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("idmetric"):
                 private = [a.name for a in node.names if a.name.startswith("_") and not a.name.startswith("__")]
                 assert not private, f"{name} imports {private} of {node.module}"
 
 
-def private_names(tree: ast.AST) -> set[str]:
+def private_names(path: Path) -> set[str]:
     """The names with one leading underscore that a module defines: functions, classes, variables and attributes."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -159,12 +171,12 @@ def private_names(tree: ast.AST) -> set[str]:
 
 
 def test_private_attributes_are_read_where_they_are_defined() -> None:
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}
-    own = {name: private_names(tree) for name, tree in trees.items()}
+    own = {name: private_names(path) for name, path in modules().items()}
     ours = set().union(*own.values())
-    for name, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr in ours - own[name] - OF_LIBRARIES:
+    for name, path in modules().items():
+        others = ours - own[name] - OF_LIBRARIES
+        for node in nodes_of(path):
+            if isinstance(node, ast.Attribute) and node.attr in others:
                 inherits = ast.unparse(node.value) in ("self", "cls", "super()")
                 assert inherits, f"{name} reads {ast.unparse(node)}, which is private to another module"
 
