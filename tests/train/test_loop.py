@@ -33,16 +33,6 @@ from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, ki
 SETTINGS: dict[str, Any] = {"save_every": 4, "validate_every": 5, "log_every": 1, "workers": 0}
 
 
-@pytest.fixture(autouse=True)
-def no_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "plots" not in request.fixturenames:  # they take longer than the training
-        monkeypatch.setattr("idmetric.train.loop.curves", lambda out: None)
-
-
-@pytest.fixture
-def plots() -> None: ...
-
-
 def train(
     out: Path, config: Config = Config(), precision: Any = "no", kind: type[PairRecipe] = PairRecipe, **settings: Any  # noqa: B008
 ) -> PairRecipe:  # fmt: skip
