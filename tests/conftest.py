@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,9 +39,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if kept or TESTS not in path.parents else True
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    gc.disable()  # nearly all that imports make stays until the end: no use to search it for garbage, now or later
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    core = {path for path in {item.path for item in items} if any(c == path or c in path.parents for c in CORE)}
     for item in items:
-        if item.get_closest_marker("slow") is None and any(c == item.path or c in item.path.parents for c in CORE):
+        if item.path in core and item.get_closest_marker("slow") is None:
             item.add_marker(pytest.mark.core)
 
 
