@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.gallery import main
-from tests.report.test_browser import Open, browser, faults_of, visit  # noqa: F401  (fixtures)
+from tests.browser_parts import Open, faults_of
 
 pytest.importorskip("jinja2")
 pytest.importorskip("scipy")
@@ -33,24 +34,39 @@ def picture(seed: int) -> Image.Image:
     return Image.fromarray(found.astype(np.uint8))
 
 
-@pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """Four pictures, each with a smaller copy that has a difficult name, and ten more."""
-    folder = tmp_path / "photos"
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four pictures, each with a smaller copy that has a difficult name, and ten more; their gallery and its page."""
+    root = tmp_path_factory.mktemp("gallery")
+    folder = root / "photos"
     folder.mkdir()
     for k, name in enumerate(NASTY):
         picture(k).save(folder / f"{k}.png")
         picture(k).resize((150, 120)).save(folder / name)
     for k in range(10):
         picture(100 + k).save(folder / f"other{k}.png")
-    return folder
+    given = ["report", str(folder), "--gallery", str(root / "index"), "--model", "tiny", "--device", "cpu"]
+    assert main([*given, "--threshold", "0.2", "--output", str(root / "page.html"), "--quiet"]) == 0
+    return root
 
 
 @pytest.fixture
-def report(photos: Path, tmp_path: Path) -> Path:
-    given = ["report", str(photos), "--gallery", str(tmp_path / "index"), "--model", "tiny", "--device", "cpu"]
-    assert main([*given, "--threshold", "0.2", "--output", str(tmp_path / "page.html"), "--quiet"]) == 0
-    return tmp_path / "page.html"
+def photos(root: Path) -> Iterator[Path]:
+    """The pictures; at the end they are all there again."""
+    kept = {path: path.read_bytes() for path in (root / "photos").iterdir()}
+    yield root / "photos"
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+
+@pytest.fixture
+def index(root: Path) -> Path:
+    return root / "index"
+
+
+@pytest.fixture
+def report(root: Path) -> Path:
+    return root / "page.html"
 
 
 def record(page: Path) -> Any:
@@ -66,7 +82,7 @@ def saved(page: Any, button: str) -> str:
     return Path(download.value.path()).read_text(encoding="utf-8")
 
 
-def test_ticks_change_the_sum_and_the_list(visit: Open, report: Path, photos: Path) -> None:  # noqa: F811
+def test_ticks_change_the_sum_and_the_list(visit: Open, report: Path, photos: Path) -> None:
     page = visit(report)
     sizes = {name: (photos / name).stat().st_size for name in NASTY}
     assert page.inner_text("#sum") == f"4 files to remove, {sum(sizes.values()) / 1e6:.2f} MB saved"
@@ -80,7 +96,7 @@ def test_ticks_change_the_sum_and_the_list(visit: Open, report: Path, photos: Pa
     assert str(photos / NASTY[0]) not in saved(page, "#list").splitlines()
 
 
-def test_a_group_that_keeps_nothing_is_marked(visit: Open, report: Path) -> None:  # noqa: F811
+def test_a_group_that_keeps_nothing_is_marked(visit: Open, report: Path) -> None:
     page = visit(report)
     group = page.locator(".group").first
     assert group.locator(".none").is_hidden()
@@ -91,7 +107,7 @@ def test_a_group_that_keeps_nothing_is_marked(visit: Open, report: Path) -> None
 
 @pytest.mark.parametrize("button", ["#remove", "#move"])
 def test_the_script_removes_exactly_the_ticked_files(
-    visit: Open, report: Path, photos: Path, tmp_path: Path, button: str  # noqa: F811
+    visit: Open, report: Path, photos: Path, tmp_path: Path, button: str
 ) -> None:  # fmt: skip
     page = visit(report)
     page.fill("#folder", "it's -gone")
@@ -106,11 +122,11 @@ def test_the_script_removes_exactly_the_ticked_files(
         assert moved == {name: before[name] for name in NASTY}
 
 
-def test_a_click_shows_the_nearest_images(visit: Open, report: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_click_shows_the_nearest_images(visit: Open, report: Path, index: Path) -> None:
     from idmetric import IDSim
     from idmetric.gallery import Gallery
 
-    gallery = Gallery(tmp_path / "index", IDSim("tiny", device="cpu"))
+    gallery = Gallery(index, IDSim("tiny", device="cpu"))
     vectors = dict(zip((item.place for item in gallery.items), gallery.vectors().astype(float), strict=True))
     images = record(report)["images"]
     k = 3
@@ -126,47 +142,47 @@ def test_a_click_shows_the_nearest_images(visit: Open, report: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("width", [390, 1440])
-def test_the_page_fits_the_window_and_shows_its_pictures(visit: Open, report: Path, width: int) -> None:  # noqa: F811
+def test_the_page_fits_the_window_and_shows_its_pictures(visit: Open, report: Path, width: int) -> None:
     page = visit(report, width=width, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 21, 27)"
     assert page.eval_on_selector_all(".group .see img", "all => all.every(one => one.naturalWidth > 0)")
 
 
-def test_missing_files_become_placeholders(visit: Open, report: Path, photos: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_missing_files_become_placeholders(visit: Open, photos: Path, index: Path, tmp_path: Path) -> None:
     (photos / "0.png").unlink()
-    given = ["report", "--gallery", str(tmp_path / "index"), "--device", "cpu", "--no-update", "--threshold", "2"]
-    assert main([*given, "--output", str(report), "--quiet"]) == 4
-    page = visit(report)
+    given = ["report", "--gallery", str(index), "--device", "cpu", "--no-update", "--threshold", "2"]
+    assert main([*given, "--output", str(tmp_path / "page.html"), "--quiet"]) == 4
+    page = visit(tmp_path / "page.html")
     assert page.locator(".group").count() == 3
     assert "no picture" in page.inner_text(".cluster .hole")
 
 
-def test_a_large_gallery_says_what_it_left_out(report: Path, tmp_path: Path) -> None:
+def test_a_large_gallery_says_what_it_left_out(index: Path) -> None:
     from idmetric import IDSim
     from idmetric.gallery import Gallery
     from idmetric.gallery.clusters import near_duplicates
     from idmetric.report.gallery import gallery_page
 
-    gallery = Gallery(tmp_path / "index", IDSim("tiny", device="cpu"))
+    gallery = Gallery(index, IDSim("tiny", device="cpu"))
     page = gallery_page(gallery, near_duplicates(gallery), None, signature=gallery.metric.signature("cls"), most=5)
     assert "shows 4 of 18 images" in page or "shows 5 of 18 images" in page
     assert "Not shown: 2 duplicate groups" in page
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible(report: Path, visit: Open, scheme: str) -> None:  # noqa: F811
+def test_the_page_is_accessible(report: Path, visit: Open, scheme: str) -> None:
     page = visit(report, color_scheme=scheme)
     assert faults_of(page) == []
 
 
-def test_outliers_of_an_identity_are_marked(visit: Open, report: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_outliers_of_an_identity_are_marked(visit: Open, index: Path, tmp_path: Path) -> None:
     from idmetric import IDSim
     from idmetric.gallery import Gallery
     from idmetric.report.gallery import gallery_page
     from idmetric.scoring.records import Records
 
-    gallery = Gallery(tmp_path / "index", IDSim("tiny", device="cpu"))
+    gallery = Gallery(index, IDSim("tiny", device="cpu"))
     places = [item.place for item in gallery.items if "other" in item.place][:7]
     far = [0.0, 0.1, 0.11, 0.12, 0.9, 0.1, 0.11]  # from the center, which is the first
     rows = [

@@ -12,7 +12,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols.study.study import Study, new_study
 from idmetric.protocols.study.votes import collect
 from idmetric.report.study import write_pages
-from tests.report.test_browser import Open, browser, faults_of, overflows, visit  # noqa: F401  (fixtures)
+from tests.browser_parts import Open, faults_of, overflows
 from tests.report_parts import picture
 
 pytest.importorskip("jinja2")
@@ -67,7 +67,7 @@ def download(page: Any, folder: Path) -> Path:
 
 
 def test_a_page_is_answered_by_keys_resumed_and_downloaded(
-    visit: Open,  # noqa: F811
+    visit: Open,
     pairs: tuple[Study, Path],
     tmp_path: Path,
 ) -> None:
@@ -127,7 +127,7 @@ def test_a_page_is_answered_by_keys_resumed_and_downloaded(
 
 @pytest.mark.slow
 def test_sides_and_order_differ_between_participants_and_answers_do_not(
-    visit: Open,  # noqa: F811
+    visit: Open,
     triplets: tuple[Study, Path],
     tmp_path: Path,
 ) -> None:
@@ -155,7 +155,7 @@ def test_sides_and_order_differ_between_participants_and_answers_do_not(
 
 
 def test_answers_that_were_tampered_with_are_begun_again(
-    visit: Open,  # noqa: F811
+    visit: Open,
     pairs: tuple[Study, Path],
 ) -> None:
     page = visit(pairs[1] / "page-2.html")
@@ -168,7 +168,7 @@ def test_answers_that_were_tampered_with_are_begun_again(
 
 
 def test_without_storage_a_page_works_until_it_is_closed(
-    visit: Open,  # noqa: F811
+    visit: Open,
     pairs: tuple[Study, Path],
     tmp_path: Path,
 ) -> None:
@@ -189,7 +189,7 @@ def test_without_storage_a_page_works_until_it_is_closed(
     [("pairs", 390, "dark"), ("pairs", 1440, "light"), ("triplets", 390, "light"), ("triplets", 1440, "dark")],
 )
 def test_pages_are_accessible_and_fit(
-    visit: Open,  # noqa: F811
+    visit: Open,
     request: pytest.FixtureRequest,
     task: str,
     width: int,
