@@ -55,7 +55,7 @@ def photos(tmp_path: Path) -> dict[str, list[Path]]:
         for k, size in enumerate(sizes):
             small = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8))
             found[name].append(tmp_path / name / f"{k}.png")
-            small.resize(size, Image.Resampling.BICUBIC).save(found[name][-1])
+            small.resize(size, Image.Resampling.BICUBIC).save(found[name][-1], compress_level=1)
     return found
 
 

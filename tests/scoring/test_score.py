@@ -43,10 +43,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
     return root
 
 
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> Any:
+    return idmetric.load(folder / "model", device="cpu")
+
+
 @pytest.fixture
-def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def model(folder: Path, opened: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(folder)
-    return idmetric.load("model", device="cpu")
+    return opened
 
 
 @pytest.fixture
