@@ -66,13 +66,13 @@ def test_the_core_loads_neither_training_nor_optional_packages() -> None:
 
 
 def test_import_and_help_are_quick() -> None:
+    def seconds(*command: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        return time.perf_counter() - start
+
     for command in (["-c", "import idmetric"], ["-m", "idmetric.cli.score", "--help"]):
-        times = []
-        for _ in range(5):  # the quickest of a few: other programs may disturb one
-            start = time.perf_counter()
-            subprocess.run([sys.executable, *command], check=True, capture_output=True)
-            times.append(time.perf_counter() - start)
-        assert min(times) < 0.5
+        assert any(seconds(*command) < 0.5 for _ in range(5))  # one of a few: other programs may disturb one
 
 
 @cache
