@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -545,12 +547,20 @@ def call(*words: object) -> int:
     return command.run(parser.parse_args([str(w) for w in (*words, "--quiet")]))
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def quick_engines() -> Iterator[None]:
     """Quick engines in the place of the real ones."""
     here = "tests.data.test_generate"
-    for name in ENGINES:
-        monkeypatch.setitem(ENGINES, name, (here, "Discs" if name == "sd_turbo" else "Paint"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ENGINES:
+            patch.setitem(ENGINES, name, (here, "Discs" if name == "sd_turbo" else "Paint"))
+        yield
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    with quick_engines():
+        yield
 
 
 def saved_pictures(folder: Path, **more: Any) -> Path:

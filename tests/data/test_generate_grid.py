@@ -27,7 +27,17 @@ from idmetric.models.idsim import IDSim
 from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
 from idmetric.protocols.idsim_fig6_sensitivity.protocol import run as measure
 from tests import diffusion_parts as parts
-from tests.data.test_generate import WORDS, Paint, bytes_of, call, engine, pictures, quick, saved_pictures
+from tests.data.test_generate import (
+    WORDS,
+    Paint,
+    bytes_of,
+    call,
+    engine,
+    pictures,
+    quick,
+    quick_engines,
+    saved_pictures,
+)
 from tests.protocols.parts import PLAIN
 from tests.protocols.test_sensitivity import slow, value
 
@@ -40,8 +50,13 @@ def grid_of(folder: Path, *words: Any, count: int = 4) -> Manifest:
     return read(folder / "grid.parquet")
 
 
-def test_a_grid_crosses_identity_with_each_context(quick: None, tmp_path: Path) -> None:
-    made = grid_of(tmp_path)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    with quick_engines():
+        return grid_of(tmp_path_factory.mktemp("grid"))
+
+
+def test_a_grid_crosses_identity_with_each_context(made: Manifest) -> None:
     grid = cells(made)
     assert len(made) == len(grid) == 2 * (1 + 7) * (1 + 11 + 8)  # two identities
     for instance in {cell.instance for cell in grid}:
@@ -53,8 +68,7 @@ def test_a_grid_crosses_identity_with_each_context(quick: None, tmp_path: Path) 
         assert all(made[c.anchor].path == made[own[0].anchor].path for c in own)
 
 
-def test_context_keeps_the_identity_that_it_shows(quick: None, tmp_path: Path) -> None:
-    made = grid_of(tmp_path)
+def test_context_keeps_the_identity_that_it_shows(made: Manifest) -> None:
     by_id = {row.id: row for row in made}
     for row in made:
         if row.slot == "anchor":
@@ -71,8 +85,7 @@ def test_context_keeps_the_identity_that_it_shows(quick: None, tmp_path: Path) -
             assert changes["words"] in row.text
 
 
-def test_identity_edits_stay_within_the_mask(quick: None, tmp_path: Path) -> None:
-    made = grid_of(tmp_path)
+def test_identity_edits_stay_within_the_mask(made: Manifest) -> None:
     anchors = {row.group: k for k, row in enumerate(made) if row.slot == "anchor"}
     for k, row in enumerate(made):
         if row.role != "identity-edit":
@@ -126,9 +139,9 @@ def test_other_photos_of_an_identity_are_views(quick: None, tmp_path: Path) -> N
 
 
 def test_shards_make_the_same_grid(quick: None, tmp_path: Path) -> None:
-    whole = grid_of(tmp_path / "a", "--views", count=6)
+    whole = grid_of(tmp_path / "a", "--views", "--factor", "light", count=6)
     source = saved_pictures(tmp_path / "b", count=6)
-    common = (source, "--task", "grid", "--views", "-o", tmp_path / "b" / "grid.parquet")
+    common = (source, "--task", "grid", "--views", "--factor", "light", "-o", tmp_path / "b" / "grid.parquet")
     with pytest.raises(GenerateError, match="not finished"):
         call(*common, "--merge")
     for shard in ("2/2", "1/2"):

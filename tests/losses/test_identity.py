@@ -366,7 +366,9 @@ def test_half_precision_pixels_are_taken(metric: IDSim) -> None:
 # torch.compile and processes
 
 
-@pytest.mark.parametrize(("name", "whole"), [("joint_pooled", True), ("joint", False)])
+@pytest.mark.parametrize(
+    ("name", "whole"), [("joint_pooled", True), pytest.param("joint", False, marks=pytest.mark.slow)]
+)
 def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) -> None:
     torch.compiler.reset()
     loss = IdentityLoss(metric, REFERENCES, distance=name, value_range=(-1, 1), clamp=True)

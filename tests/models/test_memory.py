@@ -149,7 +149,7 @@ def test_convolutions_give_the_same_features_in_either_layout() -> None:
     assert (patches - expected.flatten(2).transpose(1, 2)).abs().max() < 1e-5 * expected.abs().max()
 
 
-@pytest.mark.parametrize("kind", ["idsim", "nearid"])
+@pytest.mark.parametrize("kind", ["idsim", pytest.param("nearid", marks=pytest.mark.slow)])
 def test_compiled_models_give_the_same_scores(kind: str, metric: IDSim) -> None:
     small = NearIDConfig(image_size=56, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 4})
     model = metric if kind == "idsim" else NearID(small, device="cpu")
