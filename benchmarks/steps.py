@@ -24,7 +24,6 @@ from torch import nn
 from idmetric.cli import train
 from idmetric.models.embedder import Embedder
 from idmetric.train.log import Meter
-from idmetric.train.processes import Processes
 
 PARTS = ("model", "backward", "optimizer", "waiting", "rest")
 
@@ -77,7 +76,7 @@ def main() -> None:
     """Train, and print the shares."""
     clock = Clock()
     methods = (
-        (Processes, "backward", "backward"),
+        (torch.autograd, "backward", "backward"),
         (torch.optim.Adam, "step", "optimizer"),  # AdamW's too
         (Embedder, "embed_pixels", "model"),
         (nn.Module, "__call__", "model"),
