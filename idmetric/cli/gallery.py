@@ -162,7 +162,7 @@ def _open(args: argparse.Namespace) -> Gallery:
         source = os.path.abspath(args.model)  # it opens from another folder too
     revision = args.revision or known.get("opened_revision", "")
     preprocessing = json.loads(known["settings"]).get("preprocessing") if known else None
-    chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing)
+    chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing, args.decode or known.get("decode"))
     metric = load_embedder(source, device=args.device, **chosen)
     if args.calibration and args.calibration != "stored":
         metric.calibrate_with(args.calibration)
@@ -183,9 +183,11 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str]:
         found = [m for m in found if m["outside"] != "all"]
     if args.mask_id:
         found = [m for m in found if m.get("mask_id") == args.mask_id]
+    if args.decode:
+        found = [m for m in found if m.get("decode", "exact") == args.decode] or found
     different = {
         (m["opened"], args.revision or m["opened_revision"], m["outside"] + " of " * bool(m.get("mask_id"))
-        + m.get("mask_id", ""), m["dtype"]): m for m in found
+        + m.get("mask_id", ""), m["dtype"] + ", fast decoding" * ("decode" in m)): m for m in found
     }  # fmt: skip
     if len(different) > 1:
         names = ", ".join(
@@ -193,7 +195,8 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str]:
             for opened, revision, outside, dtype in sorted(different)
         )
         raise UsageError(
-            f"{args.folder!r} holds galleries of {names}: say which, by --model, --revision and --mask-dir or --masked"
+            f"{args.folder!r} holds galleries of {names}: say which, by --model, --revision, --decode and --mask-dir "
+            "or --masked"
         )
     return next(iter(different.values()), {})
 

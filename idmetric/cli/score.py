@@ -85,6 +85,7 @@ def _add_more(parser: Parser) -> None:
     options.add_outside(reading)
     reading.add_argument("--preprocessing", choices=("standard", "release"), help="release: as the ID-Sim and NearID "
                          "releases, which ignore EXIF orientation, transparency and masks")  # fmt: skip
+    options.add_decode(reading)
     options.add_on_error(reading, fail="stop", skip="skip and list them")
 
     running = parser.add_argument_group("model and speed")
@@ -285,7 +286,9 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
         disable_progress_bars()
         logging.getLogger("idmetric").setLevel(logging.ERROR)
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # read when it is imported, by visid_* alone
-    return load(args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing))
+    return load(
+        args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing, args.decode)
+    )
 
 
 def list_models() -> str:

@@ -51,7 +51,7 @@ class Fit:
         Raises:
             ValueError: if it is too narrow to be cropped.
         """
-        (height, width), (top, left) = self._plan(image.height, image.width, size)
+        (height, width), (top, left) = self.plan(image.height, image.width, size)
         if image.size != (width, height):
             image = image.resize((width, height), RESAMPLE[interpolation])
         if self.resize == "crop":
@@ -74,7 +74,7 @@ class Fit:
 
         if tuple(pixels.shape[-2:]) == tuple(size):
             return resize_pixels(pixels, size, interpolation)
-        planned, corner = self._plan(pixels.shape[-2], pixels.shape[-1], size)
+        planned, corner = self.plan(pixels.shape[-2], pixels.shape[-1], size)
         found = resize_pixels(pixels, planned, interpolation)
         if self.resize != "pad":
             return _window(found, corner, size)
@@ -91,10 +91,10 @@ class Fit:
 
         if floats and tuple(cover.shape[-2:]) == tuple(size):
             return cover
-        planned, corner = self._plan(cover.shape[-2], cover.shape[-1], size)
+        planned, corner = self.plan(cover.shape[-2], cover.shape[-1], size)
         return _window(average_to(cover, planned), corner, size)
 
-    def _plan(self, height: int, width: int, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    def plan(self, height: int, width: int, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """The size to resize to, and the top left corner in it of the part that is seen (negative with padding)."""
         if self.resize == "squash":
             return size, (0, 0)

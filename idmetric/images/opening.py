@@ -13,6 +13,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from idmetric.images.arrays import image_of_array
 from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe, is_array
+from idmetric.images.scaled import Needed, scale
 from idmetric.io.extensions import IMAGE_FORMATS
 
 _RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
@@ -29,12 +30,15 @@ class Named(io.BytesIO):
         self.name = name
 
 
-def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True) -> Image.Image:
+def open_image(
+    source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True, needed: Needed | None = None
+) -> Image.Image:
     """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
 
     Args:
         source, max_pixels: as for `read_image`.
         upright: whether to turn it by its EXIF orientation.
+        needed: decode a JPEG file by `scaled.scale`, for the size that it is resized to; None: all of its pixels.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -49,7 +53,7 @@ def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = 
     file = _file(source, name)
     try:
         with open_file(file) as image:
-            return _decode(image, name, max_pixels, upright)
+            return _decode(image, name, max_pixels, upright, needed)
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
@@ -125,7 +129,7 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
-def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool) -> Image.Image:
+def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, needed: Needed | None = None) -> Image.Image:
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageReadError(name, f"it has no pixels ({width} x {height})")
@@ -142,6 +146,8 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool) -> Im
             stored = _orientation(image)
         if image.format not in ("MPO", "PSD") and image.tell() == 0:
             frames = _frames(image)
+        if needed is not None:
+            scale(image, needed, upright)
         image.load()
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
         raise ImageReadError(name, _explain(error)) from error

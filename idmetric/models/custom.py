@@ -68,6 +68,7 @@ class Custom(Embedder):
     """
 
     model_type = "custom"
+    scales_files = False  # its object gets images at their own size
 
     def __init__(self, name: str, model: Any) -> None:
         label = getattr(model, "label", None) or getattr(model, "model_id", None)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.images.scaled import checked
 from idmetric.io.hints import did_you_mean
 
 if TYPE_CHECKING:
@@ -46,17 +47,20 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
             "efficientnet-lite0" (also 1, 2), which needs no Hub, "package.module:Class", which is imported, for an
             embedder of your own (`idmetric.models.custom`), or a file that `idmetric export` wrote, "model.onnx", for
             an `OnnxModel`: its results are NumPy arrays, and torch is not loaded.
-        options: passed to the class, e.g. device, dtype, revision, preprocessing.
+        options: passed to the class, e.g. device, dtype, revision, preprocessing; and decode="fast", which decodes
+            large JPEG files at a smaller size and moves distances a little (`Embedder.decode`).
 
     Raises:
         CheckpointError: if it cannot be found or is of no kind this version knows.
-        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID.
+        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID, or decode="fast" of one that
+            needs all pixels.
     """
     name = os.fspath(source)
     if name.endswith(ONNX):
         from idmetric.models.onnx import OnnxModel
 
-        if fixed := sorted(name for name, value in options.items() if value is not None and name != "device"):
+        fixed = sorted(key for key, value in options.items() if value is not None and key not in ("device", "decode"))
+        if fixed:
             raise ValueError(f"an ONNX file takes no {fixed[0]}: it was fixed when the file was exported")
         # typed as all others are: it has the methods that scores need
         return cast("Embedder", OnnxModel(name, **options))
@@ -65,7 +69,10 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
             f"{name!r} is a file of torch.export, to open it may run code that it holds: open an ONNX file, or use "
             "torch.export.load for a file that you trust"
         )
-    return _load(name, options)
+    decode = checked(options.pop("decode", "exact"))  # before the model is opened
+    model = _load(name, options)
+    model.decode = decode
+    return model
 
 
 def load_embedder(source: str | os.PathLike[str], **options: Any) -> Embedder:
