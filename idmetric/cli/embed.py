@@ -12,7 +12,7 @@ from typing import Any
 
 from idmetric.cli import options
 from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
-from idmetric.cli.model import load_options
+from idmetric.cli.model import check_model, load_options
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.images.paths import matches
@@ -103,6 +103,7 @@ def _run(args: argparse.Namespace) -> int:
     need("data", "idmetric embed", pyarrow="pyarrow")
     if args.ray:
         need("scale", "--ray", ray="Ray")
+    check_model(args.model)
     with (
         warnings_as_lines(args.quiet),
         fixable(RuntimeError, MemoryError, in_one_line=True),

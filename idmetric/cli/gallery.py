@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli import options
 from idmetric.cli.exits import CommandError, ended, fixable, say, warnings_as_lines
 from idmetric.cli.gallery_options import build_parser
-from idmetric.cli.model import load_options
+from idmetric.cli.model import check_model, load_options
 from idmetric.cli.output import UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.images.paths import InputError, is_image, listed, matches, walk
@@ -92,6 +92,8 @@ def _check(args: argparse.Namespace) -> None:
     for path in [*args.sources, *args.images]:
         if not os.path.exists(path):
             raise UsageError(f"there is no {path!r}")
+    if getattr(args, "model", None):  # `info` opens none
+        check_model(args.model)
     if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
         raise CommandError(
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"

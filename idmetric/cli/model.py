@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from idmetric.cli.exits import CommandError
+
+
+def check_model(name: str) -> None:
+    """Refuse a name that no model has, before anything heavy is imported.
+
+    Raises:
+        CommandError: naming the models.
+    """
+    from idmetric.checkpoints.errors import CheckpointError
+    from idmetric.models import names
+
+    try:
+        names.check(name)
+    except CheckpointError as error:
+        raise CommandError(str(error)) from error
+
 
 def load_options(
     dtype: str | None, revision: str | None, preprocessing: str | None = None, decode: str | None = None

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 from PIL import Image
 
 from idmetric.images.interpolation import RESAMPLE
-from idmetric.images.kinds import Color
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from idmetric.images.kinds import Color  # whose module imports NumPy
 
 Resize = Literal["squash", "crop", "pad"]
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import warnings
 from typing import Any, BinaryIO
 
@@ -13,13 +12,13 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from idmetric.images.arrays import image_of_array
 from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe, is_array
+from idmetric.images.paths import ABSENT, is_address
 from idmetric.images.scaled import Needed, scale
 from idmetric.io.extensions import IMAGE_FORMATS
 
 _RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
 _HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes
 _COUNTED = 1000  # pages of a TIFF
-_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
 
 
 class Named(io.BytesIO):
@@ -102,10 +101,10 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     """The source as Pillow opens it: an existing file's path, or bytes in memory."""
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        if isinstance(source, str) and _ADDRESS.match(source):
+        if isinstance(source, str) and is_address(source):
             raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
         if not os.path.exists(path):
-            raise ImageReadError(name, "there is no such file: check the path and the working directory")
+            raise ImageReadError(name, ABSENT)
         if os.path.isdir(path):
             raise ImageReadError(name, "it is a folder: give the image files in it")
         if not os.path.isfile(path):  # opening one may wait for ever

@@ -11,8 +11,6 @@ The module is imported: only name modules that you trust. A subclass of `Embedde
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,15 +22,6 @@ from torch import Tensor, nn
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-
-_NAME = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-
-
-def is_custom(name: str, *, found: bool = False) -> bool:
-    """Whether this reads as `package.module:Class`; with `found`, also whether there is such a package."""
-    if re.fullmatch(_NAME, name) is None:
-        return False
-    return not found or importlib.util.find_spec(re.split(r"[.:]", name)[0]) is not None
 
 
 def open_custom(name: str, options: dict[str, Any]) -> Embedder:

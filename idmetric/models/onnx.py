@@ -27,6 +27,7 @@ from idmetric.images.scaled import checked, mark_of
 from idmetric.io.hints import need
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.models.exported import KEY, Exported, read_facts
+from idmetric.models.names import check_onnx
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -250,8 +251,7 @@ def _refuse_masks(masks: Any) -> None:
 
 def _read(path: Path) -> bytes:
     """The bytes of a file of at most `MOST`."""
-    if not path.is_file():
-        raise CheckpointError(f"there is no file {str(path)!r}: `idmetric export` writes ONNX files")
+    check_onnx(path)
     if path.stat().st_size > MOST:
         raise CheckpointError(f"{str(path)!r} has more than {MOST} bytes, more than an ONNX file can hold")
     try:

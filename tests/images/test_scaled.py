@@ -90,7 +90,7 @@ def test_both_sides_keep_the_margin_at_the_smallest_scale(size: tuple[int, int],
 def test_no_side_becomes_smaller_than_the_search_for_copies_needs() -> None:
     assert read_image(jpeg(photo(1600, 1600)), needed=lambda *_: (8, 8)).size == (200, 200)
     assert read_image(jpeg(photo(1500, 1500)), needed=lambda *_: (8, 8)).size == (375, 375)
-    assert LEAST == 2 * small_picture(photo(400, 300)).shape[0]
+    assert 2 * small_picture(photo(400, 300)).shape[0] == LEAST
 
 
 def test_a_photo_that_exif_turns_is_measured_upright() -> None:
@@ -186,11 +186,14 @@ def test_a_masked_image_keeps_all_pixels(exact: IDSim, fast: IDSim) -> None:
         pixels, cover = fast.load_image(data, mask, outside)  # type: ignore[arg-type]  # a literal
         expected, expected_cover = exact.load_image(data, mask, outside)  # type: ignore[arg-type]  # a literal
         assert torch.equal(pixels, expected)
-        assert cover is not None and expected_cover is not None and torch.equal(cover, expected_cover)
+        assert cover is not None
+        assert expected_cover is not None
+        assert torch.equal(cover, expected_cover)
 
 
 def test_fast_is_never_taken_for_exact(exact: IDSim, fast: IDSim) -> None:
-    assert "[fast decoding]" in fast.label and "decoding" not in exact.label
+    assert "[fast decoding]" in fast.label
+    assert "decoding" not in exact.label
     assert fast.signature()["model"] == fast.label
     assert fast.about().items() - exact.about().items() == {("model", fast.label), ("decode", "fast")}
     with pytest.raises(ValueError, match="embed its images again"):
