@@ -13,7 +13,7 @@ from idmetric.images.interpolation import RESAMPLE
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from idmetric.images.kinds import Color  # whose module imports NumPy
+    from idmetric.images.kinds import Color  # which imports NumPy
 
 Resize = Literal["squash", "crop", "pad"]
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
