@@ -93,6 +93,12 @@ def test_no_side_becomes_smaller_than_the_search_for_copies_needs() -> None:
     assert 2 * small_picture(photo(400, 300)).shape[0] == LEAST
 
 
+def test_the_small_picture_of_a_large_one_is_nearly_that_of_all_pixels() -> None:
+    picture = photo(1800, 1300)
+    slow = np.asarray(picture.resize((96, 96), Image.Resampling.LANCZOS)).astype(int)
+    assert np.abs(small_picture(picture) - slow).max() <= 3
+
+
 def test_a_photo_that_exif_turns_is_measured_upright() -> None:
     asked: list[tuple[int, int]] = []
 
