@@ -94,7 +94,7 @@ def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     Raises:
         CheckpointError: one line that says what failed, why, and how to fix it.
     """
-    _check_repository(repo)
+    check_repository(repo)
     import huggingface_hub  # here, so that reading a folder does not load it
 
     start = time.time()
@@ -113,7 +113,7 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
     """
     if files.local:
         return Path(files.name)
-    _check_repository(files.name)
+    check_repository(files.name)
     import huggingface_hub
 
     start = time.time()
@@ -149,7 +149,8 @@ def _reached(repo: str, there: bool, hub: Hub) -> Hub:
     return replace(hub, local_files_only=True)
 
 
-def _check_repository(repo: str) -> None:
+def check_repository(repo: str) -> None:
+    """Refuse a name without the form of a Hub repository's."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise CheckpointError(f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name")
 

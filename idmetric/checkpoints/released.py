@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.hub import Files, Hub, cached_file, hub_name
-from idmetric.models import backbone as backbones
 
 
 @dataclass(frozen=True)
@@ -98,6 +96,9 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
 
 def is_cached(release: Release) -> bool:
     """Whether everything that loading needs is in the Hub cache, an ID-Sim's backbone as well."""
+    from idmetric.checkpoints import format as checkpoint
+    from idmetric.models import backbone as backbones
+
     hub, index = Hub(revision=release.revision), "model.safetensors.index.json"
     if release in IDSIM.values():
         backbone = str(backbones.pretrained_config(release.backbone).hf_hub_id)

@@ -12,7 +12,7 @@ from typing import Any
 
 from idmetric.cli import options
 from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
-from idmetric.cli.model import load_options
+from idmetric.cli.model import check_model, load_options
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.images.paths import matches
@@ -52,6 +52,7 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
     options.add_workers(parser, "one per core, at most 8; with --ray: --cpus")
     parser.add_argument("--patches", action="store_true", help="keep patch tokens too: megabytes per image")
     parser.add_argument("--half", action="store_true", help="store float16 instead of float32")
+    options.add_decode(parser)
     options.add_on_error(parser, "skip", fail="stop", skip="list them in the column error")
     options.add_quiet(parser, "no progress, no warnings")
 
@@ -102,6 +103,7 @@ def _run(args: argparse.Namespace) -> int:
     need("data", "idmetric embed", pyarrow="pyarrow")
     if args.ray:
         need("scale", "--ray", ray="Ray")
+    check_model(args.model)
     with (
         warnings_as_lines(args.quiet),
         fixable(RuntimeError, MemoryError, in_one_line=True),
@@ -121,7 +123,9 @@ def _embed(args: argparse.Namespace, progress: Progress) -> Any:
     from idmetric.scale import embed_dataset, embed_on_ray
 
     source = os.path.abspath(args.model) if os.path.isdir(args.model) else args.model
-    model = partial(load_embedder, source, device=args.device, **load_options(args.dtype, args.revision))
+    model = partial(
+        load_embedder, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode)
+    )
     shared: dict[str, Any] = {
         "model": model, "lists": args.list, "patches": args.patches, "stored": "float16" if args.half else "float32",
         "column": args.column, "column_id": args.id_column, "batch_size": args.batch_size, "workers": args.workers,

@@ -141,6 +141,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
     run.add_argument("--subject", choices=options.OUTSIDE, help=text)
     options.add_mask_id(run)
+    options.add_decode(run)
     text = "resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)"
     run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
     run.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: %(default)s)")
@@ -372,7 +373,8 @@ def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]
         if named.setdefault(name, source) != source:
             raise ValueError(f"two models are called {name!r}: give one another name, NAME=SOURCE")
     dtype = getattr(torch, args.dtype) if args.dtype else None
-    return {name: open_model(source, device=args.device, dtype=dtype) for name, source in named.items()}
+    opened = partial(open_model, device=args.device, dtype=dtype, decode=args.decode)
+    return {name: opened(source) for name, source in named.items()}
 
 
 if __name__ == "__main__":

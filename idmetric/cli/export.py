@@ -9,7 +9,7 @@ from pathlib import Path
 
 from idmetric.cli import options
 from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
-from idmetric.cli.model import load_options
+from idmetric.cli.model import check_model, load_options
 from idmetric.cli.output import UsageError
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
@@ -56,18 +56,22 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> in
 def _run(args: argparse.Namespace) -> int:
     if args.format == "onnx":
         need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
+    from idmetric.models.names import ONNX
+
+    if args.model.endswith(ONNX):
+        raise UsageError("--model is exported already: name the model that it was made from")
+    check_model(args.model)
     with warnings_as_lines(args.quiet), fixable(RuntimeError, MemoryError, in_one_line=True):
         return _export(args)
 
 
 def _export(args: argparse.Namespace) -> int:
     from idmetric.models.export import TOLERANCE, check_target, export
-    from idmetric.models.load import ONNX, load
+    from idmetric.models.load import load
+    from idmetric.models.names import ONNX
 
     target = Path(args.out)
     check_target(target, ONNX if args.format == "onnx" else ".pt2")
-    if args.model.endswith(ONNX):
-        raise UsageError("--model is exported already: name the model that it was made from")
     images = _listed(args.int8) if args.int8 else []  # a mistyped path should not wait for the model
 
     metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli import options
 from idmetric.cli.exits import CommandError, ended, fixable, say, warnings_as_lines
 from idmetric.cli.gallery_options import build_parser
-from idmetric.cli.model import load_options
+from idmetric.cli.model import check_model, load_options
 from idmetric.cli.output import UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.images.paths import InputError, is_image, listed, matches, walk
@@ -92,6 +92,8 @@ def _check(args: argparse.Namespace) -> None:
     for path in [*args.sources, *args.images]:
         if not os.path.exists(path):
             raise UsageError(f"there is no {path!r}")
+    if getattr(args, "model", None):  # `info` opens none
+        check_model(args.model)
     if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
         raise CommandError(
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
@@ -162,7 +164,7 @@ def _open(args: argparse.Namespace) -> Gallery:
         source = os.path.abspath(args.model)  # it opens from another folder too
     revision = args.revision or known.get("opened_revision", "")
     preprocessing = json.loads(known["settings"]).get("preprocessing") if known else None
-    chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing)
+    chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing, args.decode or known.get("decode"))
     metric = load_embedder(source, device=args.device, **chosen)
     if args.calibration and args.calibration != "stored":
         metric.calibrate_with(args.calibration)
@@ -183,9 +185,11 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str]:
         found = [m for m in found if m["outside"] != "all"]
     if args.mask_id:
         found = [m for m in found if m.get("mask_id") == args.mask_id]
+    if args.decode:
+        found = [m for m in found if m.get("decode", "exact") == args.decode] or found
     different = {
         (m["opened"], args.revision or m["opened_revision"], m["outside"] + " of " * bool(m.get("mask_id"))
-        + m.get("mask_id", ""), m["dtype"]): m for m in found
+        + m.get("mask_id", ""), m["dtype"] + ", fast decoding" * ("decode" in m)): m for m in found
     }  # fmt: skip
     if len(different) > 1:
         names = ", ".join(
@@ -193,7 +197,8 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str]:
             for opened, revision, outside, dtype in sorted(different)
         )
         raise UsageError(
-            f"{args.folder!r} holds galleries of {names}: say which, by --model, --revision and --mask-dir or --masked"
+            f"{args.folder!r} holds galleries of {names}: say which, by --model, --revision, --decode and --mask-dir "
+            "or --masked"
         )
     return next(iter(different.values()), {})
 

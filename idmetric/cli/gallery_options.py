@@ -149,5 +149,6 @@ def _add_shared(parser: Parser, name: str, prints: bool) -> None:
     options.add_mask_dir(reading)
     reading.add_argument("--masked", action="store_true", help="compare subjects alone, by the masks of the manifest")
     options.add_outside(reading, None)
+    options.add_decode(reading, None, "the gallery's, or ")
     reading.add_argument("--trust-sources", action="store_true", help="read the source folders that are listed in a "
                          "gallery made elsewhere; needed once")  # fmt: skip

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from idmetric.cli.exits import CommandError
 
-def load_options(dtype: str | None, revision: str | None, preprocessing: str | None = None) -> dict[str, Any]:
-    """Keyword arguments of `idmetric.load` for those of --dtype, --revision and --preprocessing that are given."""
+
+def check_model(name: str) -> None:
+    """Refuse a name that no model has, before anything heavy is imported.
+
+    Raises:
+        CommandError: naming the models.
+    """
+    from idmetric.checkpoints.errors import CheckpointError
+    from idmetric.models import names
+
+    try:
+        names.check(name)
+    except CheckpointError as error:
+        raise CommandError(str(error)) from error
+
+
+def load_options(
+    dtype: str | None, revision: str | None, preprocessing: str | None = None, decode: str | None = None
+) -> dict[str, Any]:
+    """Keyword arguments of `idmetric.load` for those of --dtype, --revision, --preprocessing and --decode given."""
     if dtype:
         import torch
 
         dtype = getattr(torch, dtype)
-    given = {"dtype": dtype, "revision": revision, "preprocessing": preprocessing}
+    given = {"dtype": dtype, "revision": revision, "preprocessing": preprocessing, "decode": decode}
     return {name: value for name, value in given.items() if value}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 # literals, as --help should not import torch; tests compare them with idmetric.distance.matrix
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+DECODES = ("exact", "fast")
 FORMATS = ("table", "json", "jsonl", "csv")
 OUTSIDE = ("black", "white", "crop", "keep")
 DEFAULT_MODEL = "dinov3_vitl16"
@@ -77,6 +78,12 @@ def add_workers(options: Options, default: str = "one per core, at most 8") -> N
 
 
 # Images
+
+
+def add_decode(options: Options, default: str | None = "exact", more: str = "") -> None:
+    """Add --decode; without a default it is the one of `more`."""
+    text = f"fast: decode large JPEG files at a smaller size, which moves distances a little (default: {more}exact)"
+    options.add_argument("--decode", choices=DECODES, default=default, help=text)
 
 
 def add_mask_dir(options: Options) -> None:

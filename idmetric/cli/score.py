@@ -20,16 +20,17 @@ from typing import TYPE_CHECKING
 
 from idmetric import __version__
 from idmetric.cli import embed, gallery, options
-from idmetric.cli.exits import codes, ended, failed, say, warnings_as_lines
-from idmetric.cli.model import load_options
+from idmetric.cli.exits import CommandError, codes, ended, failed, say, warnings_as_lines
+from idmetric.cli.model import check_model, load_options
 from idmetric.cli.output import LostOutputError, UsageError, check_not_read, check_output, check_stdout, write
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
+from idmetric.images.paths import ABSENT
 from idmetric.io.columns import aligned
 from idmetric.io.hints import did_you_mean, need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
-from idmetric.scoring.files import Cross, Names, check_masks, cross, files_read
+from idmetric.scoring.files import Cross, Names, absent_files, check_masks, cross, files_read
 from idmetric.scoring.pairs import Pairs, PairsFile
 from idmetric.scoring.scores import RequestError, Scores
 
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 OPTIONS = Names("--mask-dir", "--mask-id", "--include-refs", "--preprocessing release")
 ALIAS = "idmetric-score"  # name of the stand-alone command
+_SKIP = "; --on-error skip scores the others"
+_SHOWN = 20  # absent files that an error lists
 _OF_MODELS = ("config.json", "calibration.json", ".safetensors", ".pth", ".bin")  # files of a model's folder
 
 
@@ -85,6 +88,7 @@ def _add_more(parser: Parser) -> None:
     options.add_outside(reading)
     reading.add_argument("--preprocessing", choices=("standard", "release"), help="release: as the ID-Sim and NearID "
                          "releases, which ignore EXIF orientation, transparency and masks")  # fmt: skip
+    options.add_decode(reading)
     options.add_on_error(reading, fail="stop", skip="skip and list them")
 
     running = parser.add_argument_group("model and speed")
@@ -162,9 +166,32 @@ def _run(args: argparse.Namespace) -> int:
         work = PairsFile(Path(args.pairs)) if args.pairs else _listed(args)
         check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
         check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard", OPTIONS)
+        if args.on_error == "fail" and (absent := absent_files(work)):
+            return failed(_absent(absent))
+        check_model(args.model)
+        check_output(args.output)
+        if args.calibration and args.calibration != "stored":
+            _check_file(args.calibration)
         return _scored(args, work)
     except RequestError as error:
         raise UsageError(str(error)) from error
+
+
+def _check_file(path: str) -> None:
+    """Refuse a file of an option that cannot be opened."""
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise CommandError(f"cannot read {path!r}: {error}") from error
+
+
+def _absent(files: Sequence[str]) -> str:
+    """The error of files that do not exist, as reading them gives it."""
+    more = [f"and {len(files) - _SHOWN} more"] if len(files) > _SHOWN else []
+    reasons = [*(f"cannot read image {path}: {ABSENT}" for path in files[:_SHOWN]), *more]
+    several = f"{len(files)} images: " if len(files) > 1 else ""
+    return f"{several}{'; '.join(reasons)}{_SKIP}"
 
 
 def _listed(args: argparse.Namespace) -> Cross:
@@ -191,7 +218,7 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
         except RequestError:
             raise
         except (CheckpointError, ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
-            hint = "; --on-error skip scores the others" if isinstance(error, ImageReadError) else ""
+            hint = _SKIP if isinstance(error, ImageReadError) else ""
             return failed(f"{error}{hint}")
     for lost in scores.skipped:
         say(f"skipped {lost['image']}: {lost['reason']}")
@@ -211,7 +238,6 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
     from idmetric.scoring.compare import calibration_of, compare
     from idmetric.scoring.settings import Settings
 
-    check_output(args.output)
     mask_id = None
     try:
         if args.mask_id is not None:
@@ -277,7 +303,8 @@ def _status(args: argparse.Namespace, scores: Scores) -> int:
 
 
 def _open_metric(args: argparse.Namespace) -> Embedder:
-    from idmetric.models.load import ONNX, load
+    from idmetric.models.load import load
+    from idmetric.models.names import ONNX
 
     if args.quiet and not args.model.endswith(ONNX):
         from huggingface_hub.utils import disable_progress_bars
@@ -285,7 +312,9 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
         disable_progress_bars()
         logging.getLogger("idmetric").setLevel(logging.ERROR)
         os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # read when it is imported, by visid_* alone
-    return load(args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing))
+    return load(
+        args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing, args.decode)
+    )
 
 
 def list_models() -> str:

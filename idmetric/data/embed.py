@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,6 +69,7 @@ class EmbedderModel:
     def __init__(self, metric: Embedder) -> None:
         self.metric = metric
         self.background, self.preprocessing = metric.background, metric.preprocessing
+        self.decode, self.decoded = metric.decode, metric.decoded
         self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
 
     def signature(self) -> dict[str, str]:
@@ -380,10 +382,15 @@ class _Work:
         for name in names:
             color = self.models[name].background
             reading: Preprocessing = getattr(self.models[name], "preprocessing", "standard")
-            if (color, reading) not in decoded:
-                decoded[color, reading] = read_image(source or b"", background=color, preprocessing=reading)
+            # a mask belongs to all pixels; without one, models that leave pixels out each read the file themselves
+            fast = mask is None and getattr(self.models[name], "decode", "exact") == "fast"
+            key = name if fast else (color, reading)
+            if key not in decoded:
+                plain = partial(read_image, background=color, preprocessing=reading)
+                read = getattr(self.models[name], "decoded", plain) if fast else plain
+                decoded[key] = read(source or b"")
             try:
-                image, cover = self.look.turned(decoded[color, reading], mask)
+                image, cover = self.look.turned(decoded[key], mask)
                 found[name] = self.models[name].prepare(image, cover, self.look.outside, self.words.get(row))
             except ImageReadError as error:  # a decoded image has no name
                 named = describe(source) if error.source.startswith("<PIL") else error.source

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idmetric.io.blas import one_thread
+
 Array = NDArray[np.float64]
 SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter
 THRESHOLD = 0.7  # from this agreement on, an image is a copy (measurements: docs/reports/copies.md)
@@ -65,6 +67,7 @@ class Copy:
         return self.agreement >= THRESHOLD
 
 
+@one_thread()
 def take_print(pixels: ArrayLike) -> Print:
     """The print of an image, to compare with others.
 
@@ -93,6 +96,7 @@ def take_print(pixels: ArrayLike) -> Print:
     return Print(squashed, gray, _both(gray, down, down), _unit(np.concatenate(crops)).astype(np.float32))
 
 
+@one_thread()
 def compare(a: Print, b: Print) -> Copy:
     """Whether one image is a copy of the other, in either direction."""
     one = _compare(a, b)

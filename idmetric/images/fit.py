@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal, get_args
 from PIL import Image
 
 from idmetric.images.interpolation import RESAMPLE
-from idmetric.images.kinds import Color
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from idmetric.images.kinds import Color  # which imports NumPy
 
 Resize = Literal["squash", "crop", "pad"]
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
@@ -51,7 +52,7 @@ class Fit:
         Raises:
             ValueError: if it is too narrow to be cropped.
         """
-        (height, width), (top, left) = self._plan(image.height, image.width, size)
+        (height, width), (top, left) = self.plan(image.height, image.width, size)
         if image.size != (width, height):
             image = image.resize((width, height), RESAMPLE[interpolation])
         if self.resize == "crop":
@@ -74,7 +75,7 @@ class Fit:
 
         if tuple(pixels.shape[-2:]) == tuple(size):
             return resize_pixels(pixels, size, interpolation)
-        planned, corner = self._plan(pixels.shape[-2], pixels.shape[-1], size)
+        planned, corner = self.plan(pixels.shape[-2], pixels.shape[-1], size)
         found = resize_pixels(pixels, planned, interpolation)
         if self.resize != "pad":
             return _window(found, corner, size)
@@ -91,10 +92,10 @@ class Fit:
 
         if floats and tuple(cover.shape[-2:]) == tuple(size):
             return cover
-        planned, corner = self._plan(cover.shape[-2], cover.shape[-1], size)
+        planned, corner = self.plan(cover.shape[-2], cover.shape[-1], size)
         return _window(average_to(cover, planned), corner, size)
 
-    def _plan(self, height: int, width: int, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    def plan(self, height: int, width: int, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
         """The size to resize to, and the top left corner in it of the part that is seen (negative with padding)."""
         if self.resize == "squash":
             return size, (0, 0)

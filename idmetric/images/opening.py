@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import warnings
 from typing import Any, BinaryIO
 
@@ -13,12 +12,13 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from idmetric.images.arrays import image_of_array
 from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe, is_array
+from idmetric.images.paths import ABSENT, is_address
+from idmetric.images.scaled import Needed, scale
 from idmetric.io.extensions import IMAGE_FORMATS
 
 _RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
 _HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes
 _COUNTED = 1000  # pages of a TIFF
-_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
 
 
 class Named(io.BytesIO):
@@ -29,12 +29,15 @@ class Named(io.BytesIO):
         self.name = name
 
 
-def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True) -> Image.Image:
+def open_image(
+    source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True, needed: Needed | None = None
+) -> Image.Image:
     """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
 
     Args:
         source, max_pixels: as for `read_image`.
         upright: whether to turn it by its EXIF orientation.
+        needed: decode a JPEG file by `scaled.scale`, for the size that it is resized to; None: all of its pixels.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -49,7 +52,7 @@ def open_image(source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = 
     file = _file(source, name)
     try:
         with open_file(file) as image:
-            return _decode(image, name, max_pixels, upright)
+            return _decode(image, name, max_pixels, upright, needed)
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
@@ -98,10 +101,10 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     """The source as Pillow opens it: an existing file's path, or bytes in memory."""
     if isinstance(source, str | os.PathLike):
         path = os.fspath(source)
-        if isinstance(source, str) and _ADDRESS.match(source):
+        if isinstance(source, str) and is_address(source):
             raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
         if not os.path.exists(path):
-            raise ImageReadError(name, "there is no such file: check the path and the working directory")
+            raise ImageReadError(name, ABSENT)
         if os.path.isdir(path):
             raise ImageReadError(name, "it is a folder: give the image files in it")
         if not os.path.isfile(path):  # opening one may wait for ever
@@ -125,7 +128,7 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
-def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool) -> Image.Image:
+def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, needed: Needed | None = None) -> Image.Image:
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageReadError(name, f"it has no pixels ({width} x {height})")
@@ -142,6 +145,8 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool) -> Im
             stored = _orientation(image)
         if image.format not in ("MPO", "PSD") and image.tell() == 0:
             frames = _frames(image)
+        if needed is not None:
+            scale(image, needed, upright)
         image.load()
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
         raise ImageReadError(name, _explain(error)) from error

@@ -24,6 +24,9 @@ from idmetric.io.output import file_id
 
 _NUMBERS = re.compile("([0-9]+)")
 
+ABSENT = "there is no such file: check the path and the working directory"
+_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
+
 
 class InputError(ValueError):
     """A path, folder or pattern that cannot be used. `source` names it, `reason` says why and how to fix it."""
@@ -31,6 +34,11 @@ class InputError(ValueError):
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f"{source!r}: {reason}")
         self.source, self.reason = source, reason
+
+
+def is_address(path: str) -> bool:
+    """Whether this is a URL, which is never fetched."""
+    return _ADDRESS.match(path) is not None
 
 
 # Folders and patterns

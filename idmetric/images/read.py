@@ -46,6 +46,7 @@ from idmetric.images.kinds import (
 )
 from idmetric.images.modes import convert, eight_bit, has_alpha, released_rgb
 from idmetric.images.opening import open_image
+from idmetric.images.scaled import Decode, Needed
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +74,7 @@ def read_image(
     background: Color = WHITE,
     max_pixels: int = MAX_PIXELS,
     preprocessing: Preprocessing = "standard",
+    needed: Needed | None = None,
 ) -> Image.Image:
     """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
 
@@ -89,12 +91,14 @@ def read_image(
         max_pixels: files and PIL images with more are refused before they are decoded. Pillow's own
             `Image.MAX_IMAGE_PIXELS` also holds: a warning at that size, an error at twice that.
         preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
+        needed: decode JPEG files and bytes at a smaller size where that suffices to resize them to this one, see
+            `idmetric.images.scaled`; None: all of their pixels.
 
     Raises:
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
         TypeError: for an object of another kind.
     """
-    image = _rgb(source, background, max_pixels, preprocessing)
+    image = _rgb(source, background, max_pixels, preprocessing, needed)
     return image.copy() if image is source else image
 
 
@@ -107,9 +111,11 @@ def to_image(
     max_pixels: int = MAX_PIXELS,
     preprocessing: Preprocessing = "standard",
     fit: Fit = SQUASH,
+    decode: Decode = "exact",
 ) -> Image.Image:
     """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
-    image = _rgb(source, background, max_pixels, preprocessing)
+    needed = None if decode == "exact" or size is None else _needed(size, fit)
+    image = _rgb(source, background, max_pixels, preprocessing, needed)
     size = _choose(size, image.height, image.width, source)
     if size is None:
         return image
@@ -126,6 +132,7 @@ def to_pixels(
     max_pixels: int = MAX_PIXELS,
     preprocessing: Preprocessing = "standard",
     fit: Fit = SQUASH,
+    decode: Decode = "exact",
 ) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
@@ -137,6 +144,7 @@ def to_pixels(
         interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
         fit: whether an image of another shape is squashed, cropped or padded (with `background`). Floats that have
             `size` already stay as they are.
+        decode: "fast" decodes large JPEG files at a smaller size first, see `idmetric.images.scaled`.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -154,7 +162,7 @@ def to_pixels(
             return fit.pixels(pixels[None], size, interpolation, background)[0]
     image = to_image(
         source, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
-        preprocessing=preprocessing, fit=fit,
+        preprocessing=preprocessing, fit=fit, decode=decode,
     )  # fmt: skip
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
     return pixels.to(source.device) if is_tensor(source) else pixels
@@ -170,6 +178,7 @@ def load_batch(
     device: torch.device | str | None = None,
     preprocessing: Preprocessing = "standard",
     fit: Fit = SQUASH,
+    decode: Decode = "exact",
 ) -> Tensor:
     """Images of any kinds, mixed, as one batch (B, 3, height, width); arguments as for `to_pixels`.
 
@@ -197,7 +206,7 @@ def load_batch(
     parts = [
         to_pixels(
             one, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
-            preprocessing=preprocessing, fit=fit,
+            preprocessing=preprocessing, fit=fit, decode=decode,
         )
         for one in singles
     ]  # fmt: skip
@@ -242,6 +251,13 @@ def is_single(images: Any) -> bool:
     return _is_image(images) and not inputs.names_several(images)
 
 
+def _needed(size: tuple[int, int] | Callable[[int, int], tuple[int, int]], fit: Fit) -> Needed:
+    def needed(height: int, width: int) -> tuple[int, int]:
+        return fit.plan(height, width, size(height, width) if callable(size) else size)[0]
+
+    return needed
+
+
 def _choose(
     size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None, height: int, width: int, source: ImageLike
 ) -> tuple[int, int] | None:
@@ -264,12 +280,14 @@ def _is_image(x: Any) -> bool:
     return hasattr(x, "read")
 
 
-def _rgb(source: ImageLike, background: Color, max_pixels: int, preprocessing: Preprocessing) -> Image.Image:
+def _rgb(
+    source: ImageLike, background: Color, max_pixels: int, preprocessing: Preprocessing, needed: Needed | None
+) -> Image.Image:
     """As `read_image`, but maybe the caller's own object."""
     name = describe(source)
     if is_array(source) and is_float(source):
         return image_of_pixels(float_pixels(source, name, background))
-    image = open_image(source, max_pixels, upright=preprocessing == "standard")
+    image = open_image(source, max_pixels, upright=preprocessing == "standard", needed=needed)
     if preprocessing == "release":
         return released_rgb(image, name)
     stored = image.info.get(STORED)

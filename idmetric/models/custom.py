@@ -11,8 +11,6 @@ The module is imported: only name modules that you trust. A subclass of `Embedde
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,15 +22,6 @@ from torch import Tensor, nn
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-
-_NAME = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-
-
-def is_custom(name: str, *, found: bool = False) -> bool:
-    """Whether this reads as `package.module:Class`; with `found`, also whether there is such a package."""
-    if re.fullmatch(_NAME, name) is None:
-        return False
-    return not found or importlib.util.find_spec(re.split(r"[.:]", name)[0]) is not None
 
 
 def open_custom(name: str, options: dict[str, Any]) -> Embedder:
@@ -68,6 +57,7 @@ class Custom(Embedder):
     """
 
     model_type = "custom"
+    scales_files = False  # its object gets images at their own size
 
     def __init__(self, name: str, model: Any) -> None:
         label = getattr(model, "label", None) or getattr(model, "model_id", None)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.revision import sha256_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # name -> its file and the file's SHA-256
 FILES = {
@@ -74,6 +75,8 @@ def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
     Raises:
         CheckpointError: as `weights_file`; if order or shapes differ from the model's.
     """
+    import torch
+
     path = weights_file(name)
     published: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)  # of a known hash
 

@@ -261,6 +261,14 @@ class Embedder(CalibratedModel):
         """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
         return read_image(image, background=self.background, preprocessing=self.preprocessing)
 
+    def decoded(self, image: ImageLike) -> Image.Image:
+        """One image as 8-bit RGB, with the pixels that `embed` decodes of it where there is no mask (see `decode`)."""
+        needed = None if self.decode == "exact" else self._needed
+        return read_image(image, background=self.background, preprocessing=self.preprocessing, needed=needed)
+
+    def _needed(self, height: int, width: int) -> tuple[int, int]:
+        return self.fit.plan(height, width, self.size_for(height, width))[0]
+
     def load_image(
         self,
         image: ImageLike,
@@ -285,7 +293,7 @@ class Embedder(CalibratedModel):
         if mask is None:
             pixels = to_pixels(
                 image, self.size_for, background=self.background, interpolation=self.interpolation,
-                preprocessing=self.preprocessing, fit=self.fit,
+                preprocessing=self.preprocessing, fit=self.fit, decode=self.decode,
             )  # fmt: skip
             return pixels, None
         if self.preprocessing == "release":
@@ -314,7 +322,7 @@ class Embedder(CalibratedModel):
         if all(mask is None for mask in masks):
             pixels = load_batch(
                 images, self.image_size, background=self.background, interpolation=self.interpolation, device=device,
-                preprocessing=self.preprocessing, fit=self.fit,
+                preprocessing=self.preprocessing, fit=self.fit, decode=self.decode,
             )  # fmt: skip
             cover = None
         else:

@@ -16,6 +16,7 @@ from idmetric.checkpoints.hub import Files
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside, Preprocessing
+from idmetric.images.scaled import Decode, checked, mark_of
 
 Self = TypeVar("Self", bound="IdentifiedModel")
 
@@ -45,6 +46,9 @@ class IdentifiedModel(nn.Module):
     preprocessing: Preprocessing
     fit: Fit
 
+    scales_files = True  # whether images are resized with antialiasing, before which files may be scaled
+    _decode: Decode = "exact"
+
     def __init__(self, name: str, revision: str, files: Files | None) -> None:
         super().__init__()
         self.name = name
@@ -58,6 +62,24 @@ class IdentifiedModel(nn.Module):
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values."""
         raise NotImplementedError(f"{type(self).__name__} does not define config")
+
+    @property
+    def decode(self) -> Decode:
+        """How files are decoded, a setting that `idmetric.load` takes too.
+
+        "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
+        (`idmetric.images.scaled`). Images with a mask, other formats, and decoded images keep all pixels.
+
+        Raises:
+            ValueError: for another name, or "fast" where the model needs all pixels.
+        """
+        return self._decode
+
+    @decode.setter
+    def decode(self, decode: str) -> None:
+        if checked(decode) == "fast" and not self.scales_files:
+            raise ValueError(f"{self.name!r} needs all pixels of a file: leave decode at 'exact'")
+        self._decode = checked(decode)
 
     @property
     def device(self) -> torch.device:
@@ -124,7 +146,7 @@ class IdentifiedModel(nn.Module):
         """Class and name, and every other setting of a model that changes its scores."""
         reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
         shape = "" if self.fit == SQUASH else f"[{self.fit}, {self.interpolation}]"
-        return f"{type(self).__name__}:{self.short_name}{reading}{shape}"
+        return f"{type(self).__name__}:{self.short_name}{reading}{mark_of(self.decode)}{shape}"
 
     @property
     def resolution(self) -> str:
@@ -157,6 +179,7 @@ class IdentifiedModel(nn.Module):
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
             "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}{shape}",
             "outside": outside or "all",
+            **({} if self.decode == "exact" else {"decode": self.decode}),
             **({} if mask_id is None else {"mask_id": str(mask_id)}),
         }
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.io.hints import did_you_mean
+from idmetric.images.scaled import checked
+from idmetric.models import names
+from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
+from idmetric.models.named import FROZEN, NAMED
+from idmetric.models.names import ONNX
 
 if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
-
-ONNX = ".onnx"
 
 # model_type of config.json -> its class
 _CLASSES = {
@@ -28,11 +30,8 @@ _CLASSES = {
 
 def imports_module(name: str) -> bool:
     """Whether `load` would import a module of this name, `package.module:Class`."""
-    from idmetric.models.custom import is_custom
-    from idmetric.models.named import FROZEN, NAMED
-
-    known = name in NAMED or name in FROZEN or name.startswith(("timm:", "hf-hub:"))
-    return is_custom(name) and not known
+    known = name in NAMED or name in FROZEN or name.startswith(names.TIMM)
+    return names.is_class(name) and not known
 
 
 def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
@@ -46,26 +45,28 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
             "efficientnet-lite0" (also 1, 2), which needs no Hub, "package.module:Class", which is imported, for an
             embedder of your own (`idmetric.models.custom`), or a file that `idmetric export` wrote, "model.onnx", for
             an `OnnxModel`: its results are NumPy arrays, and torch is not loaded.
-        options: passed to the class, e.g. device, dtype, revision, preprocessing.
+        options: passed to the class, e.g. device, dtype, revision, preprocessing; and decode="fast", which decodes
+            large JPEG files at a smaller size and moves distances a little (`Embedder.decode`).
 
     Raises:
         CheckpointError: if it cannot be found or is of no kind this version knows.
-        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID.
+        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID, or decode="fast" of one that
+            needs all pixels.
     """
     name = os.fspath(source)
+    names.check(name)  # before torch is imported
     if name.endswith(ONNX):
         from idmetric.models.onnx import OnnxModel
 
-        if fixed := sorted(name for name, value in options.items() if value is not None and name != "device"):
+        fixed = sorted(key for key, value in options.items() if value is not None and key not in ("device", "decode"))
+        if fixed:
             raise ValueError(f"an ONNX file takes no {fixed[0]}: it was fixed when the file was exported")
         # typed as all others are: it has the methods that scores need
         return cast("Embedder", OnnxModel(name, **options))
-    if name.endswith(".pt2"):
-        raise CheckpointError(
-            f"{name!r} is a file of torch.export, to open it may run code that it holds: open an ONNX file, or use "
-            "torch.export.load for a file that you trust"
-        )
-    return _load(name, options)
+    decode = checked(options.pop("decode", "exact"))  # before the model is opened
+    model = _load(name, options)
+    model.decode = decode
+    return model
 
 
 def load_embedder(source: str | os.PathLike[str], **options: Any) -> Embedder:
@@ -78,11 +79,8 @@ def _load(name: str, options: dict[str, Any]) -> Embedder:
     from idmetric.checkpoints import format as checkpoint
     from idmetric.checkpoints import released
     from idmetric.checkpoints.hub import Files, Hub
-    from idmetric.models.custom import is_custom, open_custom
-    from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
-    from idmetric.models.named import FROZEN, NAMED
 
-    if name.startswith(("timm:", "hf-hub:")):
+    if name.startswith(names.TIMM):
         return _open("backbone", name.removeprefix("timm:"), options)
     if name in FROZEN:
         encoder, pool = FROZEN[name]
@@ -100,14 +98,9 @@ def _load(name: str, options: dict[str, Any]) -> Embedder:
     if name in released.models():
         return _open("qwen2_5_vl", name, options)
     if "/" not in name and not Path(name).is_dir():
-        known = ["tiny", *released.models(), *EFFICIENTNET_LITE]
-        meant = did_you_mean(name, [*known, *NAMED, *FROZEN])
-        if is_custom(name, found=bool(meant)):
-            return open_custom(name, options)
-        raise CheckpointError(
-            f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, a score or encoder of --list-models, an "
-            f"existing folder, owner/name on the Hub, or package.module:Class{meant}"
-        )
+        from idmetric.models.custom import open_custom
+
+        return open_custom(name, options)
     hub = Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(Hub)}})
     files = Files(name, hub)
     kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")

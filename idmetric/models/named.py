@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
-import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.images.fit import SQUASH, Fit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
 
 DINO_256 = Fit("crop", 224 / 256)
 CLIP_224 = Fit("crop", 1.0)
@@ -60,6 +59,8 @@ class NamedScore:
         Raises:
             ValueError: for references or images that do not fit the source's definition.
         """
+        import numpy as np
+
         table = np.asarray(cosines, dtype=np.float64)
         if self.references == "frames":
             if table.shape[1] != 1 or len(consecutive) != len(table):
@@ -120,6 +121,9 @@ FROZEN = {
 
 def plain_positions(positions: Tensor, model: Any) -> Tensor:
     """A ViT's position embedding (1, 1 + n, D) for the model's grid, resampled bicubically without antialiasing."""
+    import torch
+    import torch.nn.functional as F
+
     class_token, grid = positions[:, :1], positions[:, 1:]
     side = round(grid.shape[1] ** 0.5)
     square = grid.mT.reshape(1, -1, side, side)

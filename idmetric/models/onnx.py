@@ -23,9 +23,11 @@ from idmetric.images import paths as inputs
 from idmetric.images.arrays import is_float
 from idmetric.images.kinds import ImageLike, describe, is_array
 from idmetric.images.read import read_image, split_images, to_image
+from idmetric.images.scaled import checked, mark_of
 from idmetric.io.hints import need
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.models.exported import KEY, Exported, read_facts
+from idmetric.models.names import check_onnx
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,6 +54,7 @@ class OnnxModel:
     Args:
         path: a file that `idmetric export` wrote.
         device: "cpu" (default), or "cuda" with the package onnxruntime-gpu.
+        decode: see `Embedder.decode`.
 
     Raises:
         CheckpointError: if the file is absent, no exported model, damaged or too large.
@@ -61,7 +64,7 @@ class OnnxModel:
     named = None
     model_type = "onnx"
 
-    def __init__(self, path: str | os.PathLike[str], *, device: str | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, device: str | None = None, decode: str = "exact") -> None:
         need("onnx", "an ONNX file", onnxruntime="onnxruntime")
         self.name = os.fspath(path)
         self.device = str(device or "cpu")
@@ -71,11 +74,16 @@ class OnnxModel:
         _check_graph(self._session, self.facts, self.name)
 
         self.revision = f"{self.facts.revision or 'none'}+{hashlib.sha256(data).hexdigest()[:12]}"
-        self.label = self.facts.shown_label
+        self.decode = checked(decode)
         self.dtype = self.facts.quantized or "float32"
         self.image_size, self.preprocessing = self.facts.image_size, self.facts.preprocessing
 
     # Who it is
+
+    @property
+    def label(self) -> str:
+        """The original's label, marked as exported, and where files are not decoded exactly."""
+        return f"{self.facts.shown_label}{mark_of(self.decode)}"
 
     @property
     def short_name(self) -> str:
@@ -109,8 +117,11 @@ class OnnxModel:
 
     @cached_property
     def calibration(self) -> calibrations.Calibration | None:
-        """The calibration of the original, which `idmetric export` keeps in a file of float32; else None."""
-        if self.facts.calibration is None:
+        """The calibration of the original, which `idmetric export` keeps in a file of float32; else None.
+
+        It is for scores of all pixels: there is none for decode="fast".
+        """
+        if self.facts.calibration is None or self.decode != "exact":
             return None
         found = calibrations.parse(self.facts.calibration, self.name)
         return replace(found, model=self.calibrated_model())
@@ -120,6 +131,12 @@ class OnnxModel:
     def read_image(self, image: ImageLike) -> Image.Image:
         """One image as 8-bit RGB at its own size; see `images.read_image`."""
         return read_image(image, background=self.facts.background, preprocessing=self.facts.preprocessing)  # type: ignore[arg-type]  # checked
+
+    def decoded(self, image: ImageLike) -> Image.Image:
+        """See `Embedder.decoded`."""
+        needed = None if self.decode == "exact" else lambda height, width: self.image_size
+        facts = self.facts
+        return read_image(image, background=facts.background, preprocessing=facts.preprocessing, needed=needed)  # type: ignore[arg-type]  # checked
 
     def load_image(self, image: ImageLike, mask: None = None, *_: Any, **__: Any) -> tuple[NDArray[np.uint8], None]:
         """One image at the size at which the model sees it: an array (H, W, 3); no mask.
@@ -132,6 +149,7 @@ class OnnxModel:
         found = to_image(
             image, self.image_size, background=self.facts.background, interpolation=self.facts.interpolation,
             preprocessing=self.facts.preprocessing,  # type: ignore[arg-type]  # checked
+            decode=self.decode,
         )  # fmt: skip
         return np.asarray(found), None
 
@@ -233,8 +251,7 @@ def _refuse_masks(masks: Any) -> None:
 
 def _read(path: Path) -> bytes:
     """The bytes of a file of at most `MOST`."""
-    if not path.is_file():
-        raise CheckpointError(f"there is no file {str(path)!r}: `idmetric export` writes ONNX files")
+    check_onnx(path)
     if path.stat().st_size > MOST:
         raise CheckpointError(f"{str(path)!r} has more than {MOST} bytes, more than an ONNX file can hold")
     try:

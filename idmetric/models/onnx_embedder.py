@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from idmetric.calibration.apply import Model
+from idmetric.images.scaled import Decode, checked
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 
@@ -46,6 +47,16 @@ class OnnxEmbedder(Embedder):
     def dtype(self) -> torch.dtype:
         """Type of pixels and features."""
         return torch.float32
+
+    @property
+    def decode(self) -> Decode:
+        """See `Embedder.decode`: chosen when the file is opened."""
+        return self.exported.decode
+
+    @decode.setter
+    def decode(self, decode: str) -> None:
+        if checked(decode) != self.exported.decode:
+            raise ValueError(f"{self.name!r} was opened with decode={self.exported.decode!r}: open it again")
 
     @property
     def label(self) -> str:

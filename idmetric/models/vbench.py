@@ -28,6 +28,8 @@ class VBenchDino(Backbone):
         source: "dino:vbench". options: those of `Backbone` that do not change the transform.
     """
 
+    scales_files = False  # without antialiasing, fewer pixels would be other pixels
+
     def __init__(self, source: str = "dino:vbench", **options: Any) -> None:
         super().__init__(source, **options)
         self.interpolation = "bilinear"

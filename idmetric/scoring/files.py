@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from idmetric.images import paths
@@ -25,6 +26,7 @@ class Names(NamedTuple):
 
 
 ARGUMENTS = Names()
+_LOOKED = 10_000  # files of a request that `absent_files` looks for
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,12 @@ def cross(
 
 def _several(source: PathLike | Iterable[PathLike]) -> Iterable[PathLike]:
     return [source] if isinstance(source, str | os.PathLike) else source
+
+
+def absent_files(work: Cross | Pairs) -> list[str]:
+    """The images that do not exist, among the first; found without importing what reads them."""
+    different = dict.fromkeys(path for path, _ in islice(work.files, _LOOKED))
+    return [path for path in different if not os.path.exists(path) and not paths.is_address(path)]
 
 
 # Masks

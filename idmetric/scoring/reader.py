@@ -100,7 +100,8 @@ class Reader:
         if cached and self._watcher is None:
             return Loaded(file, key=key)
 
-        picture = self._metric.read_image(image)
+        # a mask belongs to all pixels of its image
+        picture = self._metric.decoded(image) if mask is None else self._metric.read_image(image)
         options = self._settings
         pixels = loaded_mask = None
         try:

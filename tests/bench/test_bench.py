@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from idmetric import Backbone, IDSim
 from idmetric.cli import bench
-from idmetric.cli.bench import machine, pairs, stages
+from idmetric.cli.bench import files, machine, pairs, stages
 from idmetric.cli.bench.rows import Row, over, table
 from idmetric.cli.bench.setting import Setting, make_files, open_model, read_files
 from idmetric.cli.bench.timing import Clock, Timing, cpu_ratio, quiet, ratio
@@ -156,6 +156,18 @@ def test_overhead_is_over_the_bare_forward_of_timm(resnet: Backbone, setting: Se
     assert row.against == stages.BARE
     assert row.ratio is not None
     assert row.ratio.low <= row.ratio.median <= row.ratio.high
+
+
+def test_files_are_scored_exactly_and_fast(metric: IDSim, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LARGE", (480, 400))
+    rows = list(files.files(metric, setting))
+    compared = [(row.what, row.against) for row in rows if row.against]
+    assert ("scores, fast", files.BARE) in compared
+    assert ("scores, exact", files.READING) in compared
+    assert {row.timing.items for row in rows if row.timing is not None} == {10}
+    assert rows[-1].numbers is not None
+    assert 0 < rows[-1].numbers["largest change of a distance"] < 0.05
+    assert metric.decode == "exact"
 
 
 def test_variants_say_what_they_gain_and_what_they_change(metric: IDSim, setting: Setting) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -207,3 +208,36 @@ def test_a_mistyped_model_gets_the_nearest_name(name: str, meant: str) -> None:
     with pytest.raises(CheckpointError) as error:
         load("xyz")
     assert "did you mean" not in str(error.value)
+
+
+def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png", "c.txt"):
+        (tmp_path / name).write_bytes(b"not read")
+    (tmp_path / "pairs.csv").write_text("a,b\na.png,gone.png\na.png,b.png\na.png,lost.png\n")
+    mistakes = {
+        "score a.png b.png --model tinny": "unknown model 'tinny'",
+        "score a.png gone.png --model tiny": "cannot read image gone.png: there is no such file",
+        "score --pairs pairs.csv --model tiny": "2 images: cannot read image gone.png: there is no such file",
+        "score a.png b.png --distance clz": "invalid choice: 'clz'",
+        "score a.png b.png --model gone.onnx": "there is no file 'gone.onnx'",
+        "score a.png b.png --model run.pt2": "'run.pt2' is a file of torch.export",
+        "score a.png b.png --model gone/run/": "'gone/run/' is neither an existing folder nor a Hub repository",
+        "score a.png b.png --model tiny --calibration gone.json": "cannot read 'gone.json'",
+        "score a.png b.png --model tiny --output gone/x.csv": "cannot write 'gone/x.csv'",
+        "embed a.png --out out --model tinny": "unknown model 'tinny'",
+        "gallery build a.png --gallery index --model tinny": "unknown model 'tinny'",
+        "export --model tinny --out tinny.onnx": "unknown model 'tinny'",
+    }
+    code = (
+        "import sys\nfrom idmetric.cli.main import main\n"
+        f"for words in {list(mistakes)}:\n"
+        "    try: status = main(words.split())\n"
+        "    except SystemExit as stop: status = stop.code\n"
+        "    print(status, sorted({'torch', 'timm', 'numpy', 'huggingface_hub', 'pyarrow'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    seen = done.stdout.splitlines()
+    assert [line.partition(" ")[2] for line in seen] == ["[]"] * len(mistakes), done
+    assert {line.partition(" ")[0] for line in seen} == {"1", "2"}
+    for line, reason in zip(done.stderr.splitlines(), mistakes.values(), strict=True):
+        assert f"error: {'argument --distance: ' if 'choice' in reason else ''}{reason}" in line

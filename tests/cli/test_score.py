@@ -247,11 +247,18 @@ def test_a_calibration_for_something_else_is_refused(run: Runner, folder: Path) 
 
 
 def test_unreadable_images(run: Runner, folder: Path) -> None:
-    (folder / "bad.png").write_bytes((folder / "ref.png").read_bytes()[:60])
-    status, out, err = run.all("ref.png gen/a.png bad.png missing.png")
+    for name in ("bad.png", "worse.png"):
+        (folder / name).write_bytes((folder / "ref.png").read_bytes()[:60])
+    status, out, err = run.all("ref.png bad.png missing.png gone.png")  # before any image is read
+    assert (status, out) == (1, "")
+    assert "missing.png: there is no such file" in err
+    assert "gone.png: there is no such file" in err
+    assert "2 images: " in err
+    assert "bad.png" not in err
+    status, out, err = run.all("ref.png gen/a.png bad.png worse.png")
     assert (status, out) == (1, "")
     assert "bad.png: " in err  # all of them at once, each with its reason
-    assert "missing.png: there is no such file" in err
+    assert "worse.png: " in err
     assert "2 of 4 images" in err
     assert "--on-error skip scores the others" in err
     assert len(err.splitlines()) == 1

@@ -496,3 +496,22 @@ def test_a_missing_extra_is_named(
     assert "idmetric[onnx]" in capsys.readouterr().err
     assert main(["score", "--model", str(folder / "model.onnx"), str(folder / "ref.png"), str(folder / "gen")]) == 1
     assert "onnxruntime: pip install 'idmetric[onnx]'" in capsys.readouterr().err
+
+
+def test_fast_decoding_is_part_of_its_name(folder: Path, tmp_path: Path) -> None:
+    exact, fast = (idmetric.load(folder / "model.onnx", decode=decode) for decode in ("exact", "fast"))
+    large = Image.open(folder / "ref.png").resize((900, 800))
+    large.save(tmp_path / "large.jpg")
+    assert fast.decoded(tmp_path / "large.jpg").size == (225, 200)
+    assert exact.decoded(tmp_path / "large.jpg").size == fast.read_image(tmp_path / "large.jpg").size == (900, 800)
+    assert fast.label == f"{exact.label}[fast decoding]"
+    assert fast.signature()["model"] == fast.label
+    assert exact.calibration is not None
+    assert fast.calibration is None  # it is for all pixels
+
+    embedder: Any = fast.embedder()  # type: ignore[operator]  # of an OnnxModel
+    assert (embedder.label, embedder.decode) == (fast.label, "fast")
+    assert np.allclose(embedder.embed(tmp_path / "large.jpg").cls, fast.embed(tmp_path / "large.jpg").cls, atol=1e-5)
+    assert not np.array_equal(exact.embed(tmp_path / "large.jpg").cls, fast.embed(tmp_path / "large.jpg").cls)
+    with pytest.raises(ValueError, match="open it again"):
+        embedder.decode = "exact"

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SECTIONS = {
     "stages": ("stages", True, "decode, preprocess, backbone, heads, whole: images/s, latency, memory"),
     "overhead": ("stages", True, "the whole pipeline over timm's bare forward"),
+    "files": ("files", True, "scores of photos of 12 megapixels, decoded exactly and fast, over the model alone"),
     "sinkhorn": ("pairs", False, "all pairs of token sets over a loop of geomloss, with the same values"),
     "pairwise": ("pairs", True, "references x candidates, each embedded once, over a loop of pairs"),
     "metrics": ("pairs", True, "one pair of images: LPIPS, DreamSim and CLIP, with random weights, over this metric"),

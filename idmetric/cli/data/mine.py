@@ -88,6 +88,7 @@ def _add_model(parser: argparse.ArgumentParser, required: bool) -> None:
     text += "" if required else "; with it context negatives are the nearest ones, without it random ones"
     parser.add_argument("--model", required=required, help=text)
     options.add_device(parser)
+    options.add_decode(parser)
     options.add_batch_size(parser)
     parser.add_argument("--embeddings", type=Path, metavar="DIR",
                         help="folder that keeps embeddings (default: embeddings/ next to the output)")  # fmt: skip
@@ -182,7 +183,7 @@ def _embed(
     from idmetric.data.embed import embed_rows
     from idmetric.models.load import load_embedder
 
-    model = load_embedder(args.model, device=args.device)
+    model = load_embedder(args.model, device=args.device, decode=args.decode)
     store = args.embeddings or args.out.parent / "embeddings"
     with Progress("images", not args.quiet, verb="embedded") as progress:
         found = embed_rows(

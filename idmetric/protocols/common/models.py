@@ -13,7 +13,9 @@ from idmetric.models.load import load_embedder
 from idmetric.protocols.common import baselines, diffsim, dual_encoder
 
 
-def open_model(source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Any:
+def open_model(
+    source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, decode: str = "exact"
+) -> Any:
     """Open a model by its name.
 
     Args:
@@ -21,6 +23,7 @@ def open_model(source: str, *, device: torch.device | str | None = None, dtype: 
             diffsim:dreambench++, diffsim@FOLDER); `untrained:SOURCE`, the same architecture with random weights;
             `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE`, a multimodal language model (see
             `judges.file`); or anything that `idmetric.load` opens, such as `timm:NAME`.
+        decode: of models that `idmetric.load` opens, see `Embedder.decode`; all others decode all pixels.
 
     Raises:
         CheckpointError, WeightsError, ImportError: if weights or a package are missing.
@@ -41,7 +44,7 @@ def open_model(source: str, *, device: torch.device | str | None = None, dtype: 
 
         return open_judge(source.removeprefix("judge:"), device=device, dtype=dtype)
 
-    options = {} if dtype is None else {"dtype": dtype}
+    options: dict[str, Any] = {"decode": decode} if dtype is None else {"decode": decode, "dtype": dtype}
     if source.startswith("untrained:"):
         return untrained_twin(load_embedder(source.removeprefix("untrained:"), device=device, **options))
     return load_embedder(source, device=device, **options)
@@ -56,4 +59,6 @@ def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
     if not isinstance(metric, IDSim):
         raise CheckpointError(f"only IDSim models have an untrained twin, and {metric.label} is not one")
     torch.manual_seed(seed)
-    return IDSim(metric.settings, device=metric.device)
+    twin = IDSim(metric.settings, device=metric.device)
+    twin.decode = metric.decode
+    return twin
