@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from idmetric.distance.cosine import product
+from idmetric.distance.plan import Plan
 
-_LOG2E = math.log2(math.e)
+_VIEWS = 2**22  # multiplications of a product: from there on CPUs are quicker with one per pair than with copies
+
 
 
 class Cloud(NamedTuple):
     tokens: Tensor  # (n, P, D), zeros where the weight is zero
     weights: Tensor  # (n, P), rows sum to 1
-    log_weights: Tensor  # (n, P), detached, -inf where the weight is zero
+    halves: Tensor  # (n, P), detached: |x|²/2
     potential: Tensor | None  # (n, P), what debiasing subtracts, when it is at hand
 
 
@@ -36,23 +37,33 @@ def wants_graph(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
+def halves(tokens: Tensor) -> Tensor:
+    """|x|²/2 of tokens (n, P, D), one image at a time: their squares take as much memory as they do."""
+    parts = [image.square().sum(1) for image in tokens.detach()]
+    return torch.stack(parts) / 2 if parts else tokens.new_zeros(tokens.shape[:2])
+
+
 @torch.no_grad()
 def _kernel(x: Tensor, y: Tensor) -> Tensor:
     """Minus the cost, -|x_i - y_j|²/2: (K, P, D), (K, Q, D) -> (K, P, Q)."""
-    kernel = product(x, y.mT)
-    kernel -= x.square().sum(2).unsqueeze(2) / 2
-    kernel -= y.square().sum(2).unsqueeze(1) / 2
+    return _less(product(x, y.mT), x.square().sum(2) / 2, y.square().sum(2) / 2)
+
+
+def _less(kernel: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    kernel -= x.unsqueeze(2)
+    kernel -= y.unsqueeze(1)
     return kernel
 
 
-def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
-    """-eps * log sum exp(h + kernel / eps) over `dim`; `h` lives on that dimension."""
-    torch.add(h.unsqueeze(3 - dim), kernel, alpha=1 / eps, out=buffer)
-    peak = buffer.amax(dim, keepdim=True)
-    # Next to the peak's 1, exp(-80) counts for nothing; less than exp(-87) would take CPUs twenty times as long.
-    # Powers of two take them a quarter of the time of those of e.
-    total = buffer.sub_(peak).clamp_min_(-80).mul_(_LOG2E).exp2_().sum(dim)
-    return total.log_().add_(peak.squeeze(dim)).mul_(-eps)
+def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
+    """`_kernel` of the pairs (rows[k], cols[k])."""
+    x, y = a.tokens, b.tokens
+    if x.is_cpu and x.shape[1] * y.shape[1] * x.shape[2] >= _VIEWS:
+        views = [product(x[i : i + 1], y[j : j + 1].mT) for i, j in zip(rows.tolist(), cols.tolist(), strict=True)]
+        kernel = torch.cat(views) if len(views) > 1 else views[0]
+    else:
+        kernel = product(x[rows], y[cols].mT)
+    return _less(kernel, a.halves[rows], b.halves[cols])
 
 
 def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, Tensor]:
@@ -79,30 +90,26 @@ def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
 
 def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Potentials of a chunk of pairs after the last update, and what that update started from."""
-    log_a, log_b = a.log_weights[chunk.rows], b.log_weights[chunk.cols]
-    kernel = _kernel(a.tokens[chunk.rows], b.tokens[chunk.cols])
-    buffer = torch.empty_like(kernel)
-    eps = chunk.schedule[0]
-    f, g = _softmin(kernel, log_b, eps, 2, buffer), _softmin(kernel, log_a, eps, 1, buffer)
-    for eps in chunk.schedule:
-        new_f = _softmin(kernel, log_b + g / eps, eps, 2, buffer)
-        new_g = _softmin(kernel, log_a + f / eps, eps, 1, buffer)
-        f, g = (f + new_f) / 2, (g + new_g) / 2
-    h_f, h_g = log_b + g / eps, log_a + f / eps
-    return _softmin(kernel, h_f, eps, 2, buffer), _softmin(kernel, h_g, eps, 1, buffer), h_f, h_g
+    rows, cols, schedule = chunk
+    weights = torch.cat([a.weights[rows], b.weights[cols]], 1)
+    sizes = [a.tokens.shape[1], b.tokens.shape[1]]
+    potentials, h = _steps(Plan(_pair_kernels(a, b, rows, cols), weights, schedule[0]), schedule)
+    (f, g), (h_g, h_f) = potentials.split(sizes, 1), h.split(sizes, 1)
+    return f, g, h_f, h_g
 
 
 def _anneal_self(x: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor]:
     """`_anneal` of images against themselves, where both potentials are one."""
-    log_x = x.log_weights[chunk.rows]
-    tokens = x.tokens[chunk.rows]
-    kernel = _kernel(tokens, tokens)
-    buffer = torch.empty_like(kernel)
-    f = _softmin(kernel, log_x, chunk.schedule[0], 2, buffer)
-    for eps in chunk.schedule:
-        f = (f + _softmin(kernel, log_x + f / eps, eps, 2, buffer)) / 2
-    h = log_x + f / chunk.schedule[-1]
-    return _softmin(kernel, h, chunk.schedule[-1], 2, buffer), h
+    rows, _, schedule = chunk
+    return _steps(Plan(_pair_kernels(x, x, rows, rows), x.weights[rows], schedule[0]), schedule)
+
+
+def _steps(plan: Plan, schedule: list[float]) -> tuple[Tensor, Tensor]:
+    """Potentials after the last update, and log(weight) + potential / eps before it."""
+    z = plan.update(torch.zeros_like(plan.weights), schedule[0])
+    for eps in schedule:
+        z = (z + plan.update(z, eps)) / 2
+    return plan.update(z, schedule[-1]), plan.log_weights + z / schedule[-1]
 
 
 def _attach(x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[Chunk]) -> Tensor:

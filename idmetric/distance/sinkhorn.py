@@ -47,6 +47,7 @@ from idmetric.distance.annealing import (
     Cloud,
     cross_potentials,
     flipped,
+    halves,
     no_autocast,
     self_potentials,
     wants_graph,
@@ -197,11 +198,11 @@ def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor |
         potential = _saveable(potential.to(dtype))
     if weights is None:
         uniform = x.new_full(x.shape[:2], 1 / x.shape[1])
-        return Cloud(x, uniform, uniform.log(), potential)
+        return Cloud(x, uniform, halves(x), potential)
     weights = _normalized(weights, x)
     # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
     x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
-    return Cloud(x, weights, weights.detach().log(), potential)
+    return Cloud(x, weights, halves(x), potential)
 
 
 def _normalized(weights: Tensor, x: Tensor) -> Tensor:

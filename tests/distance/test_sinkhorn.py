@@ -63,9 +63,10 @@ def geomloss() -> Iterator[Callable[..., Any]]:
 @pytest.mark.parametrize("scaling", [0.5, 0.05, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equals_geomloss(geomloss: Any, dtype: torch.dtype, scaling: float, debias: bool) -> None:
-    a, b = tokens(3, 30, 16, dtype=dtype), tokens(3, 23, 16, seed=1, dtype=dtype)
+    a, b = tokens(3, 30, 16), tokens(3, 23, 16, seed=1)
+    # geomloss in float64: its float32 gradients are no nearer to that than ours
     expected = gradients(geomloss(scaling=scaling, debias=debias), a, b)
-    got = gradients(lambda x, y: sinkhorn_distance(x, y, scaling=scaling, debias=debias), a, b)
+    got = gradients(lambda x, y: sinkhorn_distance(x, y, scaling=scaling, debias=debias), a.to(dtype), b.to(dtype))
     tolerance = 1e-5 if dtype == torch.float32 else 1e-12
     for mine, theirs in zip(got, expected, strict=True):
         assert mine.dtype == dtype
@@ -464,7 +465,7 @@ def test_autograd_is_left_as_found(
 ) -> None:
     a, b = tokens(2, 5, 4).requires_grad_(), tokens(2, 5, 4, seed=1)
     if fails:
-        monkeypatch.setattr(annealing, "_softmin", lambda *args: 1 / 0)
+        monkeypatch.setattr(annealing, "_steps", lambda *args: 1 / 0)
     for outer in (True, False):
         with torch.set_grad_enabled(outer):
             with mode():
