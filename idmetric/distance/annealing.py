@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from idmetric.distance.cosine import product
-from idmetric.distance.plan import Plan
+from idmetric.distance.plan import Plan, apart
 
 _VIEWS = 2**22  # multiplications of a product: from there on CPUs are quicker with one per pair than with copies
-
 
 
 class Cloud(NamedTuple):
@@ -92,8 +93,8 @@ def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, T
     """Potentials of a chunk of pairs after the last update, and what that update started from."""
     rows, cols, schedule = chunk
     weights = torch.cat([a.weights[rows], b.weights[cols]], 1)
+    potentials, h = _solve(_pair_kernels(a, b, rows, cols), weights, schedule)
     sizes = [a.tokens.shape[1], b.tokens.shape[1]]
-    potentials, h = _steps(Plan(_pair_kernels(a, b, rows, cols), weights, schedule[0]), schedule)
     (f, g), (h_g, h_f) = potentials.split(sizes, 1), h.split(sizes, 1)
     return f, g, h_f, h_g
 
@@ -101,15 +102,28 @@ def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, T
 def _anneal_self(x: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor]:
     """`_anneal` of images against themselves, where both potentials are one."""
     rows, _, schedule = chunk
-    return _steps(Plan(_pair_kernels(x, x, rows, rows), x.weights[rows], schedule[0]), schedule)
+    return _solve(_pair_kernels(x, x, rows, rows), x.weights[rows], schedule)
 
 
-def _steps(plan: Plan, schedule: list[float]) -> tuple[Tensor, Tensor]:
-    """Potentials after the last update, and log(weight) + potential / eps before it."""
-    z = plan.update(torch.zeros_like(plan.weights), schedule[0])
+def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tensor, Tensor]:
+    """Potentials, side by side, after the last update, and log(weight) + potential / eps before it."""
+    weights = weights.unsqueeze(1)
+    plan = Plan(kernel, weights, schedule[0])
+    ends = _steps(plan.update, weights, schedule)
+    bad = plan.unsafe()
+    if bad.any():
+        kernel, buffer = kernel[bad], plan.buffer[: int(bad.sum())]
+        ends[:, bad] = _steps(partial(apart, kernel, weights[bad], buffer), weights[bad], schedule)
+    potentials, before = ends.squeeze(2)
+    return potentials, weights.squeeze(1).log() + before / schedule[-1]
+
+
+def _steps(update: Callable[[Tensor, float], Tensor], weights: Tensor, schedule: list[float]) -> Tensor:
+    """Potentials after the last update, and before it."""
+    z = update(torch.zeros_like(weights), schedule[0])
     for eps in schedule:
-        z = (z + plan.update(z, eps)) / 2
-    return plan.update(z, schedule[-1]), plan.log_weights + z / schedule[-1]
+        z = torch.lerp(z, update(z, eps), 0.5)
+    return torch.stack([update(z, schedule[-1]), z])
 
 
 def _attach(x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[Chunk]) -> Tensor:

@@ -9,8 +9,8 @@ With any F and G near them, both are sums of one matrix, over its columns and ov
     E_ij = exp((F_i + G_j - C_ij) / eps)
     new_f_i = F_i - eps log sum_j v_j exp((g_j - G_j) / eps) E_ij        and new_g_j likewise
 
-Steps at the same eps share E, and E at eps / 4 is E^4, which two multiplications give. This is Sinkhorn's iteration with
-kernel absorption (Schmitzer 2019, "Stabilized sparse scaling algorithms for entropy regularized transport problems").
+Steps at the same eps share E, and E at eps / 4 is E^4, which two multiplications give. This is Sinkhorn's iteration
+with kernel absorption (Schmitzer 2019, "Stabilized sparse scaling algorithms for entropy regularized transport problems").
 """
 
 from __future__ import annotations
@@ -32,41 +32,50 @@ _POWERS = 64.0  # E is squared while eps is above the first / 64: exponents stay
 class Plan:
     """The matrix E of a chunk of pairs, from step to step.
 
-    Potentials are f and g side by side, (K, P + Q), or the one potential (K, P) of images against themselves.
+    Potentials are rows, f and g side by side: (K, 1, P + Q), or the one potential (K, 1, P) of images against themselves.
 
     Args:
         kernel: minus the costs, (K, P, Q).
-        weights: u and v of the tokens, side by side as potentials are.
+        weights: u and v of the tokens, as potentials are.
         start: the first eps.
     """
 
     def __init__(self, kernel: Tensor, weights: Tensor, start: float) -> None:
         self.kernel, self.weights, self.start = kernel, weights, start
-        self.log_weights = weights.log()
         self.buffer = torch.empty_like(kernel)
         self.last = math.nan  # eps of the former step
         self.held: float | None = None  # eps of E in the buffer
         self.base = weights  # F and G of E
+        self.logs: list[Tensor] = []
+        self.moves: list[Tensor] = []
 
     def update(self, z: Tensor, eps: float) -> Tensor:
-        """The potentials' softmins at `eps`.
-
-        How a pair is computed depends on its own values and the schedule: where E would lose digits, term by term.
-        """
+        """The potentials' softmins at `eps`."""
         fall, self.last = self.last / eps, eps
         if not self.kernel.is_cpu or fall > _FALL:
             self.held = None
-            return _apart(self.kernel, self.log_weights + z / eps, eps, self.buffer)
+            return apart(self.kernel, self.weights, self.buffer, z, eps)
         self._prepare(z, eps)
-        moves = (z - self.base).div_(eps)
-        logs = _sums(self.buffer, moves.exp().mul_(self.weights)).log_()
-        new = torch.add(self.base, logs, alpha=-eps)
-        safe = _within(logs, *_LOG_SUMS) & _within(moves, *_MOVES)
-        if not safe.all():
-            bad = (~safe).nonzero().squeeze(1)
-            kernel = self.kernel[bad]
-            new[bad] = _apart(kernel, self.log_weights[bad] + z[bad] / eps, eps, torch.empty_like(kernel))
-        return new
+        weights = self.weights
+        if z is not self.base:
+            moves = (z - self.base).div_(eps)
+            self.moves.append(moves)
+            weights = moves.exp().mul_(weights)
+        logs = _sums(self.buffer, weights).log_()
+        self.logs.append(logs)
+        return torch.add(self.base, logs, alpha=-eps)
+
+    def unsafe(self) -> Tensor:
+        """Which of the pairs (K,) lost digits in some step: how far their sums went and the potentials moved.
+
+        A pair's own numbers decide, so that it is solved in the same way in any chunk.
+        """
+        bad = self.kernel.new_zeros(len(self.kernel), dtype=torch.bool)
+        for values, (low, high) in ((self.logs, _LOG_SUMS), (self.moves, _MOVES)):
+            if values:
+                least, most = torch.aminmax(torch.cat(values, 1).flatten(1), dim=1)
+                bad |= ~((least >= low) & (most <= high))  # NaN is bad
+        return bad
 
     def _prepare(self, z: Tensor, eps: float) -> None:
         """Bring E to `eps`: as it is, squared, or made again around `z`."""
@@ -78,8 +87,8 @@ class Plan:
             return
         self.base = z
         f, g = _sides(z * (_LOG2E / eps), self.kernel)
-        torch.add(g.unsqueeze(1), self.kernel, alpha=_LOG2E / eps, out=self.buffer)
-        self.buffer.add_(f.unsqueeze(2)).clamp_min_(_FLOOR * _LOG2E).exp2_()
+        torch.add(g, self.kernel, alpha=_LOG2E / eps, out=self.buffer)
+        self.buffer.add_(f.mT).clamp_min_(_FLOOR * _LOG2E).exp2_()
 
     def _squarings(self, eps: float) -> int | None:
         """How often E has to be squared for `eps`; None where that is not the way."""
@@ -92,35 +101,29 @@ class Plan:
 
 
 def _sides(z: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """What belongs to the rows, (K, P), and to the columns, (K, Q), of a kernel: one for images against themselves."""
+    """What belongs to the rows and to the columns of a kernel: one for images against themselves."""
     rows = kernel.shape[1]
-    return (z, z) if z.shape[1] == rows else (z[:, :rows], z[:, rows:])
+    return (z, z) if z.shape[2] == rows else (z[:, :, :rows], z[:, :, rows:])
 
 
 def _sums(matrix: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums of rows and of columns, side by side as potentials are."""
+    """Weighted sums of rows and of columns, as potentials are."""
     u, v = _sides(weights, matrix)
-    rows = torch.bmm(v.unsqueeze(1), matrix.mT).squeeze(1)
-    return rows if u is v else torch.cat([rows, torch.bmm(u.unsqueeze(1), matrix).squeeze(1)], 1)
+    rows = torch.bmm(v, matrix.mT)
+    return rows if u is v else torch.cat([rows, torch.bmm(u, matrix)], 2)
 
 
-def _within(values: Tensor, low: float, high: float) -> Tensor:
-    """Whether all values of a row are between; NaN is not."""
-    least, most = torch.aminmax(values, dim=1)
-    return (least >= low) & (most <= high)
-
-
-def _apart(kernel: Tensor, h: Tensor, eps: float, buffer: Tensor) -> Tensor:
+def apart(kernel: Tensor, weights: Tensor, buffer: Tensor, z: Tensor, eps: float) -> Tensor:
     """Each softmin by itself, stable whatever its exponents are."""
-    rows, cols = _sides(h, kernel)
-    f = softmin(kernel, cols, eps, 2, buffer)
-    return f if rows is cols else torch.cat([f, softmin(kernel, rows, eps, 1, buffer)], 1)
+    rows, cols = _sides(weights.log() + z / eps, kernel)
+    f = _softmin(kernel, cols, eps, 2, buffer).mT
+    return f if rows is cols else torch.cat([f, _softmin(kernel, rows.mT, eps, 1, buffer)], 2)
 
 
-def softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
-    """-eps * log sum exp(h + kernel / eps) over `dim`; `h` lives on that dimension."""
-    torch.add(h.unsqueeze(3 - dim), kernel, alpha=1 / eps, out=buffer)
+def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
+    """-eps * log sum exp(h + kernel / eps) over `dim`, which is kept; `h` has size 1 on the other."""
+    torch.add(h, kernel, alpha=1 / eps, out=buffer)
     peak = buffer.amax(dim, keepdim=True)
     # Powers of two take CPUs a quarter of the time of those of e.
-    total = buffer.sub_(peak).clamp_min_(_FLOOR).mul_(_LOG2E).exp2_().sum(dim)
-    return total.log_().add_(peak.squeeze(dim)).mul_(-eps)
+    total = buffer.sub_(peak).clamp_min_(_FLOOR).mul_(_LOG2E).exp2_().sum(dim, keepdim=True)
+    return total.log_().add_(peak).mul_(-eps)

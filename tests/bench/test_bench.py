@@ -24,8 +24,7 @@ from idmetric.cli.bench import files, machine, pairs, stages
 from idmetric.cli.bench.rows import Row, over, table
 from idmetric.cli.bench.setting import Setting, make_files, open_model, read_files
 from idmetric.cli.bench.timing import Clock, Timing, cpu_ratio, quiet, ratio
-from idmetric.distance import annealing, sinkhorn
-from idmetric.distance.plan import softmin
+from idmetric.distance import annealing, plan, sinkhorn
 from idmetric.images.read import ImageReadError
 from idmetric.models.embedding import Embedding
 
@@ -368,7 +367,7 @@ def test_far_tokens_do_not_slow_the_sinkhorn_and_keep_its_values() -> None:
     kernel = annealing._kernel(spread[:1], spread[1:]) / 0.0025
     assert (kernel - kernel.amax(2, keepdim=True)).min() < -104  # exp of it is 0 in float32
     h = torch.linspace(-3, 3, 100)[None]
-    found = softmin(kernel * 0.0025, h, 0.0025, 2, torch.empty_like(kernel))
+    found = plan._softmin(kernel * 0.0025, h[:, None], 0.0025, 2, torch.empty_like(kernel))[:, :, 0]
     exact = -0.0025 * (h.double()[:, None] + kernel.double()).logsumexp(2)
     assert (found - exact).abs().max() < 1e-6
 
