@@ -11,6 +11,7 @@ from torch import Tensor
 
 from idmetric.distance.cosine import product
 from idmetric.distance.plan import Plan, apart
+from idmetric.distance.threads import over_threads
 
 _VIEWS = 2**22  # multiplications of a product: from there on CPUs are quicker with one per pair than with copies
 
@@ -28,6 +29,7 @@ class Chunk(NamedTuple):
     rows: Tensor
     cols: Tensor
     schedule: list[float]
+    threads: int  # how many such chunks may be solved at a time
 
 
 def no_autocast(x: Tensor) -> torch.autocast:
@@ -56,12 +58,20 @@ def _less(kernel: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return kernel
 
 
+def by_views(x: Tensor, y: Tensor) -> bool:
+    """Whether products of pairs of images are taken one by one, without a copy of the tokens."""
+    return x.is_cpu and x.shape[1] * y.shape[1] * x.shape[2] >= _VIEWS
+
+
 def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
     """`_kernel` of the pairs (rows[k], cols[k])."""
     x, y = a.tokens, b.tokens
-    if x.is_cpu and x.shape[1] * y.shape[1] * x.shape[2] >= _VIEWS:
-        views = [product(x[i : i + 1], y[j : j + 1].mT) for i, j in zip(rows.tolist(), cols.tolist(), strict=True)]
-        kernel = torch.cat(views) if len(views) > 1 else views[0]
+    if len(rows) == 1:
+        kernel = product(x[int(rows) :][:1], y[int(cols) :][:1].mT)
+    elif by_views(x, y):
+        kernel = x.new_empty(len(rows), x.shape[1], y.shape[1])
+        for out, i, j in zip(kernel, rows.tolist(), cols.tolist(), strict=True):
+            out.copy_(product(x[i], y[j].T))
     else:
         kernel = product(x[rows], y[cols].mT)
     return _less(kernel, a.halves[rows], b.halves[cols])
@@ -70,28 +80,28 @@ def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
 def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, Tensor]:
     """Potentials (K, P) and (K, Q) of OT between the pairs, with the gradient of the last update."""
     with torch.no_grad():
-        parts = [_anneal(a, b, chunk) for chunk in chunks]
+        parts = over_threads(lambda chunk: _anneal(a, b, chunk), chunks, chunks[0].threads)
         f, g, h_f, h_g = (torch.cat(column) for column in zip(*parts, strict=True))
     f = _attach(a.tokens, b.tokens, f, h_f, chunks)
     return f, _attach(b.tokens, a.tokens, g, h_g, flipped(chunks))
 
 
 def flipped(chunks: list[Chunk]) -> list[Chunk]:
-    return [Chunk(chunk.cols, chunk.rows, chunk.schedule) for chunk in chunks]
+    return [chunk._replace(rows=chunk.cols, cols=chunk.rows) for chunk in chunks]
 
 
 def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
     """Potentials (K, P) of OT between the images `rows` and themselves, with the gradient of the last update."""
-    chunks = [Chunk(chunk.rows, chunk.rows, chunk.schedule) for chunk in chunks]
+    chunks = [chunk._replace(cols=chunk.rows) for chunk in chunks]
     with torch.no_grad():
-        parts = [_anneal_self(x, chunk) for chunk in chunks]
+        parts = over_threads(lambda chunk: _anneal_self(x, chunk), chunks, chunks[0].threads)
         f, h = (torch.cat(column) for column in zip(*parts, strict=True))
     return _attach(x.tokens, x.tokens, f, h, chunks)
 
 
 def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Potentials of a chunk of pairs after the last update, and what that update started from."""
-    rows, cols, schedule = chunk
+    rows, cols, schedule, _ = chunk
     weights = torch.cat([a.weights[rows], b.weights[cols]], 1)
     potentials, h = _solve(_pair_kernels(a, b, rows, cols), weights, schedule)
     sizes = [a.tokens.shape[1], b.tokens.shape[1]]
@@ -101,7 +111,7 @@ def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, T
 
 def _anneal_self(x: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor]:
     """`_anneal` of images against themselves, where both potentials are one."""
-    rows, _, schedule = chunk
+    rows, _, schedule, _ = chunk
     return _solve(_pair_kernels(x, x, rows, rows), x.weights[rows], schedule)
 
 
@@ -152,7 +162,7 @@ class _LastUpdate(torch.autograd.Function):
         x, y, h = ctx.saved_tensors
         grad_x, start = torch.zeros_like(x), 0
         with no_autocast(x):
-            for rows, cols, schedule in ctx.chunks:
+            for rows, cols, schedule, _ in ctx.chunks:
                 pairs, start = slice(start, start + len(rows)), start + len(rows)
                 sources, targets, eps = x[rows], y[cols], schedule[-1]
                 plan = _kernel(sources, targets).div_(eps).add_(h[pairs].unsqueeze(1)).softmax(2)

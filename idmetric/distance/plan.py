@@ -9,8 +9,8 @@ With any F and G near them, both are sums of one matrix, over its columns and ov
     E_ij = exp((F_i + G_j - C_ij) / eps)
     new_f_i = F_i - eps log sum_j v_j exp((g_j - G_j) / eps) E_ij        and new_g_j likewise
 
-Steps at the same eps share E, and E at eps / 4 is E^4, which two multiplications give. This is Sinkhorn's iteration
-with kernel absorption (Schmitzer 2019, "Stabilized sparse scaling algorithms for entropy regularized transport problems").
+Steps at the same eps share E, and E at eps / 4 is E^4, which two multiplications give. References: Schmitzer 2019,
+"Stabilized sparse scaling algorithms for entropy regularized transport problems" (absorption of F and G).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POWERS = 64.0  # E is squared while eps is above the first / 64: exponents stay
 class Plan:
     """The matrix E of a chunk of pairs, from step to step.
 
-    Potentials are rows, f and g side by side: (K, 1, P + Q), or the one potential (K, 1, P) of images against themselves.
+    Potentials are rows, f and g side by side, (K, 1, P + Q), or the one potential (K, 1, P) of images against themselves.
 
     Args:
         kernel: minus the costs, (K, P, Q).

@@ -28,7 +28,8 @@ TF32 or bfloat16 products are switched on for float32, the products are taken in
 give NaN, unless their weight is zero.
 
 **Memory.** Cost matrices exist for one chunk of pairs at a time, forward and backward, and stay below `max_elements`
-numbers (two buffers) or one pair. With a graph, a few potentials per token and pair are kept, never a cost matrix.
+numbers (two buffers) or one pair. On CPUs, each thread solves a chunk of its own, within the same bound. With a graph,
+a few potentials per token and pair are kept, never a cost matrix.
 
 References: ID-Sim, Eq. 3; Feydy et al. 2019, "Interpolating between optimal transport and MMD using Sinkhorn
 divergences".
@@ -45,6 +46,7 @@ from torch import Tensor
 from idmetric.distance.annealing import (
     Chunk,
     Cloud,
+    by_views,
     cross_potentials,
     flipped,
     halves,
@@ -52,9 +54,11 @@ from idmetric.distance.annealing import (
     self_potentials,
     wants_graph,
 )
+from idmetric.distance.threads import over_threads
 
 MAX_ELEMENTS = 2**24
 _CACHED = 2**20  # elements of a chunk that a CPU's cache holds: larger ones were half as quick
+_THREADED = 2**15  # elements of a chunk from which a thread of its own pays
 
 
 def sinkhorn_distance(
@@ -224,8 +228,9 @@ def _scores(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -
         a = a if a.potential is not None else a._replace(potential=_self_potential(a, options))
         b = a if same else b if b.potential is not None else b._replace(potential=_self_potential(b, options))
     # Without a graph each chunk shrinks to its scores at once; with one, a single node sums the chunks' gradients.
-    groups = [chunks] if wants_graph(*a, *b) else [[chunk] for chunk in chunks]
-    return torch.cat([_transport(a, b, group, options.debias) for group in groups])
+    if wants_graph(*a, *b):
+        return _transport(a, b, chunks, options.debias)
+    return torch.cat(over_threads(lambda chunk: _transport(a, b, [chunk], options.debias), chunks, chunks[0].threads))
 
 
 def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
@@ -239,16 +244,20 @@ def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
 
 
 def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -> list[Chunk]:
-    if options.diameter is None and len(rows):
-        pairs = zip(torch.split(rows, 1), torch.split(cols, 1), strict=True)
-        return [Chunk(i, j, _schedule(_diameter(a, b, i, j, options.blur), options)) for i, j in pairs]
     tokens_a, tokens_b, channels = a.tokens.shape[1], b.tokens.shape[1], a.tokens.shape[2]
-    elements = max(tokens_a * tokens_b, (tokens_a + tokens_b) * channels)  # the pairs' tokens are copied too
-    limit = min(options.max_elements, _CACHED) if rows.device.type == "cpu" else options.max_elements
-    size = max(1, limit // elements)
-    schedule = _schedule(options.diameter or 1.0, options)
-    pairs = zip(torch.split(rows, size), torch.split(cols, size), strict=True)
-    return [Chunk(i, j, schedule) for i, j in pairs]
+    elements = tokens_a * tokens_b
+    if wants_graph(*a, *b) or not by_views(a.tokens, b.tokens):
+        elements = max(elements, (tokens_a + tokens_b) * channels)  # the pairs' tokens are copied too
+
+    cpu, limit = rows.device.type == "cpu", options.max_elements
+    size = 1 if options.diameter is None else max(1, (min(limit, _CACHED) if cpu else limit) // elements)
+    threads = limit // (size * elements) if cpu and size * elements >= _THREADED else 1
+
+    chunks = []
+    for i, j in zip(torch.split(rows, size), torch.split(cols, size), strict=True):
+        diameter = options.diameter or (_diameter(a, b, i, j, options.blur) if len(i) else 1.0)
+        chunks.append(Chunk(i, j, _schedule(diameter, options), threads))
+    return chunks
 
 
 def _schedule(diameter: float, options: _Options) -> list[float]:
