@@ -104,9 +104,8 @@ def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, T
     rows, cols, schedule, _ = chunk
     weights = torch.cat([a.weights[rows], b.weights[cols]], 1)
     potentials, h = _solve(_pair_kernels(a, b, rows, cols), weights, schedule)
-    sizes = [a.tokens.shape[1], b.tokens.shape[1]]
-    (f, g), (h_g, h_f) = potentials.split(sizes, 1), h.split(sizes, 1)
-    return f, g, h_f, h_g
+    tokens = a.tokens.shape[1]
+    return potentials[:, :tokens], potentials[:, tokens:], h[:, tokens:], h[:, :tokens]
 
 
 def _anneal_self(x: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor]:

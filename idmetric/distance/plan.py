@@ -32,7 +32,7 @@ _POWERS = 64.0  # E is squared while eps is above the first / 64: exponents stay
 class Plan:
     """The matrix E of a chunk of pairs, from step to step.
 
-    Potentials are rows, f and g side by side, (K, 1, P + Q), or the one potential (K, 1, P) of images against themselves.
+    Potentials are f and g side by side, (K, 1, P + Q), or the one potential (K, 1, P) of images against themselves.
 
     Args:
         kernel: minus the costs, (K, P, Q).

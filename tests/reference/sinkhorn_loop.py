@@ -49,6 +49,8 @@ def transport(x: Array, y: Array, u: Array, v: Array, temperatures: list[float])
     grad_x, grad_y = np.zeros_like(x), np.zeros_like(y)
     for i in range(len(x)):
         for j in range(len(y)):
+            if u[i] * v[j] == 0:
+                continue  # potentials of masked tokens mean nothing
             grad_x[i] += u[i] * v[j] * np.exp((last_f[i] + g[j] - cost[i, j]) / eps) * (x[i] - y[j])
             grad_y[j] += u[i] * v[j] * np.exp((f[i] + last_g[j] - cost[i, j]) / eps) * (y[j] - x[i])
     return float(u @ last_f + v @ last_g), grad_x, grad_y
