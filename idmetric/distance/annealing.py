@@ -66,7 +66,7 @@ def by_views(x: Tensor, y: Tensor) -> bool:
 def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
     """`_kernel` of the pairs (rows[k], cols[k])."""
     x, y = a.tokens, b.tokens
-    if len(rows) == 1:
+    if x.is_cpu and len(rows) == 1:
         kernel = product(x[int(rows) :][:1], y[int(cols) :][:1].mT)
     elif by_views(x, y):
         kernel = x.new_empty(len(rows), x.shape[1], y.shape[1])
@@ -119,8 +119,7 @@ def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tens
     weights = weights.unsqueeze(1)
     plan = Plan(kernel, weights, schedule[0])
     ends = _steps(plan.update, weights, schedule)
-    bad = plan.unsafe()
-    if bad.any():
+    if plan.logs and (bad := plan.unsafe()).any():
         kernel, buffer = kernel[bad], plan.buffer[: int(bad.sum())]
         ends[:, bad] = _steps(partial(apart, kernel, weights[bad], buffer), weights[bad], schedule)
     potentials, before = ends.squeeze(2)

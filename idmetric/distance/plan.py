@@ -70,12 +70,12 @@ class Plan:
 
         A pair's own numbers decide, so that it is solved in the same way in any chunk.
         """
-        bad = self.kernel.new_zeros(len(self.kernel), dtype=torch.bool)
+        safe = torch.ones(len(self.kernel), dtype=torch.bool)
         for values, (low, high) in ((self.logs, _LOG_SUMS), (self.moves, _MOVES)):
             if values:
                 least, most = torch.aminmax(torch.cat(values, 1).flatten(1), dim=1)
-                bad |= ~((least >= low) & (most <= high))  # NaN is bad
-        return bad
+                safe &= (least >= low) & (most <= high)  # NaN is neither
+        return ~safe
 
     def _prepare(self, z: Tensor, eps: float) -> None:
         """Bring E to `eps`: as it is, squared, or made again around `z`."""
