@@ -28,12 +28,10 @@ class Bound(NamedTuple):
 
 # some room beyond the ratios in docs/reports/speed.md, measured on two cores
 BOUNDS = (
-    Bound("sinkhorn", "geomloss, pair by pair", "sinkhorn_matrix, 20 x 20", least=3.5),
-    Bound("overhead", "embed decoded images", "timm's forward", most=1.25),
-    Bound("overhead", "forward of pixels", "timm's forward", most=1.05),
-    Bound("metrics", "DreamSim's encoders", "this metric", least=8.0),
-    Bound("variants", "ONNX", "plain", most=0.6),
-    Bound("variants", "ONNX, 8 bits", "plain", most=0.4),
+    Bound("sinkhorn", "geomloss, pair by pair", "sinkhorn_matrix, 20 x 20", least=6.0),
+    Bound("metrics", "DreamSim's encoders", "this metric", least=20.0),
+    Bound("variants", "ONNX", "plain", most=0.7),
+    Bound("variants", "ONNX, 8 bits", "plain", most=0.5),
     Bound("start", "idmetric score --model tiny, two images", "import torch", most=1.6),
     Bound("start", "idmetric score --help", "import torch", most=0.15),
 )

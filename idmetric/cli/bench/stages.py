@@ -98,7 +98,7 @@ def overhead(metric: Embedder, setting: Setting) -> Iterator[Row]:
 
 
 def variants(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """Measure faster settings relative to the plain one, and how much they change distances.
+    """Measure faster settings relative to the plain one, from pixels, and how much they change distances.
 
     bfloat16 weights, memory in channels-last order, torch.compile with its default backend, exports to ONNX in float32
     and in 8 bits (`idmetric.models.export`), files read by threads while the model runs (`embed(workers=)`, which on
@@ -106,17 +106,18 @@ def variants(metric: Embedder, setting: Setting) -> Iterator[Row]:
     """
     batch, clock = setting.batch, setting.clock
     photos, files = setting.photos(batch), list(setting.files[:batch]) * 3
-    base = metric.pairwise(photos, batch_size=batch)
+    pixels = pixels_of(metric, photos)  # the changes leave decoding and resizing as they are
+    base = metric.pairwise(pixels, batch_size=batch)
     for what, change in _CHANGES.items():
         try:
             changed = change(copy.deepcopy(metric), photos)
             with torch.no_grad():
-                moved = (changed.pairwise(photos, batch_size=batch) - base).abs().max()
+                moved = (changed.pairwise(pixels, batch_size=batch) - base).abs().max()
         except Exception as error:  # compilers raise many kinds, such as for a missing C++ compiler or extra
             yield Row("variants", metric.label, what, note=f"{type(error).__name__}: {str(error).strip()[:200]}")
             continue
         both = {"plain": metric, what: changed}
-        found = clock.alternate({name: partial(model.embed, photos, batch_size=batch) for name, model in both.items()},
+        found = clock.alternate({name: partial(model.embed, pixels, batch_size=batch) for name, model in both.items()},
                                 dict.fromkeys(both, batch))  # fmt: skip
         yield Row("variants", metric.label, what, found[what], *over(found, what, "plain"),
                   numbers={"largest change of a cls distance": float(moved)})  # fmt: skip
