@@ -20,6 +20,8 @@ import math
 import torch
 from torch import Tensor
 
+from idmetric.distance.cosine import product
+
 _LOG2E = math.log2(math.e)
 # Next to sums of 1e-10 and more, exp(-80) counts for nothing; less than exp(-87) takes some CPUs twenty times as long.
 _FLOOR = -80.0
@@ -70,7 +72,7 @@ class Plan:
 
         A pair's own numbers decide, so that it is solved in the same way in any chunk.
         """
-        safe = torch.ones(len(self.kernel), dtype=torch.bool)
+        safe = torch.ones(len(self.kernel), dtype=torch.bool, device=self.kernel.device)
         for values, (low, high) in ((self.logs, _LOG_SUMS), (self.moves, _MOVES)):
             if values:
                 least, most = torch.aminmax(torch.cat(values, 1).flatten(1), dim=1)
@@ -109,8 +111,8 @@ def _sides(z: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
 def _sums(matrix: Tensor, weights: Tensor) -> Tensor:
     """Weighted sums of rows and of columns, as potentials are."""
     u, v = _sides(weights, matrix)
-    rows = torch.bmm(v, matrix.mT)
-    return rows if u is v else torch.cat([rows, torch.bmm(u, matrix)], 2)
+    rows = product(v, matrix.mT)
+    return rows if u is v else torch.cat([rows, product(u, matrix)], 2)
 
 
 def apart(kernel: Tensor, weights: Tensor, buffer: Tensor, z: Tensor, eps: float) -> Tensor:

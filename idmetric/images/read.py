@@ -114,9 +114,10 @@ def to_image(
     decode: Decode = "exact",
 ) -> Image.Image:
     """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
-    needed = None if decode == "exact" or size is None else _needed(size, fit)
+    full: list[tuple[int, int]] = []  # the sides of a file before it is scaled, by which its size is chosen
+    needed = None if decode == "exact" or size is None else _needed(size, fit, full)
     image = _rgb(source, background, max_pixels, preprocessing, needed)
-    size = _choose(size, image.height, image.width, source)
+    size = _choose(size, *(full[-1] if full else (image.height, image.width)), source)
     if size is None:
         return image
     with _naming(source):
@@ -251,8 +252,11 @@ def is_single(images: Any) -> bool:
     return _is_image(images) and not inputs.names_several(images)
 
 
-def _needed(size: tuple[int, int] | Callable[[int, int], tuple[int, int]], fit: Fit) -> Needed:
+def _needed(
+    size: tuple[int, int] | Callable[[int, int], tuple[int, int]], fit: Fit, full: list[tuple[int, int]]
+) -> Needed:
     def needed(height: int, width: int) -> tuple[int, int]:
+        full.append((height, width))
         return fit.plan(height, width, size(height, width) if callable(size) else size)[0]
 
     return needed

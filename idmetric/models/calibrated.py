@@ -89,6 +89,10 @@ class CalibratedModel(IdentifiedModel):
             path = self._files.optional(CALIBRATION)
             if path is not None:
                 self._calibration = self._checked(path)
+
+        found = self._calibration
+        if found is not None and not found.model.is_same(self.calibrated_model(files=False)):
+            found.check_model(self.calibrated_model())  # `decode` may have changed
         return self._calibration
 
     def calibrate_with(self: Self, calibration: str | os.PathLike[str] | Calibration) -> Self:

@@ -96,6 +96,11 @@ def _check_model(metric: Embedder, kind: Kind) -> None:
         )
     if metric.fit != SQUASH:
         raise ExportError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
+    if metric.decode != "exact":
+        raise ExportError(
+            f"{metric.label}: how files are decoded is chosen when an exported file is opened; open the model without "
+            "decode="
+        )
     if metric.dtype != torch.float32:
         raise ExportError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
     size = sum(p.numel() * p.element_size() for p in metric.parameters())

@@ -78,7 +78,7 @@ class IdentifiedModel(nn.Module):
     @decode.setter
     def decode(self, decode: str) -> None:
         if checked(decode) == "fast" and not self.scales_files:
-            raise ValueError(f"{self.name!r} needs all pixels of a file: leave decode at 'exact'")
+            raise ValueError(f"{self.name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
         self._decode = checked(decode)
 
     @property

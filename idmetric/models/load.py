@@ -64,6 +64,8 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         # typed as all others are: it has the methods that scores need
         return cast("Embedder", OnnxModel(name, **options))
     decode = checked(options.pop("decode", "exact"))  # before the model is opened
+    if decode == "fast" and (name == "dino:vbench" or names.is_class(name)):
+        raise ValueError(f"{name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
     model = _load(name, options)
     model.decode = decode
     return model

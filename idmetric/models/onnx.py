@@ -23,7 +23,7 @@ from idmetric.images import paths as inputs
 from idmetric.images.arrays import is_float
 from idmetric.images.kinds import ImageLike, describe, is_array
 from idmetric.images.read import read_image, split_images, to_image
-from idmetric.images.scaled import checked, mark_of
+from idmetric.images.scaled import Decode, checked, mark_of
 from idmetric.io.hints import need
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.models.exported import KEY, Exported, read_facts
@@ -74,11 +74,16 @@ class OnnxModel:
         _check_graph(self._session, self.facts, self.name)
 
         self.revision = f"{self.facts.revision or 'none'}+{hashlib.sha256(data).hexdigest()[:12]}"
-        self.decode = checked(decode)
+        self._decode = checked(decode)
         self.dtype = self.facts.quantized or "float32"
         self.image_size, self.preprocessing = self.facts.image_size, self.facts.preprocessing
 
     # Who it is
+
+    @property
+    def decode(self) -> Decode:
+        """How files are decoded, chosen when the file was opened (`Embedder.decode`)."""
+        return self._decode
 
     @property
     def label(self) -> str:

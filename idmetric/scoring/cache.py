@@ -60,7 +60,7 @@ class Cache:
         color = "".join(f"{x:02x}" for x in metric.background)
         read = "" if metric.preprocessing == "standard" else f".{metric.preprocessing}"
         read += "" if metric.decode == "exact" else f".{metric.decode}"
-        self._small = Store(folder / f"pictures.{SIZE}.{color}{read}", damaged=damaged) if copies else None
+        self._small = Store(folder / f"pictures.{SIZE}.{color}{read}.reduced", damaged=damaged) if copies else None
         self._say, self._full = say, False
 
     def __contains__(self, key: Key) -> bool:

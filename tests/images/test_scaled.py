@@ -15,12 +15,14 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim, ImageReadError
+from idmetric.calibration.apply import CalibrationError
 from idmetric.cli.main import main
 from idmetric.cli.options import DECODES
 from idmetric.data.embed import Look
 from idmetric.images.fit import SQUASH, Fit
-from idmetric.images.read import load_batch, read_image, to_pixels
+from idmetric.images.read import load_batch, read_image, to_image, to_pixels
 from idmetric.images.scaled import LEAST, MARGIN, checked
+from idmetric.models.export import ExportError, export
 from idmetric.models.vbench import VBenchDino
 from idmetric.scoring.copies import small_picture
 from tests.conftest import random_model
@@ -280,3 +282,28 @@ def test_other_commands_pass_it_on(folder: Path, tmp_path: Path, capsys: pytest.
     words = ["eval", "folder", "--data", str(tmp_path / "data"), "--model", "tiny", "--model", "hsv", "--device", "cpu"]
     assert main([*words, "--decode", "fast", "--quiet", "--bootstrap", "0", "--format", "json"]) == 0
     assert "IDSim:tiny[fast decoding]" in capsys.readouterr().out
+
+
+def test_a_calibration_of_exact_scores_is_not_used_for_fast_ones() -> None:
+    image = photo(40, 30)
+    metric = IDSim("tiny", device="cpu")
+    assert metric.probability(image, image).shape == (1,)
+    metric.decode = "fast"
+    with pytest.raises(CalibrationError, match="fast decoding"):
+        metric.probability(image, image)
+
+
+def test_a_fast_model_is_not_exported(fast: IDSim, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="without decode="):
+        export(fast, tmp_path / "fast.onnx")
+
+
+def test_the_size_is_chosen_by_all_pixels() -> None:
+    sizes: list[tuple[int, int]] = []
+
+    def size(height: int, width: int) -> tuple[int, int]:
+        sizes.append((height, width))
+        return 64, 64
+
+    to_image(jpeg(photo(1601, 1201)), size, decode="fast")
+    assert set(sizes) == {(1201, 1601)}

@@ -55,9 +55,11 @@ def files(metric: Embedder, setting: Setting) -> Iterator[Row]:
             "scores, fast": lambda: _scored(fast, paths, batch),
         }
         found = setting.clock.alternate(runs, dict.fromkeys(runs, count))
-        far = [[row["distance"] for row in _scored(model, paths, batch).rows] for model in (metric, fast)]
+        far, near = (
+            {row["image"]: row["distance"] for row in _scored(model, paths, batch).rows} for model in (metric, fast)
+        )
 
-    moved = {"largest change of a distance": max(abs(a - b) for a, b in zip(*map(sorted, far), strict=True))}
+    moved = {"largest change of a distance": max(abs(far[image] - near[image]) for image in far)}
     for what, against, numbers in (
         (BARE, BARE, None),
         (READING, READING, None),
