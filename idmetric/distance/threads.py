@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -29,18 +28,8 @@ def over_threads(function: Callable[[_Item], _Result], items: Sequence[_Item], m
         with torch.no_grad():  # grad mode, like the number of threads, belongs to a thread
             return function(item)
 
-    started = threading.Barrier(workers + 1)
-
-    def begin() -> None:
-        torch.get_num_threads()  # a thread takes the process's number over at its first question, not later
-        torch.set_num_threads(1)
-        started.wait()
-
     try:
-        with ThreadPoolExecutor(workers, initializer=begin) as pool:
-            found = pool.map(alone, items)  # a worker starts for each of the first items
-            started.wait()
-            torch.set_num_threads(threads)  # what threads begun later take over
-            return list(found)
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(alone, items))
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(threads)  # what threads begun later take over
