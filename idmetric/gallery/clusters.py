@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from PIL import Image
 
-from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
+from idmetric.evaluate.copies import Copy, Print, compare, take_print
 from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
 from idmetric.gallery.linkage import cluster as cluster
 from idmetric.images.opening import Named
+from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
 from idmetric.store.nearest import Double, Ints, Single, distances, nearest
 
@@ -180,8 +181,7 @@ class _Lookup:
         return self.gallery.metric.read_image(Named(self.gallery.read(item)[0], item.place))
 
     def _print(self, row: int) -> Print:
-        picture = self.image(self.item[self.table.keys[row]])
-        return take_print(np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS)))
+        return take_print(small_picture(self.image(self.item[self.table.keys[row]])))
 
     def print_of(self, item: Item) -> Print:
         return self.print(self.table.number[item.key])
