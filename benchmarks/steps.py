@@ -3,9 +3,11 @@
     python benchmarks/steps.py idsim --smoke --backbone-args '{}' --image-size 224 --precision bf16
 
 The arguments are those of `idmetric train`; --out is a temporary folder. With --processor-time, for busy machines, the
-time is that of this process on a CPU. "model" is the encoder's forward pass;
-"backward" includes what gradient checkpointing and gradient caching compute again; "optimizer" is its update; "waiting"
-is for the next batch; "rest" are augmentation, losses and checks. The first step, which warms up, is left out.
+time is that of this process on a CPU.
+
+"model" is the encoder's forward pass; "backward" includes what gradient checkpointing and gradient caching compute
+again; "optimizer" is its update; "waiting" is for the next batch; "rest" is augmentation, losses and checks. The first
+step, which warms up, is left out.
 """
 
 from __future__ import annotations

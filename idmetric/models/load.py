@@ -64,7 +64,7 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         # typed as all others are: it has the methods that scores need
         return cast("Embedder", OnnxModel(name, **options))
     decode = checked(options.pop("decode", "exact"))  # before the model is opened
-    if decode == "fast" and (name == "dino:vbench" or names.is_class(name)):
+    if decode == "fast" and imports_module(name):  # which may resize files in a way of its own
         raise ValueError(f"{name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
     model = _load(name, options)
     model.decode = decode

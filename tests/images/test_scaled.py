@@ -22,9 +22,11 @@ from idmetric.data.embed import Look
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.read import load_batch, read_image, to_image, to_pixels
 from idmetric.images.scaled import LEAST, MARGIN, checked
+from idmetric.models import load
 from idmetric.models.export import ExportError, export
 from idmetric.models.vbench import VBenchDino
 from idmetric.scoring.copies import small_picture
+from idmetric.scoring.heatmaps import heatmaps
 from tests.conftest import random_model
 
 SIDE = 112  # of the model; twice that is more than LEAST
@@ -187,6 +189,13 @@ def test_fast_embeds_the_smaller_picture_everywhere(fast: IDSim, tmp_path: Path)
     assert torch.equal(fast.load_image(data)[0], fast.load_image(picture)[0])
 
 
+def test_heatmaps_see_references_and_targets_alike(fast: IDSim) -> None:
+    file = jpeg(photo(1000, 950))
+    [found] = heatmaps(fast, file, file, match="nearest")
+    assert found.shape == (950, 1000)
+    assert found.min() > 1 - 1e-5  # each patch finds itself
+
+
 def test_a_masked_image_keeps_all_pixels(exact: IDSim, fast: IDSim) -> None:
     data, mask = jpeg(photo(1000, 800), exif=turned(6)), np.zeros((800, 1000), np.uint8)
     mask[100:180, 600:690] = 255
@@ -213,11 +222,20 @@ def test_fast_is_never_taken_for_exact(exact: IDSim, fast: IDSim) -> None:
 def test_an_unknown_way_and_a_model_that_needs_all_pixels_are_refused(fast: IDSim) -> None:
     with pytest.raises(ValueError, match="unknown decode 'quick': choose exact or fast"):
         idmetric.load("tiny", decode="quick")
+    with pytest.raises(ValueError, match=r"'package\.module:Class' needs all pixels"):
+        idmetric.load("package.module:Class", decode="fast")
+    assert idmetric.load("tiny", device="cpu", decode="fast").decode == "fast"
     assert not VBenchDino.scales_files
     model = copy.copy(fast)
     model.__class__ = type("Frames", (IDSim,), {"scales_files": False})
     with pytest.raises(ValueError, match="needs all pixels"):
         model.decode = "fast"
+
+
+def test_names_with_a_colon_are_no_classes(monkeypatch: pytest.MonkeyPatch, exact: IDSim) -> None:
+    monkeypatch.setattr(load, "_load", lambda name, options: copy.deepcopy(exact))
+    for name in ("timm:resnet18", "frozen:dinov3-b16", "dino:peft"):
+        assert idmetric.load(name, decode="fast").decode == "fast"
 
 
 # Commands

@@ -17,7 +17,7 @@ from idmetric.models.embedder import Embedder
 
 SETTINGS: dict[str, Any] = {"blur": 0.05, "scaling": 0.5, "diameter": 2.0}  # `idmetric.distance`'s "patch"
 LPIPS = {"LPIPS, AlexNet": "alex", "LPIPS, VGG": "vgg"}
-# encoders in timm's names; DreamSim's default joins the features of DINO, CLIP and OpenCLIP (Fu et al. 2023, section 5)
+# encoders in timm's names; DreamSim's default joins the features of DINO, CLIP and OpenCLIP (Fu et al. 2023)
 ENCODERS = {
     "DreamSim's encoders": ("vit_base_patch16_224.dino", "vit_base_patch16_clip_224.openai",
                             "vit_base_patch16_clip_224.laion400m_e32"),
