@@ -59,7 +59,7 @@ def build(
     """
     if weights is None and _is_lite(name, args):
         with init_empty_weights():
-            lite = lite_trunk.LiteTrunk()
+            lite = lite_trunk.LiteTrunk(name)
         if not empty:  # random weights as timm draws them
             lite.load_state_dict(timm.create_model(name, num_classes=0).state_dict(), assign=True)
         return lite
@@ -86,7 +86,7 @@ def build(
 
 
 def _is_lite(name: str, args: Mapping[str, Any] | None) -> bool:
-    return name == lite_trunk.NAME and not args
+    return name in lite_trunk.SIZES and not args
 
 
 def _refused(name: str, options: Mapping[str, Any], error: Exception) -> CheckpointError:
@@ -110,7 +110,7 @@ def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size
     own = {key: value for key, value in state.items() if key.startswith("backbone.")}
     if _is_lite(name, args):
         with torch.device("meta"):
-            check_state(nn.ModuleDict({"backbone": lite_trunk.LiteTrunk()}), own, source)
+            check_state(nn.ModuleDict({"backbone": lite_trunk.LiteTrunk(name)}), own, source)
         return
     options: dict[str, Any] = {"num_classes": 0, **args}
     if pretrained_config(name).fixed_input_size:

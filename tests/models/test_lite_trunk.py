@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 without timm: the outputs, names and gradients of timm's model."""
+"""EfficientNet-Lite without timm: the outputs, names and gradients of timm's model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from idmetric.models import backbone, lite_trunk
-from idmetric.models.lite_trunk import NAME, LiteTrunk
+from idmetric.models.lite_trunk import SIZES, LiteTrunk
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 
 
-def timm_model() -> nn.Module:
+def timm_model(name: str) -> nn.Module:
     torch.manual_seed(0)
-    model: nn.Module = timm.create_model(NAME, num_classes=0)
+    model: nn.Module = timm.create_model(name, num_classes=0)
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):  # new ones would change nothing
@@ -30,14 +30,20 @@ def timm_model() -> nn.Module:
     return model.double().eval()  # in float32, random weights blow rounding up
 
 
-@pytest.fixture(scope="module")
-def twin() -> nn.Module:
-    return timm_model()
+@pytest.fixture(scope="module", params=SIZES)
+def name(request: pytest.FixtureRequest) -> str:
+    given: str = request.param
+    return given
 
 
 @pytest.fixture(scope="module")
-def trunk(twin: nn.Module) -> LiteTrunk:
-    made = LiteTrunk().double()
+def twin(name: str) -> nn.Module:
+    return timm_model(name)
+
+
+@pytest.fixture(scope="module")
+def trunk(name: str, twin: nn.Module) -> LiteTrunk:
+    made = LiteTrunk(name).double()
     made.load_state_dict(twin.state_dict())
     return made.eval()
 
@@ -88,8 +94,8 @@ def test_gradients_of_pixels_and_weights_are_timms(twin: nn.Module, trunk: LiteT
         close(found, expected)
 
 
-def test_training_mode_updates_the_statistics_as_timm() -> None:
-    twin, trunk = timm_model(), LiteTrunk().double()
+def test_training_mode_updates_the_statistics_as_timm(name: str) -> None:
+    twin, trunk = timm_model(name), LiteTrunk(name).double()
     trunk.load_state_dict(twin.state_dict())
     x = torch.randn(4, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     close(trunk.train()(x), twin.train()(x))
@@ -97,32 +103,32 @@ def test_training_mode_updates_the_statistics_as_timm() -> None:
         close(trunk.state_dict()[name].float(), value.float())
 
 
-def test_a_module_in_the_place_of_a_convolution_is_used(trunk: LiteTrunk) -> None:
+def test_a_module_in_the_place_of_a_convolution_is_used(name: str, trunk: LiteTrunk) -> None:
     class Doubled(nn.Conv2d):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(x)
 
     x = torch.randn(1, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    other = LiteTrunk().double().eval()
+    other = LiteTrunk(name).double().eval()
     other.load_state_dict(trunk.state_dict())
-    other.conv_head = Doubled(320, 1280, 1, bias=False).double()
+    other.conv_head = Doubled(trunk.conv_head.in_channels, 1280, 1, bias=False).double()
     other.conv_head.load_state_dict(trunk.conv_head.state_dict())
-    doubled = LiteTrunk().double().eval()
+    doubled = LiteTrunk(name).double().eval()
     doubled.load_state_dict(trunk.state_dict())
     with torch.no_grad():
         doubled.conv_head.weight.mul_(2)
         close(other(x), doubled(x))
 
 
-def test_it_stands_for_timms_model_with_the_same_random_weights() -> None:
-    assert isinstance(backbone.build(NAME, empty=True), LiteTrunk)
+def test_it_stands_for_timms_model_with_the_same_random_weights(name: str) -> None:
+    assert isinstance(backbone.build(name, empty=True), LiteTrunk)
     torch.manual_seed(5)
-    made = backbone.build(NAME)
+    made = backbone.build(name)
     assert isinstance(made, LiteTrunk)
     torch.manual_seed(5)
-    expected = timm.create_model(NAME, num_classes=0).state_dict()
+    expected = timm.create_model(name, num_classes=0).state_dict()
     assert all(value.equal(expected[name]) for name, value in made.state_dict().items())
-    assert type(backbone.build(NAME, args={"num_classes": 5}, empty=True)).__module__.startswith("timm")
+    assert type(backbone.build(name, args={"num_classes": 5}, empty=True)).__module__.startswith("timm")
 
 
 def test_a_score_of_tiny_imports_neither_timm_nor_a_compiler() -> None:
