@@ -1,4 +1,4 @@
-"""EfficientNet-Lite for saved weights: timm's `tf_efficientnet_lite0` to 2 without importing timm, with folded BatchNorm.
+"""EfficientNet-Lite for saved weights: timm's `tf_efficientnet_lite0` to 2 without timm, with folded BatchNorm.
 
 Most of the time of a first score of "tiny" would go into importing timm, torchvision and, through them, torch's
 compiler. This module has timm's names of tensors, in timm's order, and the part of timm's interface that

@@ -64,6 +64,9 @@ class Config:
     warmup: int = option(100, "steps of linear warm-up")
     max_grad_norm: float = option(1.0, "largest norm of the gradient")
     temperature: float = option(0.07, "of the global term")
+    twin_weight: float = option(
+        0.0, "weight of the global term's second form, whose only negatives are an image's own twin (ID-Sim, C.3)"
+    )
     patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
     patch_temperature: float = option(0.05, "of the patch term")
     patch_negatives: int = option(2, "other identities per anchor in the patch term, in addition to the twin")
@@ -79,6 +82,7 @@ class Config:
     )
     init: str = option("", "weights to start from instead: tiny, or the folder of an earlier run")
     blend: float = option(1.0, "share of the trained weights in the result; the rest are the initial ones (WiSE-FT)")
+    patch_blend: float | None = option(None, "the same for the head of the patch tokens; default: --blend")
     teachers: tuple[str, ...] = option(
         (), "models, as names or folders, from which similarities are learned: of their embeddings side by side"
     )
@@ -98,8 +102,8 @@ class Config:
     def __post_init__(self) -> None:
         if not 2 <= self.shown <= self.views:
             raise ValueError(f"shown = {self.shown}: a step shows at least 2 of the {self.views} views")
-        for name in ("mirrored", "photo_share", "pasted", "labelled_share", "recolored", "blend"):
-            if not 0 <= (given := getattr(self, name)) <= 1:
+        for name in ("mirrored", "photo_share", "pasted", "labelled_share", "recolored", "blend", "patch_blend"):
+            if (given := getattr(self, name)) is not None and not 0 <= given <= 1:
                 raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)
         if self.frozen_stages and (self.backbone == "resnet18" or not 0 <= self.frozen_stages <= 7):

@@ -74,7 +74,10 @@ from idmetric.train.tiny.start import blend, freeze_stages, freeze_statistics, p
 from idmetric.train.tiny.teachers import Teachers
 from idmetric.train.validate import measurable, validation
 
-_NEUTRAL = {"backbone": "resnet18", "layers": RESNET_18, "recolored": 0.0, "blend": 1.0, "frozen_stages": 0}
+_NEUTRAL = {
+    "backbone": "resnet18", "layers": RESNET_18, "recolored": 0.0, "blend": 1.0, "patch_blend": None,
+    "frozen_stages": 0, "twin_weight": 0.0,
+}  # fmt: skip
 
 
 def _keep_memory() -> None:
@@ -280,6 +283,9 @@ class Tiny:
         second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, identities[order])
         terms = {"cls": first, "patch": second}
         loss = first + config.patch_weight * second
+        if config.twin_weight:
+            terms["twin"] = global_loss(features, config.temperature, identities, twins=True)
+            loss = loss + config.twin_weight * terms["twin"]
         if config.teachers:
             taught = self.processes.gather(self.teachers(plain))
             terms["taught"] = similarity_loss(features.flatten(0, 2), taught, config.teacher_temperature)
@@ -298,9 +304,11 @@ class Tiny:
         """In half precision: half the size in the package; scores differ in the fourth digit at most."""
         self.model.requires_grad_(False).eval()
         result = deepcopy(self.model)
-        if self.config.blend < 1:
+        whole, patch = self.config.blend, self.config.patch_blend
+        if min(whole, 1 if patch is None else patch) < 1:
             with torch.random.fork_rng():
-                blend(result, self._initial(), self.config.blend)
+                initial = self._initial()
+            blend(result, initial, whole, patch)
         result.half().save_pretrained(folder)
 
 

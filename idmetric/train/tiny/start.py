@@ -56,16 +56,21 @@ def published_start(model: IDSim, backbone: str) -> str:
 
 
 @torch.no_grad()
-def blend(model: IDSim, initial: IDSim, part: float) -> None:
+def blend(model: IDSim, initial: IDSim, part: float, patch_part: float | None = None) -> None:
     """Interpolate between a model's weights before and after training, in place.
 
     part * trained + (1 - part) * initial, which keeps more of what the initial weights know about other images
     (WiSE-FT, Wortsman et al. 2022, Eq. 1).
+
+    Args:
+        patch_part: the part for the head of the patch tokens; None: the same. Training makes patches global, until
+            background matches background.
     """
     begun = initial.state_dict()
     for name, value in model.state_dict().items():
         if value.is_floating_point():
-            value.copy_(torch.lerp(begun[name].float(), value.float(), part))
+            share = part if patch_part is None or not name.startswith("mlp_patch.") else patch_part
+            value.copy_(torch.lerp(begun[name].float(), value.float(), share))
 
 
 def freeze_stages(model: IDSim, count: int) -> None:
