@@ -3,6 +3,9 @@
 The graph takes `pixels`, float32 (batch, 3, height, width), RGB in [0, 1], of any size, and gives `cls` (batch, D) and
 `patches` (batch, P, D'), as `metric(pixels)` does. It resizes as `Fit.pixels` (squashed, antialiased, clamped to
 [0, 1]); files are read, turned upright and resized by Pillow before that, to the size at which resizing does nothing.
+
+A VisIDEmbed, which keeps the shape of images, is exported at one size, to which all images are squashed; its label in
+the file names the size.
 """
 
 from __future__ import annotations
@@ -27,10 +30,14 @@ from idmetric.io.output import OutputError, replacing
 from idmetric.models.backbone import Backbone
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.models.exported import KEY, Exported
+from idmetric.models.exported import KEY, Exported, ExportError
 from idmetric.models.idsim import IDSim
 from idmetric.models.nearid import NearID
 from idmetric.models.onnx import MOST, OnnxModel
+from idmetric.models.visid import VisIDEmbed
+from idmetric.models.visid_graph import FixedSize, default_size
+
+__all__ = ["TOLERANCE", "ExportError", "Kind", "check_target", "export", "finished"]
 
 Kind = Literal["onnx", "torch-export"]
 TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph
@@ -38,15 +45,12 @@ OPSET = 18  # the first with antialiased resizing
 _FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
 _SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the checks, the sides as multiples of the model's
 
-
-_VISID = "; a VisIDEmbed cuts each image into a grid of its own, on which its graph depends"
-
-
-class ExportError(RuntimeError):
-    """A model that cannot be exported; the message says why."""
+_EXPORTED = (IDSim, NearID, Backbone, VisIDEmbed)
 
 
-def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") -> float:
+def export(
+    metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx", size: tuple[int, int] | None = None
+) -> float:
     """Write a model as one file, and compare it with PyTorch before the file appears under its name.
 
     Args:
@@ -54,6 +58,8 @@ def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") 
         path: a file that does not exist yet: .onnx, which `idmetric.load` opens, or for "torch-export" .pt2.
         kind: "torch-export" is for `torch.export.load`, which may run code that a file holds; so this package writes
             such files and does not open them.
+        size: height and width to which the graph of a VisIDEmbed resizes images, one at which it sees images itself;
+            default the largest square that its max_pixels allow.
 
     Returns:
         The largest difference of a feature from PyTorch's, on random pixels of two sizes; at most `TOLERANCE`.
@@ -67,9 +73,11 @@ def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") 
         need("onnx", "an export to ONNX", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
     target = Path(path)
     check_target(target, ".onnx" if kind == "onnx" else ".pt2")
-    _check_model(metric, kind)
+    _check_model(metric)
+    graph = _graph(metric.eval().cpu(), size)
+    _check_weights(graph, metric.label, kind)
     with _quiet():
-        program, facts = _program(metric)
+        program, facts = _program(metric, graph)
         with replacing(target) as temporary:
             if kind == "onnx":
                 temporary.write_bytes(_onnx_bytes(program, facts))
@@ -77,7 +85,7 @@ def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") 
             else:
                 torch.export.save(program, temporary, extra_files={f"{KEY}.json": facts.to_json()})
                 run = program.module()
-            return _check(metric, run)
+            return _check(metric, graph.size, run)
 
 
 def check_target(path: Path, ending: str) -> None:
@@ -88,11 +96,11 @@ def check_target(path: Path, ending: str) -> None:
         raise OutputError(errno.EEXIST, f"{str(path)!r} exists and would be overwritten: name another file", str(path))
 
 
-def _check_model(metric: Embedder, kind: Kind) -> None:
-    if type(metric) not in (IDSim, NearID, Backbone):  # subclasses may see images in a way of their own
+def _check_model(metric: Embedder) -> None:
+    if type(metric) not in _EXPORTED:  # subclasses may see images in a way of their own
+        names = ", ".join(kind.__name__ for kind in _EXPORTED[:-1])
         raise ExportError(
-            f"{metric.label} is a {type(metric).__name__}: only IDSim, NearID and Backbone are exported"
-            f"{_VISID if metric.model_type == 'visid' else ''}"
+            f"{metric.label} is a {type(metric).__name__}: only {names} and {_EXPORTED[-1].__name__} are exported"
         )
     if metric.fit != SQUASH:
         raise ExportError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
@@ -103,40 +111,50 @@ def _check_model(metric: Embedder, kind: Kind) -> None:
         )
     if metric.dtype != torch.float32:
         raise ExportError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
-    size = sum(p.numel() * p.element_size() for p in metric.parameters())
+
+
+def _check_weights(graph: _Graph, label: str, kind: Kind) -> None:
+    size = sum(p.numel() * p.element_size() for p in graph.parameters())
     if kind == "onnx" and size > 0.98 * MOST:
-        raise ExportError(
-            f"{metric.label} has {size / 1e9:.1f} GB of weights; an ONNX file holds 2.1 GB: use torch-export"
-        )
+        raise ExportError(f"{label} has {size / 1e9:.1f} GB of weights; an ONNX file holds 2.1 GB: use torch-export")
 
 
 class _Graph(nn.Module):
     """Pixels of any size to the tensors of an Embedding."""
 
-    def __init__(self, metric: Embedder) -> None:
+    def __init__(self, metric: Embedder | FixedSize, size: tuple[int, int], interpolation: str) -> None:
         super().__init__()
-        self.metric = metric
+        self.metric, self.size, self.interpolation = metric, size, interpolation
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        # not by `fit_pixels`, in which a graph would keep only the branch of its example's size
-        metric = self.metric
-        seen = F.interpolate(
-            pixels, metric.image_size, mode=metric.interpolation, align_corners=False, antialias=True
-        ).clamp(0, 1)  # fmt: skip
-        found = metric.embed_pixels(seen)
+        found = self.metric.embed_pixels(_resized(pixels, self.size, self.interpolation))
         return (found.cls,) if found.patches is None else (found.cls, found.patches)
 
 
-def _program(metric: Embedder) -> tuple[Any, Exported]:
+def _resized(pixels: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
+    # not by `fit_pixels`, in which a graph would keep only the branch of its example's size
+    return F.interpolate(pixels, size, mode=interpolation, align_corners=False, antialias=True).clamp(0, 1)
+
+
+def _graph(metric: Embedder, size: tuple[int, int] | None) -> _Graph:
+    if isinstance(metric, VisIDEmbed):
+        size = size or default_size(metric)
+        return _Graph(FixedSize(metric, size), size, metric.interpolation)
+    if size not in (None, metric.image_size):
+        raise ExportError(f"{metric.label} sees images at {metric.resolution}: a size is chosen for a VisIDEmbed alone")
+    return _Graph(metric, metric.image_size, metric.interpolation)
+
+
+def _program(metric: Embedder, graph: _Graph) -> tuple[Any, Exported]:
     """The model as a `torch.export.ExportedProgram` with a dynamic batch and size, and its facts."""
-    metric = metric.eval().cpu()
-    height, width = metric.image_size
+    height, width = graph.size
     pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
-    facts = _facts(metric, metric.embed_pixels(torch.rand(1, 3, height, width)))
+    with torch.no_grad():
+        facts = _facts(metric, graph.size, graph.metric.embed_pixels(torch.rand(1, 3, height, width)))
 
     free = torch.export.Dim.DYNAMIC
     try:
-        program = torch.export.export(_Graph(metric), (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
+        program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
     except Exception as error:  # torch's many kinds
         raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
     for node in program.graph.nodes:
@@ -144,13 +162,14 @@ def _program(metric: Embedder) -> tuple[Any, Exported]:
     return program, facts
 
 
-def _facts(metric: Embedder, seen: Embedding) -> Exported:
-    calibration = metric.calibration
+def _facts(metric: Embedder, size: tuple[int, int], seen: Embedding) -> Exported:
+    one_size = isinstance(metric, VisIDEmbed)  # other scores than its own, for images of other sizes
+    calibration = None if one_size else metric.calibration
     return Exported(
-        label=metric.label,
+        label=f"{metric.label}[{size[0]}x{size[1]}]" if one_size else metric.label,
         revision=metric.revision,
         weights=weights_digest(metric),
-        image_size=metric.image_size,
+        image_size=size,
         mean=metric.mean,  # type: ignore[arg-type]  # three
         std=metric.std,  # type: ignore[arg-type]
         interpolation=metric.interpolation,
@@ -195,21 +214,32 @@ def finished(model: Any, facts: Exported) -> bytes:
     return data
 
 
-def _check(metric: Embedder, run: Any) -> float:
+def _check(metric: Embedder, size: tuple[int, int], run: Any) -> float:
     """The largest difference of a feature; ExportError if it exceeds `TOLERANCE`."""
     generator, worst = torch.Generator().manual_seed(0), 0.0
     for batch, tall, wide in _SHAPES:
-        size = (max(1, round(side * times)) for side, times in zip(metric.image_size, (tall, wide), strict=True))
-        pixels = torch.rand(batch, 3, *size, generator=generator)
+        sides = (max(1, round(side * times)) for side, times in zip(size, (tall, wide), strict=True))
+        pixels = torch.rand(batch, 3, *sides, generator=generator)
         with torch.no_grad():
-            expected = metric(pixels)
+            expected = _expected(metric, pixels, size)
             found = run(pixels) if isinstance(run, nn.Module) else _tensors(run(pixels.numpy()))
-        for a, b in zip((expected.cls, expected.patches), found, strict=False):
+        for a, b in zip(expected, found, strict=False):
             if a is not None:
                 worst = max(worst, float((a - b).abs().max()))
     if not worst <= TOLERANCE:
         raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
     return worst
+
+
+def _expected(metric: Embedder, pixels: Tensor, size: tuple[int, int]) -> tuple[Tensor | None, ...]:
+    """The features that the model itself gives."""
+    if not isinstance(metric, VisIDEmbed):
+        found = metric(pixels)
+        return found.cls, found.patches
+    found = metric(_resized(pixels, size, metric.interpolation))
+    assert found.patches is not None
+    assert found.weights is not None
+    return found.cls, found.patches[:, found.weights[0] > 0]
 
 
 def _tensors(embedding: Embedding) -> tuple[Tensor | None, ...]:

@@ -19,6 +19,10 @@ KEY = "idmetric"  # of the metadata of an ONNX file, idmetric.json in a .pt2 arc
 _LONGEST = 2**24  # characters
 
 
+class ExportError(RuntimeError):
+    """A model that cannot be exported; the message says why."""
+
+
 @dataclass(frozen=True)
 class Exported:
     """An exported model, as the JSON object in its file describes it.

@@ -57,9 +57,10 @@ def vision_positions(ids: Tensor, grid: tuple[int, int], image_token: int) -> Te
 
 
 def patchify(x: Tensor) -> Tensor:
-    """Normalised pixels (3, H, W) in the order and form of Qwen2-VL's processor: (patches, 3 * 2 * 14 * 14)."""
+    """Normalised pixels (..., 3, H, W) as the patches of Qwen2-VL's processor: (..., patches, 3 * 2 * 14 * 14)."""
     half = STEP // 2
-    rows, columns = x.shape[1] // STEP, x.shape[2] // STEP
-    x = x.reshape(3, rows, 2, half, columns, 2, half).permute(1, 4, 2, 5, 0, 3, 6)
+    rows, columns = x.shape[-2] // STEP, x.shape[-1] // STEP
+    x = x.reshape(*x.shape[:-3], 3, rows, 2, half, columns, 2, half)
+    x = x.movedim((-6, -3, -5, -2, -7), (-7, -6, -5, -4, -3)).flatten(-7, -4)
     # a still image counts as two equal frames
-    return x.flatten(0, 3)[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1)
+    return torch.stack([x, x], -3).flatten(-4)
