@@ -60,6 +60,8 @@ class FixedSize(nn.Module):
         self._normalize = metric.normalize
         try:
             self._take(_Seen(metric, size), metric.backbone)
+        except ValueError as error:  # of the prompt
+            raise ExportError(f"{metric.label}: {error}") from error
         except (AttributeError, KeyError, IndexError, TypeError) as error:
             import transformers
 
@@ -198,9 +200,8 @@ def _closed(open_: Tensor) -> Tensor:
 def _check_size(metric: VisIDEmbed, size: tuple[int, int]) -> None:
     try:
         own = metric.size_for(*size)
-        metric.check_words(metric.settings.instruction)
     except (ValueError, ZeroDivisionError) as error:
-        raise ExportError(f"{metric.label} at {size[0]} x {size[1]}: {error}") from error
+        raise ExportError(f"{metric.label} at {size[0]} x {size[1]} pixels: {error}") from error
     if own != size:
         raise ExportError(
             f"{metric.label} sees images of {size[0]} x {size[1]} pixels at {own[0]} x {own[1]}: choose a height and "

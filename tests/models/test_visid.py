@@ -51,12 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_qwen(tmp_path_factory.mktemp("qwen"))
 
 
-def make_qwen(root: Path, shard: str = "1GB") -> Path:
+def make_qwen(root: Path, shard: str = "1GB", layers: int = 3) -> Path:
     """A tiny Qwen2.5-VL with random weights, in the files transformers writes."""
     tokenizer = make_tokenizer(root)
     ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad", "vision_start")}
     config = transformers.Qwen2_5_VLConfig(
-        text_config={"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+        text_config={"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 4,
                      "num_key_value_heads": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 512,
                      "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
         vision_config={"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 32,
