@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,21 +31,18 @@ from tests.models.test_visid import make_qwen, make_tokenizer, photo
 transformers = pytest.importorskip("transformers")
 
 SIZE = (84, 140)  # 3 x 5 tokens in windows of 2 x 2: whole ones, and cut ones at two edges
+PICTURES = {"ref": SIZE, "gen/same": SIZE, "gen/large": (600, 1000), "gen/tall": (140, 84)}
 SMALL = VisIDConfig(min_pixels=28 * 28, max_pixels=16 * 28 * 28)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved model, its ONNX file, and pictures of other sizes."""
+    """A saved model, and pictures of other sizes."""
     root = tmp_path_factory.mktemp("visid_export")
     made = make_qwen(tmp_path_factory.mktemp("qwen_for_export"), layers=1)
     VisIDEmbed(made, config=SMALL, device="cpu", dtype=torch.float32).save_pretrained(root / "model")
-    given = ["--model", str(root / "model"), "--out", str(root / "model.onnx"), "--size", *map(str, SIZE), "--quiet"]
-    assert main(["export", *given]) == 0
     (root / "gen").mkdir()
-    for k, (name, size) in enumerate(
-        (("ref", SIZE), ("gen/same", SIZE), ("gen/large", (600, 1000)), ("gen/tall", (140, 84)))
-    ):
+    for k, (name, size) in enumerate(PICTURES.items()):
         photo(*size, seed=k).save(root / f"{name}.png")
     return root
 
@@ -56,6 +54,16 @@ def metric(folder: Path) -> VisIDEmbed:
 
 @pytest.fixture(scope="module")
 def exported(folder: Path) -> OnnxModel:
+    given = [
+        "--model",
+        str(folder / "model"),
+        "--out",
+        str(folder / "model.onnx"),
+        "--size",
+        *map(str, SIZE),
+        "--quiet",
+    ]
+    assert main(["export", *given]) == 0
     return OnnxModel(folder / "model.onnx")
 
 
@@ -143,6 +151,7 @@ def test_windows_and_their_order_matter_and_are_those_of_transformers(metric: Vi
     assert changed(after=one.after.roll(1, 1)) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_changed_window_index_is_noticed_before_a_file_is_written(
     metric: VisIDEmbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +178,7 @@ def test_the_file_gives_the_models_features_for_any_batch(metric: VisIDEmbed, ex
         assert apart(metric, found, resized) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_torch_export_archive_gives_the_models_features_for_any_batch(metric: VisIDEmbed, tmp_path: Path) -> None:
     assert export(metric, tmp_path / "model.pt2", "torch-export") < 1e-4
     module = torch.export.load(tmp_path / "model.pt2").module()
@@ -183,7 +193,7 @@ def test_a_torch_export_archive_gives_the_models_features_for_any_batch(metric: 
 def test_scores_are_the_models_where_it_sees_images_at_the_size_and_are_of_another_model(
     folder: Path, metric: VisIDEmbed, exported: OnnxModel
 ) -> None:
-    images = [str(folder / f"{name}.png") for name in ("ref", "gen/same", "gen/large", "gen/tall")]
+    images = [str(folder / f"{name}.png") for name in PICTURES]
     assert [metric.size_for(*Image.open(x).size[::-1]) for x in images] == [SIZE, SIZE, SIZE, (140, 84)]
     for distance in ("cls", "patch", "joint"):
         found, expected = (
@@ -204,25 +214,25 @@ def test_scores_are_the_models_where_it_sees_images_at_the_size_and_are_of_anoth
             one(other.embed(images), images)
 
 
-def test_the_command_scores_without_torch_and_transformers(folder: Path, metric: VisIDEmbed) -> None:
+def test_a_file_scores_without_torch_and_transformers(folder: Path, metric: VisIDEmbed, exported: OnnxModel) -> None:
     code = (
         "import json, sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"  # to import them is an error
         "import idmetric\n"
         "print(json.dumps(idmetric.load('model.onnx')('ref.png', ['gen/same.png', 'gen/large.png']).tolist()))"
     )
+    assert exported.name == str(folder / "model.onnx")
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
     expected = metric(folder / "ref.png", [folder / "gen/same.png", folder / "gen/large.png"])  # type: ignore[arg-type]
     assert json.loads(done.stdout) == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_word_embeddings_are_left_out(folder: Path) -> None:
-    import onnx
-
-    values = [np.prod(x.dims) for x in onnx.load(str(folder / "model.onnx")).graph.initializer]
-    backbone = VisIDEmbed(folder / "model", device="cpu").backbone
-    words = backbone.language_model.embed_tokens.weight.numel()
+def test_word_embeddings_are_left_out(metric: VisIDEmbed, exported: OnnxModel) -> None:
+    words = metric.backbone.language_model.embed_tokens.weight.numel()
+    rest = sum(p.numel() for p in metric.parameters()) - words
+    assert sum(p.numel() for p in FixedSize(metric, SIZE).parameters()) == rest
+    values = [int(np.prod(x.dims)) for x in onnx.load(exported.name).graph.initializer]
     assert words not in values
-    assert sum(values) < sum(p.numel() for p in backbone.parameters()) - words + 8000  # masks, angles, the prompt
+    assert rest <= sum(values) < rest + words  # and masks, angles, the prompt
 
 
 # Refusals
