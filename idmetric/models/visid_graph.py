@@ -99,7 +99,7 @@ class FixedSize(nn.Module):
 
     def _see(self, patches: Tensor) -> Tensor:
         """Patches (B, P, 3 * 2 * 14 * 14) to the image's tokens (B, P / 4, D), by transformers' vision tower."""
-        x = F.linear(patches, self.embed.weight.flatten(1), self.embed.bias)  # a convolution whose stride is its size
+        x = F.linear(patches, self.embed.weight.flatten(1), self.embed.bias)  # a convolution with steps of its size
         x = x[:, self.order]
         for block, windowed in zip(self.blocks, self.windowed, strict=True):
             x = x + self._attend(block.attn, block.norm1(x), self.windows if windowed else None)
