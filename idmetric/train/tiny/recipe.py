@@ -287,7 +287,8 @@ class Tiny:
             terms["twin"] = global_loss(features, config.temperature, identities, twins=True)
             loss = loss + config.twin_weight * terms["twin"]
         if config.teachers:
-            taught = self.processes.gather(self.teachers(plain))
+            with self.processes.autocast():
+                taught = self.processes.gather(self.teachers(plain))
             terms["taught"] = similarity_loss(features.flatten(0, 2), taught, config.teacher_temperature)
             loss = loss + config.teacher_weight * terms["taught"]
         self.processes.backward(loss)
