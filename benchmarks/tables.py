@@ -9,7 +9,10 @@ mostly their bootstrap; "files" the items as Parquet and the page, without pictu
 memory is its largest resident set.
 
 Of the whole command, "read" lists the folder, "embed" hashes, reads and embeds the photos, "after" is the table with
-intervals and pairs, "write" the files and the page; each in seconds of the clock and, in brackets, of the processor.
+intervals and pairs, "write" the files and the page.
+
+All times are seconds of the clock and, in brackets, of the processor. On a busy machine, compare those of the processor
+with OMP_NUM_THREADS=1.
 """
 
 from __future__ import annotations
@@ -69,52 +72,49 @@ def measure(images: int, channels: int, samples: int) -> None:
     found += 2.5 * rng.standard_normal(found.shape, dtype=np.float32)
     scorer = VectorScorer(Random(), Features(found))  # type: ignore[arg-type]  # it has what the scorer asks for
 
-    start = time.perf_counter()
+    start = now()
     for part in Search(rows, rows, identity, rows).blocks():
         scorer.matrix(rows[part], rows)
-    product = time.perf_counter() - start
-
-    spent = 0.0
+    product = now() - start
+    spent = np.zeros(2)
 
     def timed(*given: Any) -> Any:
-        nonlocal spent
-        begun = time.perf_counter()
+        begun = now()
         answer = within(*given)
-        spent = time.perf_counter() - begun
+        spent[:] = now() - begun
         return answer
 
     ranked.within = timed  # type: ignore[assignment]
     folder.bind = lambda data, models, settings: Bound(data, {"random": scorer}, [])  # type: ignore[assignment]
     manifest = Manifest.from_rows(Row(f"identity {k // 10}", f"{k}.jpg") for k in range(images))
-    start = time.perf_counter()
+    start = now()
     results = folder.run(manifest, {"random": None}, Settings(bootstrap=samples))
-    drawn = time.perf_counter() - start - spent
+    drawn = now() - start - spent
 
-    start = time.perf_counter()
+    start = now()
     with tempfile.TemporaryDirectory() as out:
         write(results, Path(out), "folder")
     eval_page(results, manifest)
-    written = time.perf_counter() - start
+    written = now() - start
 
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    cells = [f"{images:,}", f"{product:.1f}", f"{2 * images**2 * channels / product / 1e9:.0f}", f"{spent:.1f}",
-             f"{spent / product:.2f}", f"{drawn:.1f}", f"{written:.1f}", f"{memory:.0f}"]  # fmt: skip
-    print("| " + " | ".join(cells) + " |", flush=True)
+    rate = f"{2 * images**2 * channels / product[0] / 1e9:.0f}"
+    ratio = f"{spent[0] / product[0]:.2f} ({spent[1] / product[1]:.2f})"
+    line(f"{images:,}", shown(product), rate, shown(spent), ratio, shown(drawn), shown(written), memory())
 
 
 def command(photos: Path) -> None:
     """Print a line for each of two runs of `idmetric eval folder`."""
     from idmetric.cli import eval as cli
 
-    marks: list[tuple[float, float]] = []
+    marks: list[NDArray[np.float64]] = []
 
     def marked(function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, which notes the time before and after it."""
 
         def run(*args: Any, **options: Any) -> Any:
-            marks.append((time.perf_counter(), time.process_time()))
+            marks.append(now())
             found = function(*args, **options)
-            marks.append((time.perf_counter(), time.process_time()))
+            marks.append(now())
             return found
 
         return run
@@ -122,19 +122,36 @@ def command(photos: Path) -> None:
     folder.bind, folder.run = marked(folder.bind), marked(folder.run)
     with tempfile.TemporaryDirectory() as out:
         for kind in ("first", "again"):
-            marks[:] = [(time.perf_counter(), time.process_time())]
+            marks[:] = [now()]
             words = ["folder", "--data", str(photos), "--model", "tiny", "--out", out, "--html", f"{out}/page.html"]
             with contextlib.redirect_stdout(io.StringIO()):
                 assert cli.main([*words, "--quiet", "--device", "cpu"]) == 0
             start, _, bound, embedded, measured = marks
-            end = (time.perf_counter(), time.process_time())
+            end = now()
             steps = ((start, bound), (bound, embedded), (embedded, measured), (measured, end), (start, end))
-            spent = [f"{b[0] - a[0]:.1f} ({b[1] - a[1]:.1f})" for a, b in steps]
             size = sum(file.stat().st_size for file in Path(out).rglob("*.parquet")) / 2**20
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             count = sum(1 for file in photos.rglob("*") if file.is_file())
-            cells = [f"{count:,}, {kind}", *spent, f"{memory:.0f}", f"{size:.0f}"]
-            print("| " + " | ".join(cells) + " |", flush=True)
+            line(f"{count:,}, {kind}", *(shown(b - a) for a, b in steps), memory(), f"{size:.0f}")
+
+
+def now() -> NDArray[np.float64]:
+    """Seconds of the clock and of the processor."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def shown(seconds: NDArray[np.float64]) -> str:
+    """The clock's, and in brackets the processor's."""
+    return f"{seconds[0]:.1f} ({seconds[1]:.1f})"
+
+
+def memory() -> str:
+    """The largest resident set so far, in MB."""
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f}"
+
+
+def line(*cells: str) -> None:
+    """Print a line of a table."""
+    print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:

@@ -379,7 +379,27 @@ BASELINES = [
 
 ILIAS = "protocols/test_ilias.py::test_every_number_is_that_of_the_published_evaluation_on_our_scores"
 
+RANKED = "protocols/test_ranked.py"
+COUNTED = "evaluate/test_ranking.py::test_few_relevant_items_among_many_rank_as_among_few"
+
 RANKINGS = [
+    *changes("protocols/common/ranked.py", f"{RANKED}::test_tables_are_those_of_loops",
+        ("kept = ~(scores < least)", "kept = scores > least"),
+        ("own = own[self.image[self.gallery[own]] != self.image[row]]", "own = own[own != row]"),
+        ("kept[own] = kept[hidden] = False", "kept[own] = False"),
+        ("np.count_nonzero(wrong >= least) < WRONG", "len(wrong) < 1"),
+        ("wrong[own] = wrong[hidden] = -np.inf", "wrong[own] = -np.inf"),
+    ),
+    *changes("protocols/common/ranked.py", f"{RANKED}::test_pairs_within_a_gallery_are_named_once",
+        ("later = i + block.part.start < j", "later = i < j"),
+    ),
+    *changes("evaluate/ranking.py", COUNTED,
+        ("np.count_nonzero(scores > one)", "np.count_nonzero(scores >= one)"),
+        ("np.count_nonzero(scores >= one)", "np.count_nonzero(scores > one)"),
+    ),
+    *changes("evaluate/ranking.py", "evaluate/test_ranking.py::test_places_among_the_first_k_with_ties_losing",
+        ("scores[~relevant] >= scores[relevant].max()", "scores[~relevant] > scores[relevant].max()"),
+    ),
     *changes("protocols/ilias.py", ILIAS,
         ("kept = ~relevant | (groups == group)", "kept = groups >= -1"),
         ('side="right"', 'side="left"'),
@@ -430,7 +450,7 @@ STATISTICS = [
         ("min(round(share * len(identities)), len(identities) - 1)", "round(share * len(identities))"),
     ),
     *changes("protocols/openset.py", "protocols/test_openset.py::test_each_answer_is_kept",
-        ("found[~search.truth(part)[1] | np.isnan(found)] = -np.inf", "found[np.isnan(found)] = -np.inf"),
+        ("found[at, hidden] = -np.inf", "pass"),
     ),
     *changes("protocols/openset.py", "protocols/test_openset.py::test_numbers_are_those_of_loops",
         ("search, is_known = search.only(~itself), is_known[~itself]", "pass"),

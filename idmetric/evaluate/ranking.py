@@ -21,6 +21,7 @@ from idmetric.evaluate.arrays import Numbers, Truths, labelled, paired, truths
 
 Array = NDArray[np.float64]
 Over = Literal["reachable", "all"]
+_FEW = 200  # with this many items for each relevant one, or more, to count is faster than to sort
 
 
 # One query
@@ -60,13 +61,13 @@ def average_precision(
     """
     s, r = _query(scores, relevant, "average precision")
     depth = len(s) if k is None else _depth(k)
-    total = int(r.sum())
-    start, end = _places(s, s[r])
-    hits_before, hits = _places(s[r], s[r])
+    own = s[r]
+    start, end = _places(s, own)
+    hits_before, hits = _places(own, own)
     cut = np.minimum(end, depth)
     share = np.clip(cut - start, 0, None) / (end - start)
     precision = (hits_before + (hits - hits_before) * share) / cut
-    return float((share * precision).sum() / _divisor(total, k, over))
+    return float((share * precision).sum() / _divisor(len(own), k, over))
 
 
 def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float:
@@ -136,7 +137,7 @@ def precision_at_1(scores: ArrayLike, relevant: ArrayLike) -> float:
     Arguments and errors as in `average_precision`.
     """
     s, r = _query(scores, relevant, "precision at 1")
-    return float(r.all() or s[r].max() > s[~r].max())
+    return float(_first_rank(s, r) == 1)
 
 
 def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = "all") -> float:
@@ -157,8 +158,8 @@ def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = 
         In [0, 1].
     """
     s, r = _query(scores, relevant, "recall")
-    found = int((_ranks(s, r) <= _depth(k)).sum())
-    return float(found / _divisor(int(r.sum()), k, over))
+    ranks = _ranks(s, r)
+    return float((ranks <= _depth(k)).sum() / _divisor(len(ranks), k, over))
 
 
 def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
@@ -168,7 +169,7 @@ def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
     Arguments and errors as in `recall_at_k`.
     """
     s, r = _query(scores, relevant, "a hit")
-    return float(_ranks(s, r)[0] <= _depth(k))
+    return float(_first_rank(s, r) <= _depth(k))
 
 
 # Pairs and triplets
@@ -304,8 +305,17 @@ def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, 
 
 def _places(scores: Numbers, of: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the scores above each of `of`, and the scores that are not below it."""
+    if len(of) * _FEW <= len(scores):
+        return np.array([np.count_nonzero(scores > one) for one in of.tolist()]), _reaching(scores, of)
     ordered = np.sort(scores)
     return len(scores) - np.searchsorted(ordered, of, "right"), len(scores) - np.searchsorted(ordered, of, "left")
+
+
+def _reaching(scores: Numbers, of: Numbers) -> NDArray[np.int64]:
+    """Count the scores that are not below each of `of`."""
+    if len(of) * _FEW <= len(scores):
+        return np.array([np.count_nonzero(scores >= one) for one in of.tolist()])
+    return len(scores) - np.searchsorted(np.sort(scores), of, "left")
 
 
 @lru_cache(maxsize=4)
@@ -319,8 +329,12 @@ def _discounts(count: int) -> Array:
 def _ranks(scores: Numbers, relevant: Truths) -> NDArray[np.int64]:
     """Places (from 1) of the relevant items, best first; after irrelevant ones of equal score."""
     own = np.sort(scores[relevant])[::-1]
-    ordered = np.sort(scores[~relevant])
-    return np.arange(1, len(own) + 1) + len(ordered) - np.searchsorted(ordered, own, "left")
+    return np.arange(1, len(own) + 1) + _reaching(scores[~relevant], own)
+
+
+def _first_rank(scores: Numbers, relevant: Truths) -> int:
+    """Place (from 1) of the first relevant item, as in `_ranks`."""
+    return 1 + int(np.count_nonzero(scores[~relevant] >= scores[relevant].max()))
 
 
 def _depth(k: int) -> int:

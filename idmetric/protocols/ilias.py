@@ -208,8 +208,8 @@ def _searched(scorer: Scorer, data: Manifest, search: Search, options: Options) 
         for at, number in enumerate(numbers.tolist()):
             near = _nearest(block, at, k + int(positives.max()))
             # only these can change a measure: positives after place k count among all positives
-            own = np.flatnonzero(near | (block.relevant[at] & block.valid[at]))
-            scores, relevant = block.scores[at, own], block.relevant[at, own]
+            own = np.union1d(near, block.own[at])
+            scores, relevant = block.scores[at, own], np.isin(own, block.own[at])
             grouped = {
                 (name, place): value
                 for name, group in groups.items()
@@ -217,21 +217,22 @@ def _searched(scorer: Scorer, data: Manifest, search: Search, options: Options) 
             }
             found.add(number, {name: one(scores, relevant) for name, one in measures.items()}, grouped)
             if options.scores is not None:
-                rows = np.flatnonzero(near)
-                found.top[int(search.queries[number])] = search.gallery[rows], block.scores[at, rows]
+                found.top[int(search.queries[number])] = search.gallery[near], block.scores[at, near]
 
     return found
 
 
-def _nearest(block: Block, at: int, count: int) -> Truths:
-    """The `count` nearest gallery images of a block's query and those as near as the last of them.
+def _nearest(block: Block, at: int, count: int) -> Ints:
+    """Places of the `count` gallery images nearest to a block's query, and of those as near as the last of them.
 
     Those with NaN are among them, for the measures to refuse.
     """
-    scores = np.where(block.valid[at], block.scores[at], -np.inf)
+    scores = block.scores[at].copy()
+    scores[block.hidden[at]] = -np.inf
     least = -np.inf if count >= len(scores) else np.partition(scores, len(scores) - count)[len(scores) - count]
-    nearest: Truths = block.valid[at] & ~(scores < least)
-    return nearest
+    nearest = ~(scores < least)
+    nearest[block.hidden[at]] = False
+    return np.flatnonzero(nearest)
 
 
 # Rows

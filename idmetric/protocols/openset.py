@@ -210,7 +210,9 @@ def nearest(scorer: HasMatrix, search: Search) -> tuple[Ints, Array]:
     rows, scores = np.empty(len(search.queries), np.int64), np.empty(len(search.queries))
     for part in search.blocks():
         found = scorer.matrix(search.queries[part], search.gallery)
-        found[~search.truth(part)[1] | np.isnan(found)] = -np.inf  # its own image; no answer of a judge
+        np.fmax(found, -np.inf, out=found)  # NaN: no answer of a judge
+        for at, (_, hidden) in enumerate(search.places(part)):
+            found[at, hidden] = -np.inf  # its own image
         best = found.argmax(1)
         rows[part], scores[part] = search.gallery[best], found[np.arange(len(best)), best]
     return rows, scores

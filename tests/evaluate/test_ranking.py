@@ -51,6 +51,22 @@ def test_agrees_with_scikit_learn_with_ties_and_negative_scores(seed: int) -> No
         assert ndcg(scores, relevant, k, exponential=True) == pytest.approx(linear)  # as in ID-Sim
 
 
+def test_few_relevant_items_among_many_rank_as_among_few() -> None:
+    """Places are counted where sorting would be slower."""
+    rng = np.random.default_rng(0)
+    for ties in (0, 1, 2):
+        scores = rng.normal(size=800).round(ties)
+        relevant = np.isin(np.arange(800), rng.choice(800, 3, replace=False))
+        order = slow.losing_order(scores, relevant)
+        assert average_precision(scores, relevant) == pytest.approx(metrics.average_precision_score(relevant, scores))
+        assert trapezoid_average_precision(scores, relevant) == pytest.approx(slow.trapezoids(order))
+        best = max(range(800), key=lambda k: (scores[k], not relevant[k]))
+        assert precision_at_1(scores, relevant) == relevant[best]
+        for k in (1, 20, 400):
+            assert recall_at_k(scores, relevant, k) == pytest.approx(sum(order[:k]) / 3)
+            assert hit_at_k(scores, relevant, k) == any(order[:k])
+
+
 # One query
 
 

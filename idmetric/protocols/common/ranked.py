@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,8 +60,8 @@ class Search:
         """How many positives (Q,) each query has in the gallery."""
         identity, image = self.identity.astype(np.int64) + 1, self.image.astype(np.int64)
         both = identity * (1 + image.max(initial=0)) + image
-        found = _counts(identity[self.gallery], identity[self.queries])
-        found -= _counts(both[self.gallery], both[self.queries])
+        found = _Equal(identity[self.gallery]).counts(identity[self.queries])
+        found -= _Equal(both[self.gallery]).counts(both[self.queries])
         found[identity[self.queries] < 1] = 0  # two images of unknown identity do not match
 
         for at in np.flatnonzero(np.isin(self.queries, list(self.ignored))):
@@ -73,27 +74,51 @@ class Search:
         """The search of some of the queries; chosen is (Q,)."""
         return replace(self, queries=self.queries[chosen])
 
-    def truth(self, part: slice) -> tuple[Truths, Truths]:
-        """For some queries: masks of the gallery images that show their identity, and of those that they search."""
+    def places(self, part: slice) -> Iterator[tuple[Ints, Ints]]:
+        """For some queries: places in the gallery of their positives, and of the images that they do not search."""
         rows = self.queries[part]
-        relevant = self.identity[rows][:, None] == self.identity[self.gallery]
-        relevant &= self.identity[rows][:, None] >= 0  # two images of unknown identity do not match
-        valid = self.image[rows][:, None] != self.image[self.gallery]
-        for at, row in enumerate(rows.tolist()):
+        sides = (self._identities.places(self.identity[rows]), self._images.places(self.image[rows]))
+        for row, own, hidden in zip(rows.tolist(), *sides, strict=True):
+            if self.identity[row] < 0:
+                own = own[:0]  # two images of unknown identity do not match
+            own = own[self.image[self.gallery[own]] != self.image[row]]
             if row in self.ignored:
-                valid[at] &= ~np.isin(self.gallery, self.ignored[row])
-        return relevant, valid
+                hidden = np.union1d(hidden, np.flatnonzero(np.isin(self.gallery, self.ignored[row])))
+                own = np.setdiff1d(own, hidden, assume_unique=True)
+            yield own, hidden
+
+    @cached_property
+    def _identities(self) -> _Equal:
+        return _Equal(self.identity[self.gallery])
+
+    @cached_property
+    def _images(self) -> _Equal:
+        return _Equal(self.image[self.gallery])
 
     def blocks(self) -> list[slice]:
         """Slices of the queries of bounded memory."""
         return slices(len(self.queries), max(1, _CELLS // max(1, len(self.gallery))))
 
 
-def _counts(values: Ints, of: Ints) -> Ints:
-    """How often each of `of` is among the values."""
-    ordered = np.sort(values)
-    found: Ints = np.searchsorted(ordered, of, "right") - np.searchsorted(ordered, of, "left")
-    return found
+class _Equal:
+    """Finds equal numbers among some values (N,)."""
+
+    def __init__(self, values: Ints) -> None:
+        self.order = np.argsort(values, kind="stable")
+        self.ordered = values[self.order]
+
+    def counts(self, of: Ints) -> Ints:
+        """How many values equal each of `of`."""
+        start, stop = self._spans(of)
+        return stop - start
+
+    def places(self, of: Ints) -> Iterator[Ints]:
+        """The places of the values that equal each of `of`, in order."""
+        for start, stop in zip(*(ends.tolist() for ends in self._spans(of)), strict=True):
+            yield self.order[start:stop]
+
+    def _spans(self, of: Ints) -> tuple[Ints, Ints]:
+        return np.searchsorted(self.ordered, of, "left"), np.searchsorted(self.ordered, of, "right")
 
 
 def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool = False) -> tuple[Search, list[str]]:
@@ -168,18 +193,23 @@ def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) 
 
 @dataclass(frozen=True)
 class Block:
-    """Similarities of some queries to the gallery, and what `Search.truth` says of them."""
+    """Similarities (B, G) of some queries to the gallery.
+
+    Attributes:
+        own, hidden: of each query, places in the gallery of its positives, and of the images that it does not search.
+    """
 
     part: slice
     scores: Array
-    relevant: Truths
-    valid: Truths
+    own: list[Ints]
+    hidden: list[Ints]
 
 
 def blocks(scorer: HasMatrix, search: Search) -> Iterator[Block]:
     """All queries of a search, some at a time."""
     for part in search.blocks():
-        yield Block(part, scorer.matrix(search.queries[part], search.gallery), *search.truth(part))
+        own, hidden = zip(*search.places(part), strict=True)
+        yield Block(part, scorer.matrix(search.queries[part], search.gallery), list(own), list(hidden))
 
 
 class Found:
@@ -192,33 +222,51 @@ class Found:
 
     def add(self, block: Block, numbers: Ints) -> None:
         """Fill in the queries of a block; numbers (B,) are their places in the search, -1 for rows that do not ask."""
-        compared = block.scores
-        if np.isnan(compared.sum()):  # a judge may have given no score
-            compared = np.where(np.isnan(compared), -np.inf, compared)
-        for at in np.flatnonzero(numbers >= 0):
-            number, relevant, valid = int(numbers[at]), block.relevant[at], block.valid[at]
-            own = np.flatnonzero(relevant & valid)
-            if not len(own):
-                raise ValueError(f"query {number} has no positive")
-            # nothing below the last positive changes a measure; NaN stays, for the measures to refuse
-            kept = np.flatnonzero(valid & ~(block.scores[at] < block.scores[at, own].min()))
-            for name, one in self.measures.items():
-                self.values[name][number] = one(block.scores[at, kept], relevant[kept])
-            self._note(number, compared[at], own, valid & ~relevant)
+        for at in np.flatnonzero(numbers >= 0).tolist():
+            self._add(int(numbers[at]), block.scores[at], block.own[at], block.hidden[at])
 
-    def _note(self, number: int, scores: Array, own: Ints, others: Truths) -> None:
-        """Note what a query finds first; of equally similar images, the first in the gallery."""
-        near, gallery = self.near, self.gallery
-        best = own[scores[own].argmax()]
-        near.right[number], near.right_score[number] = gallery[best], scores[best]
-        near.right_rank[number] = 1 + int((scores[others] > scores[best]).sum())
-        left = np.where(others, scores, -np.inf)
-        for k in range(min(WRONG, int(others.sum()))):
-            first = int(left.argmax())
-            if left[first] == -np.inf:
+    def _add(self, number: int, scores: Array, own: Ints, hidden: Ints) -> None:
+        if not len(own):
+            raise ValueError(f"query {number} has no positive")
+        right = scores[own]
+        least = right.min()
+        # nothing below the last positive changes a measure; NaN stays, for the measures to refuse
+        kept = ~(scores < least)
+        kept[own] = kept[hidden] = False
+        others = np.flatnonzero(kept)
+        wrong = scores[others]
+
+        ranked = np.concatenate([right, wrong])
+        relevant = np.arange(len(ranked)) < len(right)
+        for name, one in self.measures.items():
+            self.values[name][number] = one(ranked, relevant)
+
+        right, wrong, rows = _answered(right), _answered(wrong), self.gallery[others]
+        self._note_right(number, self.gallery[own], right, wrong)
+        if np.count_nonzero(wrong >= least) < WRONG:  # the next ones lie below the last positive
+            wrong, rows = _answered(scores), self.gallery
+            wrong[own] = wrong[hidden] = -np.inf
+        self._note_wrong(number, rows, wrong)
+
+    def _note_right(self, number: int, rows: Ints, scores: Array, wrong: Array) -> None:
+        """Note the positive that a query finds first; of equally similar ones, the first in the gallery."""
+        near, best = self.near, scores.argmax()
+        near.right[number], near.right_score[number] = rows[best], scores[best]
+        near.right_rank[number] = 1 + np.count_nonzero(wrong > scores[best])
+
+    def _note_wrong(self, number: int, rows: Ints, scores: Array) -> None:
+        """Note the other images that a query finds first, as above; overwrites their scores with -inf."""
+        for k in range(min(WRONG, len(scores))):
+            first = scores.argmax()
+            if scores[first] == -np.inf:
                 break
-            near.wrong[number, k], near.wrong_score[number, k] = gallery[first], left[first]
-            left[first] = -np.inf
+            self.near.wrong[number, k], self.near.wrong_score[number, k] = rows[first], scores[first]
+            scores[first] = -np.inf
+
+
+def _answered(scores: Array) -> Array:
+    """A copy with -inf in place of NaN, where a judge gave no score."""
+    return np.fmax(scores, -np.inf)
 
 
 @dataclass(frozen=True)
@@ -246,12 +294,11 @@ def within(
     counts = np.unique(owners(search.identity, rows), return_counts=True)[1].astype(np.int64)
     own = int((counts**2).sum())
     shares = _shares((own - len(rows)) // 2, (len(rows) ** 2 - own) // 2)
-    later = np.arange(len(rows))
     parts = []
 
     for number, block in enumerate(blocks(scorer, whole)):
         found.add(block, place[rows[block.part]])
-        parts.append(_pairs(block, whole, block.valid & (later[block.part, None] < later), shares, (seed, number)))
+        parts.append(_pairs(block, whole, shares, (seed, number), once=True))
 
     return found.values, found.near, _joined(parts)
 
@@ -269,7 +316,7 @@ def searched(
     parts = []
     for number, block in enumerate(blocks(scorer, search)):
         found.add(block, np.arange(block.part.start, block.part.stop))
-        parts.append(_pairs(block, search, block.valid, shares, (seed, number)))
+        parts.append(_pairs(block, search, shares, (seed, number)))
     return found.values, found.near, _joined(parts)
 
 
@@ -278,17 +325,29 @@ def _shares(own: int, strangers: int) -> tuple[float, float]:
     return min(1.0, OWN_PAIRS / max(1, own)), min(1.0, PAIRS / max(1, strangers))
 
 
-def _pairs(block: Block, search: Search, wanted: Truths, shares: tuple[float, float], seed: tuple[int, int]) -> Pairs:
-    """The wanted pairs of a block, or by chance these shares of them."""
-    rng, cells = np.random.default_rng(seed), []
-    for kind, share in zip((wanted & block.relevant, wanted & ~block.relevant), shares, strict=True):
+def _pairs(
+    block: Block, search: Search, shares: tuple[float, float], seed: tuple[int, int], *, once: bool = False
+) -> Pairs:
+    """The pairs of a block, or by chance these shares of them; `once` keeps (a, b) of (a, b) and (b, a)."""
+    rng = np.random.default_rng(seed)
+    same, others = np.zeros(block.scores.shape, bool), np.ones(block.scores.shape, bool)
+    for row, (own, hidden) in enumerate(zip(block.own, block.hidden, strict=True)):
+        same[row, own] = True
+        others[row, own] = others[row, hidden] = False
+
+    cells = []
+    for kind, share in zip((same, others), shares, strict=True):
         if share < 1:  # of few cells, so that the others cost nothing
             drawn = rng.choice(kind.size, rng.binomial(kind.size, share), replace=False, shuffle=False)
             cells.append(drawn[kind.ravel()[drawn]])
         else:
             cells.append(np.flatnonzero(kind))
-    i, j = np.divmod(np.sort(np.concatenate(cells)), wanted.shape[1])
-    return Pairs(search.queries[block.part][i], search.gallery[j], block.scores[i, j], block.relevant[i, j])
+
+    i, j = np.unravel_index(np.sort(np.concatenate(cells)), same.shape)
+    if once:
+        later = i + block.part.start < j
+        i, j = i[later], j[later]
+    return Pairs(search.queries[block.part][i], search.gallery[j], block.scores[i, j], same[i, j])
 
 
 def _joined(parts: Sequence[Pairs]) -> Pairs:
