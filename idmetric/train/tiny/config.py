@@ -65,7 +65,7 @@ class Config:
     max_grad_norm: float = option(1.0, "largest norm of the gradient")
     temperature: float = option(0.07, "of the global term")
     twin_weight: float = option(
-        0.0, "weight of the global term's second form, whose only negatives are an image's own twin (ID-Sim, C.3)"
+        0.0, "weight of a second global term, with an image's own twin as its only negatives (ID-Sim, C.3)"
     )
     patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
     patch_temperature: float = option(0.05, "of the patch term")
