@@ -1,4 +1,4 @@
-"""Train the weights of IDSim("tiny"), from rendering to the model, with one command that resumes where it stopped.
+"""Train a model as IDSim("tiny") was trained, from rendering on, with one command that resumes where it stopped.
 
     python benchmarks/train_tiny.py DATA OUT
 
@@ -16,6 +16,8 @@ import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from idmetric.io.output import replacing
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS = "idmetric/models/weights/tiny"
@@ -36,18 +38,21 @@ SMOKE_IDENTITIES, SMOKE_STEPS = 40, (2, 2, 2)
 def earlier(commit: str, folder: Path) -> Path:
     """The weights at a commit, in a folder."""
     if not (folder / "model.safetensors").is_file():
-        packed = subprocess.run(["git", "-C", ROOT, "archive", commit, WEIGHTS], check=True, capture_output=True).stdout
+        packed = subprocess.run(["git", "-C", ROOT, "archive", commit, WEIGHTS], check=False, capture_output=True)
+        if packed.returncode:
+            sys.exit(f"commit {commit} is not in this copy of the repository: clone it with its history")
         folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
             for name in ("config.json", "model.safetensors"):  # the weights last
                 member = tar.extractfile(f"{WEIGHTS}/{name}")
                 assert member is not None
-                (folder / name).write_bytes(member.read())
+                with replacing(folder / name) as temporary:
+                    temporary.write_bytes(member.read())
     return folder
 
 
 def idmetric(*arguments: str | Path) -> None:
-    """Run a command; those that were stopped resume, those that finished end at once."""
+    """Run a command. One that was stopped before resumes; a finished one ends at once."""
     print("idmetric", *arguments, flush=True)
     subprocess.run([sys.executable, "-m", "idmetric.cli.main", *arguments], check=True)
 
@@ -62,15 +67,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     photos, out = args.data / "train", args.out
     identities, steps = (SMOKE_IDENTITIES, SMOKE_STEPS) if args.smoke else (IDENTITIES, STEPS)
 
-    world = out / "world"
+    former, world = earlier(FORMER, out / "former"), out / "world"
     idmetric("data", "world", "--out", world, "--assets", photos, "--identities", str(identities), *WORLD.split())
 
     plain = [photos / name for name in ("produce", "backgrounds", "textures")]
     labelled = [photos / name for name in ("cats", "fruit", "figures", "statues")]
     groups = ["--data", world / "manifest.parquet", "--cache", out / "groups.npy"]
     train = ["train", "tiny", *groups, "--photos", *plain, "--labelled", *labelled, *ALL.split()]
-    former = earlier(FORMER, out / "former")
-
     before: Path | None = None
     for number, (run, count) in enumerate(zip(RUNS, steps, strict=True), 1):
         folder = out / (f"run-{number}" if number < len(RUNS) else "tiny")

@@ -26,13 +26,16 @@ PER_TOKEN = 4  # patches that become one token
 
 
 def default_size(metric: VisIDEmbed) -> tuple[int, int]:
-    """The largest square that the model's most pixels allow, 448 x 448 for the paper's 200,704."""
+    """The largest square that the model's most pixels allow, 448 x 448 for the paper's 200,704.
+
+    Where that square has too few pixels, the size at which the model sees it.
+    """
     side = max(1, math.isqrt(metric.settings.max_pixels) // STEP) * STEP
-    return side, side
+    return metric.size_for(side, side)
 
 
 class FixedSize(nn.Module):
-    """What a VisIDEmbed in float32 gives for images of one size under its default instruction.
+    """Features of a VisIDEmbed in float32 for images of one size, under its default instruction.
 
     Patches are those of the image alone, without the places of weight 0 that VisIDEmbed appends.
 
@@ -130,7 +133,7 @@ class _Seen:
         windows: (P, P) 0 within a window, -inf elsewhere. windowed: whether a block attends within windows.
         turns: (2, P, head) cosines and sines of patches. angles: the same of the language model's tokens.
         before, after: (1, ..., D) the prompt's embeddings around the image.
-        causal: what a token attends to, as transformers gives it or (1, 1, L, L) as `windows`.
+        causal: mask of the tokens that each attends to, as transformers gives it or (1, 1, L, L) as `windows`.
     """
 
     def __init__(self, metric: VisIDEmbed, size: tuple[int, int]) -> None:
@@ -161,7 +164,7 @@ class _Seen:
 
 
 def _run(metric: VisIDEmbed, size: tuple[int, int]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What each block and each layer takes in a run in which patches are numbered instead of embedded."""
+    """Arguments of each block and each layer in a run in which patches are numbered instead of embedded."""
     visual, language = metric.backbone.visual, metric.backbone.language_model
     blocks: list[dict[str, Any]] = []
     layers: list[dict[str, Any]] = []
@@ -198,6 +201,8 @@ def _closed(open_: Tensor) -> Tensor:
 
 
 def _check_size(metric: VisIDEmbed, size: tuple[int, int]) -> None:
+    if min(size) < STEP:
+        raise ExportError(f"{metric.label} at {size[0]} x {size[1]} pixels: choose {STEP} pixels or more on each side")
     try:
         own = metric.size_for(*size)
     except (ValueError, ZeroDivisionError) as error:

@@ -62,6 +62,7 @@ def test_few_relevant_items_among_many_rank_as_among_few() -> None:
         assert trapezoid_average_precision(scores, relevant) == pytest.approx(slow.trapezoids(order))
         best = max(range(800), key=lambda k: (scores[k], not relevant[k]))
         assert precision_at_1(scores, relevant) == relevant[best]
+        assert precision_at_1(np.where(np.arange(800) == relevant.argmax(), 9.0, scores), relevant) == 1
         for k in (1, 20, 400):
             assert recall_at_k(scores, relevant, k) == pytest.approx(sum(order[:k]) / 3)
             assert hit_at_k(scores, relevant, k) == any(order[:k])

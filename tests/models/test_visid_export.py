@@ -235,6 +235,15 @@ def test_word_embeddings_are_left_out(metric: VisIDEmbed, exported: OnnxModel) -
     assert rest <= sum(values) < rest + words  # and masks, angles, the prompt
 
 
+@pytest.mark.parametrize("tokens", [(20, 24), (17, 24), (5, 8), (16, 16)])
+def test_the_size_chosen_without_one_is_one_of_the_models(folder: Path, tokens: tuple[int, int]) -> None:
+    least, most = (28 * 28 * count for count in tokens)
+    metric = VisIDEmbed(folder / "model", config=replace(SMALL, min_pixels=least, max_pixels=most), device="cpu")
+    size = default_size(metric)
+    assert metric.size_for(*size) == size
+    assert least <= size[0] * size[1] <= most
+
+
 # Refusals
 
 
@@ -243,7 +252,8 @@ def test_word_embeddings_are_left_out(metric: VisIDEmbed, exported: OnnxModel) -
     [
         (SMALL, (84, 141), "sees images of 84 x 141 pixels at 84 x 140: choose"),
         (SMALL, (280, 280), "of 784 to 12544 pixels"),
-        (SMALL, (0, 0), "choose a height"),
+        (SMALL, (0, 140), "choose 28 pixels or more on each side"),
+        (SMALL, (-84, -140), "choose 28 pixels or more on each side"),
         (SMALL, (28, 28 * 201), "no side ratio above 200"),
         (replace(SMALL, max_length=12), SIZE, "max_length=12 tokens do not hold an image of 15"),
         (replace(SMALL, instruction="<|im_end|>"), SIZE, "control token"),

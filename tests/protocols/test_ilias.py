@@ -131,6 +131,13 @@ def compare(result: Result, wanted: Published) -> None:
         assert {r["group"]: r[column].value for r in row(by)} == pytest.approx(wanted.categories(level))
 
 
+def test_what_a_query_does_not_search_is_not_near_it() -> None:
+    scores, none = np.array([[0.9, 0.1, 0.5, 0.5]]), np.array([], np.int64)
+    block = ranked.Block(slice(0, 1), scores, [none], [np.array([0])])
+    assert ilias._nearest(block, 0, 1).tolist() == [2, 3]
+    assert ilias._nearest(block, 0, 9).tolist() == [1, 2, 3]
+
+
 @pytest.mark.parametrize(("k", "ties", "cells"), [(7, False, 2**24), (7, False, 60), (1000, True, 2**24)])
 def test_every_number_is_that_of_the_published_evaluation_on_our_scores(
     draw: Images, tmp_path: Path, k: int, ties: bool, cells: int, monkeypatch: pytest.MonkeyPatch

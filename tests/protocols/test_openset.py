@@ -92,6 +92,18 @@ def test_numbers_are_those_of_loops(split: Manifest, cells: int, monkeypatch: py
     assert "1 images of unstated identity are left out" in result.notes
 
 
+def test_images_without_an_answer_are_not_the_nearest() -> None:
+    class Judge:
+        def matrix(self, rows: object, others: object) -> np.ndarray:
+            return np.array([[0.2, np.nan, 0.9, 0.3], [np.nan, 0.1, np.nan, 0.8]])
+
+    at = np.arange(6)
+    search = ranked.Search(queries=at[:2], gallery=at[2:], identity=np.array([0, 1, 0, 1, 2, 3]), image=at)
+    rows, scores = openset.nearest(Judge(), search)
+    assert rows.tolist() == [4, 5]
+    assert scores.tolist() == [0.9, 0.8]
+
+
 def test_each_answer_is_kept(split: Manifest) -> None:
     [result] = run(split, {"m": Drawn(spread=1.6)}, PLAIN, Options(threshold=(0.5,)))
     items = result.items["queries"]

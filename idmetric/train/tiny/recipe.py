@@ -6,6 +6,8 @@
         --photos DATA/train/produce DATA/train/backgrounds DATA/train/textures \\
         --labelled DATA/train/cats DATA/train/fruit DATA/train/figures DATA/train/statues
 
+This is a single run. `benchmarks/train_tiny.py` has the three by which the embedded model was trained.
+
 A group is an identity and its twin, almost alike, in the same contexts: views of one identity and the distractors made
 from them. Training is ID-Sim's (Eq. 1): InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance
 of the patches (Eq. 2 and 3). With --photos a part of each step's groups is cut from single photos instead
