@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
 from idmetric.cli.exits import CommandError, codes, ended, fixable, warnings_as_lines
-from idmetric.cli.output import write
+from idmetric.cli.output import UsageError, write
 from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import parser_of
+from idmetric.cli.subcommands import Parser, parser_of
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 
@@ -123,8 +123,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     files = parser.add_argument_group("data, models and result")
     files.add_argument("--data", type=Path, metavar="PATH", help=getattr(module, "DATA", _DATA))
     files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
-    text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
-    files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
+    _add_model(files)
     files.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables, items and embeddings")
     files.add_argument("--name", metavar="NAME", help="name of the files in --out (default: the protocol's)")
     text = "also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ..."
@@ -138,9 +137,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
 
     run = parser.add_argument_group("run")
     options.add_distance(run, "default: %(default)s, as in the papers")
-    text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
-    run.add_argument("--subject", choices=options.OUTSIDE, help=text)
-    options.add_mask_id(run)
+    _add_subject(run)
     options.add_decode(run)
     text = "resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)"
     run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
@@ -152,6 +149,17 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     options.add_dtype(run)
     text = "the most pairs of images that SSIM, LPIPS and DiffSim may compare; more are an error (default: %(default)s)"
     run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
+
+
+def _add_model(group: options.Options) -> None:
+    text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
+    group.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
+
+
+def _add_subject(group: options.Options) -> None:
+    text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
+    group.add_argument("--subject", choices=options.OUTSIDE, help=text)
+    options.add_mask_id(group)
 
 
 @guarded
@@ -167,7 +175,25 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     kept = "nothing was kept: with --out DIR the same command would resume"
     if any(word.startswith("--out") for word in given):
         kept = "embeddings in --out are kept, and the same command resumes"
-    return ended(lambda: _run(name, build_parser(name, prog).parse_args(given)), parser, kept)
+    return ended(lambda: _run(name, _parsed(name, prog, given)), parser, kept)
+
+
+def _parsed(name: str, prog: str, given: Sequence[str]) -> argparse.Namespace:
+    """The options; those that can be checked without the protocol's module first, as it imports torch."""
+    early = Parser(prog=f"{prog} {name}", add_help=False, allow_abbrev=False)
+    _add_model(early)
+    _add_subject(early)
+    if not {"-h", "--help"} & set(given):
+        args, _ = early.parse_known_args(given[1:])
+        if args.mask_id is not None and args.subject is None:
+            raise UsageError("--mask-id needs --subject: masks are not used without it")
+        with fixable():
+            from idmetric.protocols.common.model_names import check
+
+            for source in _sources(args.model).values():
+                check(source)
+    found: argparse.Namespace = build_parser(name, prog).parse_args(given)
+    return found
 
 
 def _run(name: str, args: argparse.Namespace) -> int:
@@ -343,13 +369,9 @@ def read_data(path: Path) -> Manifest:
 
 def _settings(args: argparse.Namespace) -> Settings:
     from idmetric.data.embed import Look
-    from idmetric.images.masks import parse_mask_id
     from idmetric.protocols.common.scorers import Settings
 
-    mask_id = None if args.mask_id is None else parse_mask_id(args.mask_id)
-    if mask_id is not None and args.subject is None:
-        raise ValueError("--mask-id needs --subject: masks are not used without it")
-    look = Look() if args.subject is None else Look(True, args.subject, mask_id)
+    look = Look() if args.subject is None else Look(True, args.subject, args.mask_id)
     store = None if args.out is None else args.out / "embeddings"
     return Settings(
         args.distance, args.bootstrap, args.seed, store, look, args.on_error, args.batch_size, args.workers,
@@ -361,20 +383,30 @@ def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]
     """Open the models of --model; returns name -> model."""
     import torch
 
-    from idmetric.models.named import NAMED
     from idmetric.protocols.common.models import open_model
 
-    sources = args.model or ([] if "model" in optional else [options.DEFAULT_MODEL])
-    scores = [name for name, score in NAMED.items() if score.references != "frames"]
-    named: dict[str, str] = {}
-    for given in chain.from_iterable(scores if source == ALL_NAMED else [source] for source in sources):
-        name, _, source = given.rpartition("=")
-        name, source = (given, given) if not name or Path(given).exists() else (name, source)
-        if named.setdefault(name, source) != source:
-            raise ValueError(f"two models are called {name!r}: give one another name, NAME=SOURCE")
+    sources = _sources(args.model or ([] if "model" in optional else [options.DEFAULT_MODEL]))
     dtype = getattr(torch, args.dtype) if args.dtype else None
     opened = partial(open_model, device=args.device, dtype=dtype, decode=args.decode)
-    return {name: opened(source) for name, source in named.items()}
+    return {name: opened(source) for name, source in sources.items()}
+
+
+def _sources(models: Sequence[str]) -> dict[str, str]:
+    """Name -> source of the models of --model.
+
+    Raises:
+        ValueError: for two models of one name.
+    """
+    from idmetric.models.named import NAMED
+
+    scores = [name for name, score in NAMED.items() if score.references != "frames"]
+    found: dict[str, str] = {}
+    for given in chain.from_iterable(scores if model == ALL_NAMED else [model] for model in models):
+        name, _, source = given.rpartition("=")
+        name, source = (given, given) if not name or Path(given).exists() else (name, source)
+        if found.setdefault(name, source) != source:
+            raise ValueError(f"two models are called {name!r}: give one another name, NAME=SOURCE")
+    return found
 
 
 if __name__ == "__main__":

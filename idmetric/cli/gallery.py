@@ -144,7 +144,7 @@ def _temporary() -> Iterator[str]:
 def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
-    from idmetric.images.masks import parse_mask_id
+    from idmetric.images.mask_id import parse_mask_id
     from idmetric.models.load import imports_module, load_embedder
 
     masked = bool(args.masked or args.mask_dir)
@@ -152,8 +152,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     known_masked = known.get("outside", "all") != "all"
     outside: Any = args.outside or (known["outside"] if known_masked else "black")
     masked = masked or known_masked
-    label = args.mask_id or known.get("mask_id")
-    mask_id = parse_mask_id(label) if label else None
+    mask_id = args.mask_id or (parse_mask_id(known["mask_id"]) if "mask_id" in known else None)
     if mask_id is not None and not masked:
         raise UsageError("--mask-id needs masks: --mask-dir or --masked")
 
@@ -184,7 +183,7 @@ def _built(args: argparse.Namespace, masked: bool) -> dict[str, str]:
     if masked:
         found = [m for m in found if m["outside"] != "all"]
     if args.mask_id:
-        found = [m for m in found if m.get("mask_id") == args.mask_id]
+        found = [m for m in found if m.get("mask_id") == str(args.mask_id)]
     if args.decode:
         found = [m for m in found if m.get("decode", "exact") == args.decode] or found
     different = {

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from idmetric.images.mask_id import MaskId
 
 # literals, as --help should not import torch; tests compare them with idmetric.distance.matrix
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
@@ -102,7 +106,17 @@ def add_outside(options: Options, default: str | None = "black") -> None:
 def add_mask_id(options: Options) -> None:
     """Add --mask-id."""
     text = "subject's label in masks with several: a number (palette index, gray value) or a color such as #ff0000"
-    options.add_argument("--mask-id", metavar="LABEL", help=text)
+    options.add_argument("--mask-id", type=mask_label, metavar="LABEL", help=text)
+
+
+def mask_label(text: str) -> MaskId:
+    """A label of a mask, as the type of an option."""
+    from idmetric.images.mask_id import parse_mask_id
+
+    try:
+        return parse_mask_id(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def add_on_error(options: Options, default: str = "fail", *, fail: str, skip: str) -> None:

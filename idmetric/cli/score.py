@@ -238,14 +238,6 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
     from idmetric.scoring.compare import calibration_of, compare
     from idmetric.scoring.settings import Settings
 
-    mask_id = None
-    try:
-        if args.mask_id is not None:
-            from idmetric.images.masks import parse_mask_id
-
-            mask_id = parse_mask_id(args.mask_id)
-    except ValueError as error:
-        raise UsageError(f"--mask-id: {error}") from error
     if args.html:
         from idmetric.report.page import check_page
 
@@ -253,7 +245,7 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
 
     metric = _open_metric(args)
     settings = Settings(
-        args.distance, args.aggregate, args.mask_dir, mask_id, args.outside, args.on_error, args.cache,
+        args.distance, args.aggregate, args.mask_dir, args.mask_id, args.outside, args.on_error, args.cache,
         calibration_of(metric, args.calibration, args.distance), args.prior, not args.no_copies, args.threshold,
         args.batch_size, args.workers, args.memory,
     )  # fmt: skip

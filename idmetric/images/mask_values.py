@@ -6,7 +6,6 @@ means wholly covered.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,9 +18,9 @@ from PIL import Image, ImageChops
 from idmetric.images.arrays import check_pixels
 from idmetric.images.coverage import BLOCK
 from idmetric.images.kinds import Color, ImageReadError
+from idmetric.images.mask_id import MaskId, color_of, number_of
 from idmetric.images.modes import convert, eight_bit, has_alpha
 
-MaskId = int | str | Color  # an index or a value; a colour as (red, green, blue) or "#rrggbb"
 _SHOWN = 8  # labels in a message
 _PICTURE = 64  # colours: an image with more is a picture, not a map of labels
 _LEVELS = 16  # a soft mask that misses the maximum by a little must have more grey values than this
@@ -34,15 +33,6 @@ class MaskWarning(UserWarning):
 
 class SeveralLabelsError(ImageReadError):
     """A mask of several objects, of which none was chosen."""
-
-
-def parse_mask_id(text: str) -> MaskId:
-    """A label as a command line gives it: 7, or #ff0000.
-
-    Raises:
-        ValueError: for anything else, and for the background, 0.
-    """
-    return _color_of(text) if text.startswith("#") else _number_of(text)
 
 
 def of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> tuple[NDArray[Any], float]:
@@ -142,7 +132,7 @@ def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> tuple[N
         )
     colours = sorted(color for _, color in found if any(color))  # type: ignore[arg-type]  # of RGB
     if mask_id is not None:
-        wanted = _label(_color_of, mask_id, name, "colours", colours)
+        wanted = _label(color_of, mask_id, name, "colours", colours)
         chosen = [wanted]
     elif len(colours) > 1:
         raise _several(name, "colours", colours)
@@ -173,7 +163,7 @@ def _of_values(
         raise ImageReadError(name, f"a mask holds no negative values, found {found[0]}: use 0 for the background")
     labels = found[found > 0].tolist()
     if mask_id is not None:
-        wanted = _label(_number_of, mask_id, name, kind, labels)
+        wanted = _label(number_of, mask_id, name, kind, labels)
         return (array == wanted).view(np.uint8) * np.uint8(255), 255
     if len(labels) <= 1:
         plain = array.dtype == np.uint8 and labels in ([], [255])
@@ -238,26 +228,6 @@ def _listed(labels: list[Any]) -> str:
 
 def _hex(colour: Color) -> str:
     return "#{:02x}{:02x}{:02x}".format(*colour)
-
-
-def _color_of(label: MaskId) -> Color:
-    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
-        label = (int(label[1:3], 16), int(label[3:5], 16), int(label[5:7], 16))
-    if not isinstance(label, tuple) or len(label) != 3 or not any(label) or not all(0 <= v <= 255 for v in label):
-        raise ValueError(
-            f"mask_id {label!r} is not a colour of a mask: give '#rrggbb', such as '#ff0000', and not black"
-        )
-    return label
-
-
-def _number_of(label: MaskId) -> int:
-    try:
-        number = int(label)  # type: ignore[arg-type]  # a colour is refused
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or isinstance(label, bool) or (isinstance(label, float) and label != number):
-        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
-    return number
 
 
 def _warn_of_inverted(image: Image.Image, name: str) -> None:

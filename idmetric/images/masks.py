@@ -35,15 +35,8 @@ from torch import Tensor
 from idmetric.images.arrays import channels_last, float_pixels, is_float
 from idmetric.images.coverage import BLOCK, average_to, box_of, same_shape
 from idmetric.images.kinds import MAX_PIXELS, STORED, WHITE, Color, ImageLike, ImageReadError, Outside, describe
-from idmetric.images.mask_values import (
-    MaskId,
-    MaskWarning,
-    SeveralLabelsError,
-    of_floats,
-    of_image,
-    of_integers,
-    parse_mask_id,
-)
+from idmetric.images.mask_id import MaskId, parse_mask_id
+from idmetric.images.mask_values import MaskWarning, SeveralLabelsError, of_floats, of_image, of_integers
 from idmetric.images.opening import open_image
 from idmetric.images.read import read_image
 

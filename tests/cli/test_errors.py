@@ -152,9 +152,9 @@ def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
         ("score", "gallery query a.png -g index --index faiss --model nope", "faiss", "scale"),
         ("score", "embed . --out vectors --model nope", "pyarrow", "data"),
         ("score", "embed . --out vectors --ray --model nope", "ray", "scale"),
-        ("eval", "folder --data . --plots png --out results --model nope", "matplotlib", "report"),
-        ("eval", "folder --data . --html page.html --model nope", "jinja2", "report"),
-        ("eval", "calibrate --data . --save c.json --model nope", "sklearn", "eval"),
+        ("eval", "folder --data . --plots png --out results --model no/where", "matplotlib", "report"),
+        ("eval", "folder --data . --html page.html --model no/where", "jinja2", "report"),
+        ("eval", "calibrate --data . --save c.json --model no/where", "sklearn", "eval"),
         ("train", "tiny --smoke --out run", "tqdm", "train"),
         ("train", "idsim --smoke --out run", "peft", "train"),
         ("data", "info none.parquet", "pyarrow", "data"),
@@ -227,6 +227,17 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
         "embed a.png --out out --model tinny": "unknown model 'tinny'",
         "gallery build a.png --gallery index --model tinny": "unknown model 'tinny'",
         "export --model tinny --out tinny.onnx": "unknown model 'tinny'",
+        "bench --model tinny": "unknown model 'tinny'",
+        "eval folder --data . --model hsv --model tinny": "unknown model 'tinny'",
+        "eval folder --data . --model mine=tinny": "unknown model 'tinny'",
+        "eval photos --model untrained:tinny": "unknown model 'tinny'",
+        "eval folder --data . --model dreamsim:dino": "unknown baseline 'dreamsim:dino': choose dreamsim, ",
+        "eval folder --data . --model diffsim:nights": "unknown baseline 'diffsim:nights': choose diffsim, ",
+        "eval folder --data . --model x=hsv --model x=ssim": "two models are called 'x'",
+        "eval folder --data . --subject crop --mask-id 0": "mask_id '0' is not a label",
+        "eval folder --data . --mask-id 3": "--mask-id needs --subject",
+        "score a.png b.png --mask-dir . --mask-id red": "mask_id 'red' is not a label",
+        "gallery build a.png --gallery index --mask-id #ff00": "mask_id '#ff00' is not a colour",
     }
     code = (
         "import sys\nfrom idmetric.cli.main import main\n"
@@ -240,4 +251,5 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
     assert [line.partition(" ")[2] for line in seen] == ["[]"] * len(mistakes), done
     assert {line.partition(" ")[0] for line in seen} == {"1", "2"}
     for line, reason in zip(done.stderr.splitlines(), mistakes.values(), strict=True):
-        assert f"error: {'argument --distance: ' if 'choice' in reason else ''}{reason}" in line
+        option = "--distance" if "choice" in reason else "--mask-id" if reason.startswith("mask_id") else ""
+        assert f"error: {option and f'argument {option}: '}{reason}" in line

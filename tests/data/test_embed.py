@@ -24,6 +24,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import baselines, scorers
+from idmetric.protocols.common.model_names import BRANCHES
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.scorers import Settings, bind
 from tests.conftest import random_model
@@ -411,7 +412,7 @@ def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> N
     assert scorer.pairs([0], [5])[0] == pytest.approx(torch.cosine_similarity(x, y).item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dreamsim", *(f"dreamsim:{branch}" for branch in baselines.BRANCHES)])
+@pytest.mark.parametrize("name", ["dreamsim", *(f"dreamsim:{branch}" for branch in BRANCHES)])
 def test_branches_of_dreamsim_are_opened_by_its_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def dreamsim(pretrained: bool, device: str, dreamsim_type: str = "ensemble") -> Any:
         assert pretrained

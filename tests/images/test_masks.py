@@ -528,12 +528,28 @@ def test_mask_id_on_the_command_lines(metric: Embedder, tmp_path: Path, capsys: 
     assert found["1"] != found["2"]  # the cache keeps them apart
 
     gallery = ["gallery", "build", str(tmp_path / "photos"), "--gallery", str(tmp_path / "gallery")]
+    query = ["gallery", "query", a, "--gallery", str(tmp_path / "gallery"), "--query-mask-dir", masks]
     assert main([*gallery, *common, "--mask-id", "2", "--quiet"]) == 0
     capsys.readouterr()
-    query = ["gallery", "query", a, "--gallery", str(tmp_path / "gallery"), "--query-mask-dir", masks]
     assert main([*query, "--device", "cpu", "--format", "json"]) == 0  # it remembers the label
     hits = {Path(hit["image"]).stem: hit["distance"] for hit in json.loads(capsys.readouterr().out)}
     assert hits["mug_b"] == pytest.approx(found["2"], abs=1e-5)
+
+
+def test_a_gallery_remembers_a_color(tmp_path: Path) -> None:
+    from idmetric.cli.score import main
+
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "masks").mkdir()
+    Image.open(EXAMPLES / "mug_a.png").save(tmp_path / "photos" / "a.png")
+    colors = np.zeros((256, 256, 3), np.uint8)
+    colors[20:200, 20:120], colors[20:200, 130:250] = (255, 0, 0), (0, 255, 0)
+    Image.fromarray(colors).save(tmp_path / "masks" / "a.png")
+    folders = ["--gallery", str(tmp_path / "gallery"), "--mask-dir", str(tmp_path / "masks"), "--quiet"]
+    build = ["gallery", "build", str(tmp_path / "photos"), *folders, "--model", "tiny", "--device", "cpu"]
+    assert main([*build, "--mask-id", "#FF0000"]) == 0
+    for label in ([], ["--mask-id", "#ff0000"]):
+        assert main(["gallery", "build", *folders, "--device", "cpu", *label]) == 0
 
 
 def test_an_unknown_outside_is_refused(metric: Embedder) -> None:

@@ -12,7 +12,7 @@ import timm
 
 from idmetric.checkpoints import released
 from idmetric.models.named import FROZEN
-from idmetric.protocols.common import baselines, diffsim, paper_numbers
+from idmetric.protocols.common import baselines, diffsim, model_names, paper_numbers
 from idmetric.protocols.common.paper_rows import PAPER_ROWS, PaperRow, missing_rows
 from idmetric.protocols.common.result import FORMATS, Result, Value, as_json
 from idmetric.protocols.common.scorers import Bound
@@ -79,7 +79,7 @@ def test_models_of_rows_can_be_opened_by_name(protocol: str, name: str, source: 
     elif kind == "dual":
         assert rest.count("/") == 1
     elif kind != "judge":
-        assert source in (*baselines.NAMES, *diffsim.NAMED, *released.models())
+        assert source in (*model_names.BASELINES, *model_names.DIFFSIM, *released.models())
 
 
 @pytest.mark.parametrize(("protocol", "matcher"), [
@@ -94,8 +94,13 @@ def test_the_numbers_of_a_row_stand_next_to_its_model(protocol: str, matcher: Ca
             assert matcher(label_of(row.model)) == name
 
 
+def test_names_that_are_checked_without_torch_are_those_that_are_opened() -> None:
+    assert {*baselines.VECTORS, *baselines.OPENED} == set(model_names.BASELINES)
+    assert tuple(diffsim.NAMED) == model_names.DIFFSIM
+
+
 def test_single_branches_and_diffsim_have_no_numbers_of_others() -> None:
-    for name in (*(f"dreamsim:{branch}" for branch in baselines.BRANCHES), *diffsim.NAMED):
+    for name in (*(f"dreamsim:{branch}" for branch in model_names.BRANCHES), *model_names.DIFFSIM):
         assert paper_numbers.idsim_row(name) is None
     assert paper_numbers.idsim_row("dreamsim") == "DreamSim"
 

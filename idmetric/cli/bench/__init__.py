@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric import __version__
 from idmetric.cli import options
 from idmetric.cli.exits import codes, ended, fixable
+from idmetric.cli.model import check_model
 from idmetric.cli.output import UsageError
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
@@ -108,6 +109,8 @@ def _measured(args: argparse.Namespace) -> int:
     from idmetric.images.paths import is_image, walk
     from idmetric.io.output import check, refuse_inputs
 
+    for name in args.model:
+        check_model(name)
     try:
         if args.json:
             below = walk(Path(args.images)) if args.images and os.path.isdir(args.images) else ()

@@ -92,11 +92,9 @@ def _folder(args: argparse.Namespace) -> Path:
 
 def _attach(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, dict[str, str]]:
     from idmetric.data.curate.external_masks import attach_masks
-    from idmetric.images.masks import parse_mask_id
 
-    label = None if args.mask_id is None else parse_mask_id(args.mask_id)
     done = attach_masks(
-        manifest, args.folder, _folder(args), args.threshold, label,
+        manifest, args.folder, _folder(args), args.threshold, args.mask_id,
         partial(common.progress, quiet=args.quiet), args.dry_run,
     )  # fmt: skip
     kept = f", {done.kept} images keep the mask they had" if done.kept else ""

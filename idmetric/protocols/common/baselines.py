@@ -7,7 +7,7 @@
 | `ssim` | structural similarity at 128 x 128 pixels (Gaussian window, sigma 1.5) | SSIM, -1..1 |
 | `lpips` | LPIPS, AlexNet, at 256 x 256 pixels (package lpips; its backbone comes from torchvision) | 1 - LPIPS |
 | `dreamsim` | DreamSim, its ensemble (package dreamsim, which downloads its weights) | cosine |
-| `dreamsim:BRANCH` | one encoder of it alone, fine-tuned by itself, see `BRANCHES` (the same package) | cosine |
+| `dreamsim:BRANCH` | one encoder of it, fine-tuned alone, see `model_names.BRANCHES` (same package) | cosine |
 
 Images are squashed to these sizes, as our models squash them to theirs.
 """
@@ -35,6 +35,7 @@ from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
 from idmetric.protocols.common.arrays import Array
+from idmetric.protocols.common.model_names import BRANCHES
 
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
 WHITE: Color = (255, 255, 255)
@@ -229,7 +230,7 @@ class DreamSim(_Pictures):
 
     Args:
         model, transform: the pair returned by their `dreamsim(...)`, for other variants than these.
-        branch: one of `BRANCHES`, or "ensemble".
+        branch: one of `model_names.BRANCHES`, or "ensemble".
 
     Raises:
         ImportError: if the package is missing, or too old for the branch.
@@ -273,12 +274,10 @@ class DreamSim(_Pictures):
 
 
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
-BRANCHES = ("dino_vitb16", "clip_vitb32", "open_clip_vitb32", "dinov2_vitb14", "synclr_vitb16")
 OPENED: dict[str, Callable[[Any], Any]] = {
     "ssim": Ssim, "lpips": Lpips, "dreamsim": DreamSim,
     **{f"dreamsim:{branch}": partial(DreamSim, branch=branch) for branch in BRANCHES},
 }  # fmt: skip
-NAMES = (*VECTORS, *OPENED)
 
 
 def open_baseline(name: str, device: torch.device | str | None = None) -> Any:

@@ -82,11 +82,6 @@ NAMED = {
 }
 
 
-def is_diffsim(source: str) -> bool:
-    """Whether this is one of the names, with or without a place."""
-    return source.partition("@")[0] in NAMED
-
-
 def open_diffsim(source: str, device: torch.device | str | None = None) -> DiffSim:
     """The metric of a name, see this module's table; raises the errors of `DiffSim`."""
     name, _, place = source.partition("@")

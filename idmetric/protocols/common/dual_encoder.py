@@ -28,8 +28,8 @@ from idmetric.images.read import Outside, read_image
 from idmetric.io.hints import install
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
+from idmetric.protocols.common.model_names import DUAL
 
-PREFIX = "dual:"
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
 
@@ -145,7 +145,7 @@ def open_dual(
     source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> DualEncoder:
     """The dual encoder that `dual:SOURCE` names."""
-    return DualEncoder(source.removeprefix(PREFIX), device=device, dtype=dtype)
+    return DualEncoder(source.removeprefix(DUAL), device=device, dtype=dtype)
 
 
 def _pooled(found: Any) -> Tensor:

@@ -10,7 +10,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.models.embedder import Embedder
 from idmetric.models.idsim import IDSim
 from idmetric.models.load import load_embedder
-from idmetric.protocols.common import baselines, diffsim, dual_encoder
+from idmetric.protocols.common import baselines, diffsim, dual_encoder, model_names
 
 
 def open_model(
@@ -28,25 +28,22 @@ def open_model(
     Raises:
         CheckpointError, WeightsError, ImportError: if weights or a package are missing.
     """
-    if source in baselines.NAMES:
+    model_names.check(source)
+    if source in model_names.BASELINES:
         return baselines.open_baseline(source, device)
-    if diffsim.is_diffsim(source):
+    if model_names.is_diffsim(source):
         return diffsim.open_diffsim(source, device)
-    if source.startswith(dual_encoder.PREFIX):
+    if source.startswith(model_names.DUAL):
         return dual_encoder.open_dual(source, device=device, dtype=dtype)
-    family = source.partition(":")[0]
-    if family in baselines.NAMES or diffsim.is_diffsim(family):
-        variants = [name for name in (*baselines.NAMES, *diffsim.NAMED) if name.partition(":")[0] == family]
-        raise CheckpointError(f"unknown baseline {source!r}: choose {', '.join(variants)}")
 
-    if source.startswith("judge:"):
+    if source.startswith(model_names.JUDGE):
         from idmetric.protocols.judges.file import open_judge  # needs httpx or transformers
 
-        return open_judge(source.removeprefix("judge:"), device=device, dtype=dtype)
+        return open_judge(source.removeprefix(model_names.JUDGE), device=device, dtype=dtype)
 
     options: dict[str, Any] = {"decode": decode} if dtype is None else {"decode": decode, "dtype": dtype}
-    if source.startswith("untrained:"):
-        return untrained_twin(load_embedder(source.removeprefix("untrained:"), device=device, **options))
+    if source.startswith(model_names.UNTRAINED):
+        return untrained_twin(load_embedder(source.removeprefix(model_names.UNTRAINED), device=device, **options))
     return load_embedder(source, device=device, **options)
 
 
