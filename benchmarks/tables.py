@@ -1,12 +1,17 @@
 """Seconds and memory of `idmetric eval folder` (docs/reports/scale.md): after embedding, or the whole command.
 
     python benchmarks/tables.py [--images 2000 20000 100000] [--channels 512] [--bootstrap 1000]
+    python benchmarks/tables.py --galleries [--images ...]     near-duplicates and clusters of a gallery
     python benchmarks/tables.py --photos photos/ ...     the command on folders of photos, twice, with a page
 
 Features are random, ten images for each identity. "product" is one matrix product of all features with themselves, in
 the same blocks and precision; "table" the measures of every query and the pairs; "intervals" the rest of the protocol,
 mostly their bootstrap; "files" the items as Parquet and the page, without pictures. Each size runs in its own process;
 memory is its largest resident set.
+
+Of galleries, a tenth of the images are in clusters of ten, and of these every fourth is a near-duplicate of another.
+"pairs" finds the ten nearest images of each; "average" and "single" cluster by these linkages, at a distance of 0.3. No
+image is read, and "product" is in single precision, as these searches are.
 
 Of the whole command, "read" lists the folder, "embed" hashes, reads and embeds the photos, "after" is the table with
 intervals and pairs, "write" the files and the page.
@@ -35,12 +40,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.gallery.clusters import nearest_pairs
+from idmetric.gallery.linkage import cluster
 from idmetric.protocols import folder
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.ranked import Search, within
 from idmetric.protocols.common.result import write
-from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer
+from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer, slices
 from idmetric.report.evaluation import eval_page
+from idmetric.store.nearest import Held, unit
 
 
 @dataclass
@@ -102,6 +110,33 @@ def measure(images: int, channels: int, samples: int) -> None:
     line(f"{images:,}", shown(product), rate, shown(spent), ratio, shown(drawn), shown(written), memory())
 
 
+def galleries(images: int, channels: int) -> None:
+    """Print a line of the table of galleries."""
+    rng, part = np.random.default_rng(0), images // 10
+    found = rng.standard_normal((images, channels), dtype=np.float32)
+    centres = rng.standard_normal((part // 10 + 1, channels), dtype=np.float32)
+    found[:part] = centres[np.arange(part) // 10] + 0.3 * found[:part]
+    found[: part // 2 : 2] = found[1 : part // 2 + 1 : 2] + 0.02 * found[-len(found[: part // 2 : 2]) :]
+    table = Held(unit(found[rng.permutation(images)]))
+
+    start = now()
+    for rows in slices(images, 2048):
+        for columns in slices(images, 8192):
+            table.vectors[rows] @ table.vectors[columns].T
+    product = now() - start
+    cells = []
+    for work in (
+        lambda: nearest_pairs(table, 10),
+        lambda: cluster(table.vectors, 0.3, "average"),
+        lambda: cluster(table.vectors, 0.3, "single"),
+    ):
+        start = now()
+        work()
+        spent = now() - start
+        cells += [shown(spent), f"{spent[0] / product[0]:.2f} ({spent[1] / product[1]:.2f})"]
+    line(f"{images:,}", shown(product), *cells, memory())
+
+
 def command(photos: Path) -> None:
     """Print a line for each of two runs of `idmetric eval folder`."""
     from idmetric.cli import eval as cli
@@ -160,11 +195,15 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[2000, 20000, 100000])
     parser.add_argument("--channels", type=int, default=512)
     parser.add_argument("--bootstrap", type=int, default=1000)
+    parser.add_argument("--galleries", action="store_true", help="measure galleries in place of tables")
     parser.add_argument("--photos", type=Path, nargs="+", metavar="DIR", help="folders with a folder for each identity")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child and args.photos:
         command(args.photos[0])
+        return
+    if args.child and args.galleries:
+        galleries(args.images[0], args.channels)
         return
     if args.child:
         measure(args.images[0], args.channels, args.bootstrap)
@@ -177,10 +216,15 @@ def main() -> None:
             subprocess.run([sys.executable, __file__, "--photos", str(photos), "--child"], check=True)
         return
     print(f"{os.cpu_count()} cores, {args.channels} channels, {args.bootstrap} resamples")
-    print("| images | product, s | GFLOP/s | table, s | table / product | intervals, s | files, s | MB |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    if args.galleries:
+        print("| images | product, s | pairs, s | / product | average, s | / product | single, s | / product | MB |")
+        print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    else:
+        print("| images | product, s | GFLOP/s | table, s | table / product | intervals, s | files, s | MB |")
+        print("|---|---|---|---|---|---|---|---|", flush=True)
     for images in args.images:
         given = ["--images", str(images), "--channels", str(args.channels), "--bootstrap", str(args.bootstrap)]
+        given += ["--galleries"] * args.galleries
         subprocess.run([sys.executable, __file__, *given, "--child"], check=True)
 
 

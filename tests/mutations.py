@@ -379,10 +379,17 @@ BASELINES = [
 
 ILIAS = "protocols/test_ilias.py::test_every_number_is_that_of_the_published_evaluation_on_our_scores"
 
+NEAREST = "gallery/test_gallery.py::test_faiss_and_matrix_products_give_the_same_rows_and_distances"
 RANKED = "protocols/test_ranked.py"
 COUNTED = "evaluate/test_ranking.py::test_few_relevant_items_among_many_rank_as_among_few"
 
 RANKINGS = [
+    *changes("store/nearest.py", NEAREST,
+        ("numbers[column], similarity[query, column]", "column, similarity[query, column]"),
+    ),
+    *changes("store/nearest.py", "data/test_mine.py::test_differences_below_single_precision_are_still_told_apart",
+        ("return rows, best.min(1)", "return rows, best.min(1) - 1"),
+    ),
     *changes("protocols/common/ranked.py", f"{RANKED}::test_tables_are_those_of_loops",
         ("kept = ~(scores < least)", "kept = scores > least"),
         ("own = own[self.image[self.gallery[own]] != self.image[row]]", "own = own[own != row]"),

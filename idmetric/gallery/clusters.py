@@ -22,7 +22,7 @@ from idmetric.gallery.linkage import cluster as cluster
 from idmetric.images.opening import Named
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
-from idmetric.store.nearest import Double, Ints, Single, distances, nearest
+from idmetric.store.nearest import Double, Ints, Single, Table, distances, nearest
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
@@ -92,7 +92,7 @@ def _near_duplicates(
     table, items = gallery.table(), by_key(there)
     vectors = _Lookup(gallery, there)
     links = _Links(len(table))
-    pairs = _nearest_pairs(gallery, neighbours)
+    pairs = nearest_pairs(table, neighbours)
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
         together = links.root(a) == links.root(b)
         if not together and table.keys[a] in items and table.keys[b] in items:
@@ -153,9 +153,9 @@ def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item
     return min(best, key=lambda item: (-item.size, item.place))
 
 
-def _nearest_pairs(gallery: Gallery, neighbours: int) -> tuple[Ints, Ints, Double]:
+def nearest_pairs(table: Table, neighbours: int) -> tuple[Ints, Ints, Double]:
     """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first."""
-    table, codes, distance = gallery.table(), [], []
+    codes, distance = [], []
     for start in range(0, len(table), 2048):
         part = np.arange(start, min(start + 2048, len(table)))
         rows, far = nearest(table.rows(part), table, neighbours + 1)

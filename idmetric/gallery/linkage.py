@@ -11,7 +11,7 @@ from idmetric.io.hints import need
 from idmetric.store.nearest import Single, distances
 
 Linkage = Literal["average", "complete", "single"]
-LARGEST = 20_000  # most images for average and complete linkage at once (1.6 GB of distances)
+LARGEST = 20_000  # most images for average and complete linkage at once (1.6 GB of distances, which SciPy copies)
 _CELLS = 2**24  # similarities held at once (64 MB)
 
 
@@ -41,7 +41,6 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
         )
     need("eval", "clustering", scipy="SciPy")
     from scipy.cluster import hierarchy
-    from scipy.spatial.distance import squareform
 
     table = np.ascontiguousarray(vectors, np.float32)
     component = _components(table, threshold)
@@ -55,8 +54,8 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
                     f"{linkage} linkage takes: lower the threshold, or linkage='single'"
                 )
             if len(rows) > 2:
-                far = squareform(_matrix(table[rows]), checks=False)
-                inside = hierarchy.fcluster(hierarchy.linkage(far, linkage), threshold, "distance")
+                tree = hierarchy.linkage(_distances(table[rows]), linkage)
+                inside = hierarchy.fcluster(tree, threshold, "distance")
                 labels[rows] = len(table) + np.array([rows[inside == own].min() for own in inside])
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)]
@@ -72,7 +71,7 @@ def _components(table: Single, threshold: float) -> NDArray[np.int64]:
     step = max(1, _CELLS // max(1, count))
     for start in range(0, count, step):
         similarity = table[start : start + step] @ table[start:].T
-        a, b = np.nonzero(similarity >= 1 - threshold - slack)
+        a, b = np.divmod(np.flatnonzero(similarity >= 1 - threshold - slack), similarity.shape[1])
         a, b = a + start, b + start
         a, b = a[label[a] != label[b]], b[label[a] != label[b]]
         for part in range(0, len(a), 2**16):  # float32 may be off by a little
@@ -86,11 +85,16 @@ def _components(table: Single, threshold: float) -> NDArray[np.int64]:
     return label
 
 
-def _matrix(vectors: Single) -> NDArray[np.float64]:
-    """Return 1 - cos of unit vectors, in float64, (N, N), exactly symmetric, 0 on the diagonal."""
+def _distances(vectors: Single) -> NDArray[np.float64]:
+    """Return 1 - cos of each pair of unit vectors, in float64, in the order of SciPy's `pdist`."""
     x = vectors.astype(np.float64)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    far = 1 - x @ x.T
-    far = np.maximum((far + far.T) / 2, 0)
-    np.fill_diagonal(far, 0)
-    return np.asarray(far)
+    count, filled = len(x), 0
+    out = np.empty(count * (count - 1) // 2)
+    step = max(1, _CELLS // 8 // count)
+    for start in range(0, count, step):
+        far = 1 - x[start : start + step] @ x[start:].T
+        once = far[np.arange(len(far))[:, None] < np.arange(far.shape[1])]  # right of the diagonal
+        np.maximum(once, 0, out=out[filled : filled + len(once)])
+        filled += len(once)
+    return out

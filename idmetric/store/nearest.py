@@ -29,6 +29,7 @@ EXACT_ROWS = 200_000  # up to here `nearest` with "auto" searches by matrix prod
 EXACT_POOL = 50_000  # and up to here `nearest_other`
 _CELLS = 2**24  # similarities held at once (64 MB)
 _SHORTLISTED = 2**16  # vectors measured at once
+_FIRST = 1024  # rows that are compared first: most others fall below the shortlist of these
 _SPARE = 8  # a shortlist is at least this much longer than the answer
 # queries (Q, D) and a length -> rows (Q, length), and a similarity (Q,) that no row left out exceeds
 Search = Callable[[Single, int], tuple[Ints, Single]]
@@ -277,25 +278,39 @@ def _exact(table: Table) -> Search:
     def search(queries: Single, length: int) -> tuple[Ints, Single]:
         rows = np.empty((len(queries), 0), np.int64)
         best = np.empty((len(queries), 0), np.float32)
-        out = np.full(len(queries), -np.inf, np.float32)
-        for numbers, block in _pieces(table, max(1, _CELLS // max(1, len(queries)))):
-            rows = np.concatenate([rows, np.broadcast_to(numbers, (len(queries), len(numbers)))], 1)
-            best = np.concatenate([best, queries @ block.T], 1)
+        for numbers, block in _pieces(table, max(_FIRST, length), max(1, _CELLS // max(1, len(queries)))):
+            similarity = queries @ block.T
+            at: Ints = np.broadcast_to(numbers, similarity.shape)
+            if best.shape[1] == length:  # sorting all of them would take longer than the product
+                at, similarity = _above(similarity, best.min(1), numbers)
+            rows, best = np.concatenate([rows, at], 1), np.concatenate([best, similarity], 1)
             if best.shape[1] > length:
-                order = np.argpartition(-best, length - 1, 1)
-                dropped = np.take_along_axis(best, order[:, length:], 1).max(1)
-                out = np.maximum(out, dropped)
-                rows = np.take_along_axis(rows, order[:, :length], 1)
-                best = np.take_along_axis(best, order[:, :length], 1)
-        return rows, out
+                order = np.argpartition(-best, length - 1, 1)[:, :length]
+                rows, best = np.take_along_axis(rows, order, 1), np.take_along_axis(best, order, 1)
+        return rows, best.min(1)
 
     return search
 
 
-def _pieces(table: Table, size: int) -> Iterator[tuple[Ints, Single]]:
+def _above(similarity: Single, least: Single, numbers: Ints) -> tuple[Ints, Single]:
+    """The rows (Q, W) and similarities (Q, W) above the least of each query, in front of 0 and -inf."""
+    query, column = np.divmod(np.flatnonzero(similarity > least[:, None]), len(numbers))
+    counts = np.bincount(query, minlength=len(similarity))
+    place = np.arange(len(query)) - np.repeat(np.cumsum(counts) - counts, counts)
+    rows = np.zeros((len(similarity), counts.max()), np.int64)
+    above = np.full(rows.shape, -np.inf, np.float32)
+    rows[query, place], above[query, place] = numbers[column], similarity[query, column]
+    return rows, above
+
+
+def _pieces(table: Table, first: int, size: int) -> Iterator[tuple[Ints, Single]]:
+    """All rows of a table, a part at a time: about `first` rows, and after that `size` rows at most."""
+    step = min(first, size)
     for numbers, block in table.blocks():
-        for start in range(0, len(numbers), size):
-            yield numbers[start : start + size], block[start : start + size]
+        start = 0
+        while start < len(numbers):
+            yield numbers[start : start + step], block[start : start + step]
+            start, step = start + step, size
 
 
 def _by_faiss(index: Index, rows: int) -> bool:

@@ -140,8 +140,8 @@ def test_a_rerank_with_kept_patches_embeds_only_the_query(
 def test_faiss_and_matrix_products_give_the_same_rows_and_distances(rows: int) -> None:
     pytest.importorskip("faiss")
     rng = np.random.default_rng(rows)
-    table = Vectors(np.repeat(rng.normal(size=(rows // 5 + 1, 16)), 5, 0)[:rows])  # with ties
-    queries = np.concatenate([rng.normal(size=(20, 16)), table.vectors[:3]])
+    table = Vectors(np.repeat(rng.normal(1, 1, size=(rows // 5 + 1, 16)), 5, 0)[:rows])  # with ties
+    queries = np.concatenate([rng.normal(size=(20, 16)), table.vectors[:3], -table.vectors[:3]])
     found, far = nearest(queries, table, 6, index="exact")
     others, again = nearest(queries, table, 6, index="faiss")
     assert np.array_equal(found, others)
