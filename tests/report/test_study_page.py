@@ -90,6 +90,11 @@ def test_a_page_is_answered_by_keys_resumed_and_downloaded(
         if k == 2:  # another tab of the same browser continues here
             page = page.context.new_page()
             page.goto((folder / "page-1.html").as_uri())
+            for _ in range(50):  # another process of the browser may see what was stored a little later
+                if page.inner_text("#place"):
+                    break
+                page.wait_for_timeout(100)
+                page.reload()
             assert page.inner_text("#place").startswith("Question 3 of 3")
         order.append(by_images[frozenset(shown(page))])
         page.keyboard.press("ArrowLeft" if right[order[-1]] == "same" else "ArrowRight")

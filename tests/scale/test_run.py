@@ -297,7 +297,7 @@ def test_progress_is_told_while_parts_are_passed_over(metric: IDSim, photos: Pat
         told: list[int] = []
         embed_dataset(photos, tmp_path / "out", model=metric, quick=quick, **SMALL_ROWS,
                       progress=lambda done, total, told=told: told.append(done))  # fmt: skip
-        assert len(told) == count > 2
+        assert len(told) == count > 1  # where chunks end depends on the folder's name
         assert told == sorted(set(told))
         assert told[-1] == 23
 
