@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
 
 def _parsed(name: str, prog: str, given: Sequence[str]) -> argparse.Namespace:
-    """The options; those that can be checked without the protocol's module first, as it imports torch."""
+    """Parse the options. Models and labels of masks are checked first, as a protocol's module imports torch."""
     early = Parser(prog=f"{prog} {name}", add_help=False, allow_abbrev=False)
     _add_model(early)
     _add_subject(early)

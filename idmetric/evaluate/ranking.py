@@ -21,7 +21,7 @@ from idmetric.evaluate.arrays import Numbers, Truths, labelled, paired, truths
 
 Array = NDArray[np.float64]
 Over = Literal["reachable", "all"]
-_FEW = 200  # with this many items for each relevant one, or more, to count is faster than to sort
+_FEW, _EACH = 64, 200  # at most so many relevant items, and for each so many items or more: counting beats sorting
 
 
 # One query
@@ -305,15 +305,19 @@ def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, 
 
 def _places(scores: Numbers, of: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the scores above each of `of`, and the scores that are not below it."""
-    if len(of) * _FEW <= len(scores):
+    if _are_few(of, scores):
         return np.array([np.count_nonzero(scores > one) for one in of.tolist()]), _reaching(scores, of)
     ordered = np.sort(scores)
     return len(scores) - np.searchsorted(ordered, of, "right"), len(scores) - np.searchsorted(ordered, of, "left")
 
 
+def _are_few(of: Numbers, scores: Numbers) -> bool:
+    return len(of) <= min(_FEW, len(scores) // _EACH)
+
+
 def _reaching(scores: Numbers, of: Numbers) -> NDArray[np.int64]:
     """Count the scores that are not below each of `of`."""
-    if len(of) * _FEW <= len(scores):
+    if _are_few(of, scores):
         return np.array([np.count_nonzero(scores >= one) for one in of.tolist()])
     return len(scores) - np.searchsorted(np.sort(scores), of, "left")
 

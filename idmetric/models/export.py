@@ -59,7 +59,7 @@ def export(
         kind: "torch-export" is for `torch.export.load`, which may run code that a file holds; so this package writes
             such files and does not open them.
         size: height and width to which the graph of a VisIDEmbed resizes images, one at which it sees images itself;
-            default the largest square that its max_pixels allow.
+            default: see `visid_graph.default_size`.
 
     Returns:
         The largest difference of a feature from PyTorch's, on random pixels of two sizes; at most `TOLERANCE`.

@@ -36,7 +36,7 @@ def drawn(seed: int, size: int = 40, ties: int = 1) -> tuple[Table, Search]:
 
 
 def searches(search: Search, query: int) -> tuple[list[int], list[int]]:
-    """The rows of the gallery that show the query's identity, and the others; without those that it does not search."""
+    """Gallery rows of the query's identity, and all others, except images that the query does not search."""
     rows = [g for g in search.gallery.tolist() if search.image[g] != search.image[query]]
     rows = [g for g in rows if g not in search.ignored.get(query, ())]
     own = [g for g in rows if search.identity[g] == search.identity[query] >= 0]

@@ -90,7 +90,7 @@ def test_a_page_is_answered_by_keys_resumed_and_downloaded(
         if k == 2:  # another tab of the same browser continues here
             page = page.context.new_page()
             page.goto((folder / "page-1.html").as_uri())
-            for _ in range(50):  # another process of the browser may see what was stored a little later
+            for _ in range(50):  # browser processes share their storage with a delay
                 if page.inner_text("#place"):
                     break
                 page.wait_for_timeout(100)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from idmetric.checkpoints.config import check_mirror_sizes
 from idmetric.models.efficientnet_lite import timm_name
 from idmetric.models.idsim import IDSimConfig
-from idmetric.train.options import check_least, option
+from idmetric.train.options import option
 from idmetric.train.processes import Precision
 from idmetric.train.tiny.photos import spread
 
@@ -64,9 +64,6 @@ class Config:
     warmup: int = option(100, "steps of linear warm-up")
     max_grad_norm: float = option(1.0, "largest norm of the gradient")
     temperature: float = option(0.07, "of the global term")
-    twin_weight: float = option(
-        0.0, "weight of a second global term, with an image's own twin as its only negatives (ID-Sim, C.3)"
-    )
     patch_weight: float = option(1.0, "lambda of ID-Sim Eq. 1; the paper weighs the terms 1:1")
     patch_temperature: float = option(0.05, "of the patch term")
     patch_negatives: int = option(2, "other identities per anchor in the patch term, in addition to the twin")
@@ -106,7 +103,6 @@ class Config:
             if (given := getattr(self, name)) is not None and not 0 <= given <= 1:
                 raise ValueError(f"{name} = {given}: a share from 0 to 1 is possible")
         check_mirror_sizes(self.mirror_sizes)
-        check_least(self, twin_weight=0)
         if self.frozen_stages and (self.backbone == "resnet18" or not 0 <= self.frozen_stages <= 7):
             raise ValueError(f"frozen_stages = {self.frozen_stages}: 0 to 7, of an EfficientNet-Lite")
         if self.teacher_weight < 0 or self.teacher_temperature <= 0 or self.teacher_size < 1:

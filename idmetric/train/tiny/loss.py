@@ -10,16 +10,13 @@ from idmetric.distance.sinkhorn import sinkhorn_distance
 from idmetric.losses.info_nce import info_nce
 
 
-def global_loss(
-    features: Tensor, temperature: float, identities: Tensor | None = None, *, twins: bool = False
-) -> Tensor:
+def global_loss(features: Tensor, temperature: float, identities: Tensor | None = None) -> Tensor:
     """InfoNCE over all ordered pairs of views (ID-Sim Eq. 2).
 
     Args:
         features: (B, 2, V, D), unit length: identity and twin of each group. An anchor's negatives are all images of
             other identities, its own twin's included.
         identities: (B, 2), which identity each shows, where one may be in several groups; default: each is another.
-        twins: take only the views of its twin as an anchor's negatives: "single-negative sampling" (section C.3).
     """
     views = features.shape[2]
     flat = features.flatten(0, 2)
@@ -27,9 +24,6 @@ def global_loss(
     similarity = flat @ flat.T
     shown = identity if identities is None else identities.flatten().to(flat.device).repeat_interleave(views)
     negative = shown[:, None] != shown[None]
-    if twins:
-        group = identity // 2
-        negative &= group[:, None] == group[None]
     place = torch.arange(len(flat), device=flat.device)
     losses = []
     for step in range(1, views):  # the positives of each view: the others of its identity, one after another

@@ -78,7 +78,7 @@ from idmetric.train.validate import measurable, validation
 
 _NEUTRAL = {
     "backbone": "resnet18", "layers": RESNET_18, "recolored": 0.0, "blend": 1.0, "patch_blend": None,
-    "frozen_stages": 0, "twin_weight": 0.0,
+    "frozen_stages": 0,
 }  # fmt: skip
 
 
@@ -285,9 +285,6 @@ class Tiny:
         second = patch_loss(tokens[order], config.patch_temperature, config.patch_negatives, identities[order])
         terms = {"cls": first, "patch": second}
         loss = first + config.patch_weight * second
-        if config.twin_weight:
-            terms["twin"] = global_loss(features, config.temperature, identities, twins=True)
-            loss = loss + config.twin_weight * terms["twin"]
         if config.teachers:
             with self.processes.autocast():
                 taught = self.processes.gather(self.teachers(plain))
