@@ -24,7 +24,7 @@ WEIGHTS = "idmetric/models/weights/tiny"
 FORMER = "47196fa"  # the commit with version 0.1's weights, which teach runs 2 and 3
 
 WORLD = "--size 160 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed --workers 0"
-ALL = "--stored-size 160 --batch-size 24 --photo-share 0.17"
+ALL = "--stored-size 160 --batch-size 24 --photo-share 0.17 --teacher-sizes 112"
 RUNS = (
     "--labelled-share 0.33 --warmup 20 --blend 0.75",
     "--labelled-share 0.33 --warmup 40 --seed 1 --blend 0.7 --patch-blend 0",

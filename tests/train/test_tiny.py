@@ -489,18 +489,23 @@ def test_the_taught_term_is_the_divergence_of_similarity_distributions() -> None
 
 
 def test_teachers_stand_side_by_side_and_see_whole_images(tmp_path: Path) -> None:
-    data, images, cosines = manifest(tmp_path), torch.rand(3, 3, 80, 80), []
-    smooth = torch.nn.functional.interpolate(images, (40, 40), mode="bilinear", antialias=True)
+    data, images = manifest(tmp_path), torch.rand(3, 3, 80, 80)
+    cosines: dict[int, list[torch.Tensor]] = {40: [], 56: []}
     for seed, sides in enumerate([(), (32,)]):
         run(data, tmp_path / str(seed), seed=seed, steps=2, mirror_sizes=sides)
         metric = IDSim(str(tmp_path / str(seed)), device="cpu")
         assert metric.settings.mirror_sizes == sides
         metric.settings = replace(metric.settings, mirror_sizes=())
-        features = metric.embed_pixels(smooth).cls
-        cosines.append(torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=-1))
-    taught = Teachers([str(tmp_path / "0"), str(tmp_path / "1")], 40, "cpu")(images)
-    torch.testing.assert_close(taught @ taught.T, (cosines[0] + cosines[1]) / 2)
+        for size, found in cosines.items():
+            smooth = torch.nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
+            features = metric.embed_pixels(smooth).cls
+            found.append(torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=-1))
+    sources, (small, large) = [str(tmp_path / "0"), str(tmp_path / "1")], cosines.values()
+    taught = Teachers(sources, [40], (), "cpu")(images)
+    torch.testing.assert_close(taught @ taught.T, (small[0] + small[1]) / 2)
     assert taught.norm(dim=-1).tolist() == pytest.approx([1, 1, 1])
+    taught = Teachers(sources, [40, 56], [0.5, 1.5], "cpu")(images)
+    torch.testing.assert_close(taught @ taught.T, (small[0] + 3 * large[1]) / 4)
 
 
 @pytest.mark.slow
@@ -508,7 +513,7 @@ def test_a_student_learns_its_teachers_similarities_and_resumes(tmp_path: Path) 
     data = manifest(tmp_path)
     run(data, tmp_path / "teacher", steps=8)
     run(data, tmp_path / "other", steps=2)
-    setup = {"teacher_size": 48, "steps": 30, "seed": 3, "teacher_weight": 20.0}
+    setup = {"teacher_sizes": (48,), "steps": 30, "seed": 3, "teacher_weight": 20.0}
     whole = run(data, tmp_path / "student", teachers=(str(tmp_path / "teacher"),), **setup)
     lines = [json.loads(line) for line in (tmp_path / "student" / "log.jsonl").read_text().splitlines()]
     taught = [line["taught"] for line in lines if "taught" in line]
@@ -735,9 +740,14 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in ({"frozen_stages": 8}, {"frozen_stages": 1, "backbone": "resnet18"}):
         with pytest.raises(ValueError, match="0 to 7, of an EfficientNet-Lite"):
             Config(**wrong)
-    for name, value in (("teacher_weight", -1), ("teacher_temperature", 0), ("teacher_size", 0)):
+    for name, value in (("teacher_weight", -1), ("teacher_temperature", 0)):
         with pytest.raises(ValueError, match=f"{name} = {value}"):
             Config(**{name: value})
+    for name, given in (("teacher_sizes", (0,)), ("teacher_sizes", (9, 9, 9)), ("teacher_shares", (1.0,))):
+        with pytest.raises(ValueError, match=f"{name} = .* for 2 teachers"):
+            Config(teachers=("a", "b"), **{name: given})
+    with pytest.raises(ValueError, match=r"teacher_shares = \(1.0, 0.0\) for 2 teachers: one for each, above 0"):
+        Config(teachers=("a", "b"), teacher_shares=(1.0, 0.0))
 
 
 def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_colour() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.checkpoints.config import check_mirror_sizes
+from idmetric.io.settings import shown
 from idmetric.models.efficientnet_lite import timm_name
 from idmetric.models.idsim import IDSimConfig
 from idmetric.train.options import option
@@ -85,7 +86,10 @@ class Config:
     )
     teacher_weight: float = option(6.0, "weight of that term")
     teacher_temperature: float = option(0.1, "of that term")
-    teacher_size: int = option(112, "pixels at which teachers see the images, whole and unchanged")
+    teacher_sizes: tuple[int, ...] = option(
+        (224,), "pixels at which teachers see the images, whole and unchanged: one for all or one for each"
+    )
+    teacher_shares: tuple[float, ...] = option((), "of each teacher in the mean of their cosines; default: equal ones")
     channels: tuple[int, int, int, int] = option((32, 64, 128, 256), "widths of the ResNet-18's four stages")
     layers: tuple[int, int, int, int] = option(RESNET_18, "blocks of its stages; --init may have fewer")
     image_size: int = option(0, "side of the trained model's input; 0 = 224, or 176 for a ResNet")
@@ -105,10 +109,7 @@ class Config:
         check_mirror_sizes(self.mirror_sizes)
         if self.frozen_stages and (self.backbone == "resnet18" or not 0 <= self.frozen_stages <= 7):
             raise ValueError(f"frozen_stages = {self.frozen_stages}: 0 to 7, of an EfficientNet-Lite")
-        if self.teacher_weight < 0 or self.teacher_temperature <= 0 or self.teacher_size < 1:
-            given = f"teacher_weight = {self.teacher_weight}, teacher_temperature = {self.teacher_temperature}"
-            wanted = "a weight of 0 or more, a temperature above 0 and a size of 1 or more are possible"
-            raise ValueError(f"{given}, teacher_size = {self.teacher_size}: {wanted}")
+        self._check_teachers()
         if min(self.layers) < 1:
             raise ValueError(f"layers = {self.layers}: each stage has a block or more")
         if self.patch_negatives >= self.batch_size:
@@ -124,6 +125,18 @@ class Config:
             part = getattr(self, f"{name}_share")
             if given and part and not (kinds == kind).any():
                 raise ValueError(f"{name}_share = {part} of a batch of {self.batch_size} holds no group")
+
+    def _check_teachers(self) -> None:
+        count = len(self.teachers)
+        if self.teacher_weight < 0 or self.teacher_temperature <= 0:
+            given = f"teacher_weight = {self.teacher_weight}, teacher_temperature = {self.teacher_temperature}"
+            raise ValueError(f"{given}: a weight of 0 or more and a temperature above 0 are possible")
+        if len(self.teacher_sizes) not in (1, count) or min(self.teacher_sizes) < 1:
+            given = f"teacher_sizes = {shown(self.teacher_sizes)}"
+            raise ValueError(f"{given} for {count} teachers: one for all or one for each, of 1 pixel or more")
+        if self.teacher_shares and (len(self.teacher_shares) != count or min(self.teacher_shares) <= 0):
+            given = f"teacher_shares = {shown(self.teacher_shares)}"
+            raise ValueError(f"{given} for {count} teachers: one for each, above 0")
 
     @property
     def model(self) -> IDSimConfig:

@@ -113,7 +113,7 @@ class Tiny:
         self.validation = held_out if measures else None
         self.best = "ssr" if "ssr" in measures else ""
         self.steps, self.cache = config.steps, Path()
-        self.teachers = Teachers(config.teachers, config.teacher_size, processes.device)
+        self.teachers = Teachers(config.teachers, config.teacher_sizes, config.teacher_shares, processes.device)
         self.model = self._initial()
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
         freeze_stages(self.model, config.frozen_stages)
@@ -131,7 +131,7 @@ class Tiny:
         if not self.labelled.files:
             left_out.add("labelled_share")
         if not config.teachers:
-            left_out |= {"teachers", "teacher_weight", "teacher_temperature", "teacher_size"}
+            left_out |= {"teachers", "teacher_weight", "teacher_temperature", "teacher_sizes", "teacher_shares"}
         settings: dict[str, Any] = {k: v for k, v in asdict(config).items() if k not in left_out}
 
         if self.start:
