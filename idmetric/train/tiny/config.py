@@ -131,10 +131,10 @@ class Config:
         if self.teacher_weight < 0 or self.teacher_temperature <= 0:
             given = f"teacher_weight = {self.teacher_weight}, teacher_temperature = {self.teacher_temperature}"
             raise ValueError(f"{given}: a weight of 0 or more and a temperature above 0 are possible")
-        if len(self.teacher_sizes) not in (1, count) or min(self.teacher_sizes) < 1:
+        if len(self.teacher_sizes) not in (1, count) or not all(size >= 1 for size in self.teacher_sizes):
             given = f"teacher_sizes = {shown(self.teacher_sizes)}"
             raise ValueError(f"{given} for {count} teachers: one for all or one for each, of 1 pixel or more")
-        if self.teacher_shares and (len(self.teacher_shares) != count or min(self.teacher_shares) <= 0):
+        if len(self.teacher_shares) not in (0, count) or not all(share > 0 for share in self.teacher_shares):
             given = f"teacher_shares = {shown(self.teacher_shares)}"
             raise ValueError(f"{given} for {count} teachers: one for each, above 0")
 
