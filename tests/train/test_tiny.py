@@ -746,9 +746,9 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for name, given in (("teacher_sizes", (0,)), ("teacher_sizes", (9, 9, 9)), ("teacher_shares", (1.0,))):
         with pytest.raises(ValueError, match=f"{name} = .* for 2 teachers"):
             Config(teachers=("a", "b"), **{name: given})
-    for least in (0.0, float("nan")):
-        with pytest.raises(ValueError, match=r"teacher_shares = \(1.0, .*\) for 2 teachers: one for each, above 0"):
-            Config(teachers=("a", "b"), teacher_shares=(1.0, least))
+    for wrong_share in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=r"teacher_shares = \(1.0, .*\) for 2 teachers: one for each, above 0 and"):
+            Config(teachers=("a", "b"), teacher_shares=(1.0, wrong_share))
 
 
 def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_colour() -> None:

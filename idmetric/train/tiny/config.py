@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -134,9 +135,9 @@ class Config:
         if len(self.teacher_sizes) not in (1, count) or not all(size >= 1 for size in self.teacher_sizes):
             given = f"teacher_sizes = {shown(self.teacher_sizes)}"
             raise ValueError(f"{given} for {count} teachers: one for all or one for each, of 1 pixel or more")
-        if len(self.teacher_shares) not in (0, count) or not all(share > 0 for share in self.teacher_shares):
+        if len(self.teacher_shares) not in (0, count) or not all(0 < share < inf for share in self.teacher_shares):
             given = f"teacher_shares = {shown(self.teacher_shares)}"
-            raise ValueError(f"{given} for {count} teachers: one for each, above 0")
+            raise ValueError(f"{given} for {count} teachers: one for each, above 0 and finite")
 
     @property
     def model(self) -> IDSimConfig:
