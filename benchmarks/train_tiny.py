@@ -24,14 +24,15 @@ WEIGHTS = "idmetric/models/weights/tiny"
 FORMER = "47196fa"  # the commit with version 0.1's weights, which teach runs 2 and 3
 
 WORLD = "--size 160 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed --workers 0"
-ALL = "--stored-size 160 --batch-size 24 --photo-share 0.17 --teacher-sizes 112"
+ALL = "--stored-size 160 --batch-size 24 --photo-share 0.17"
+TEACHERS = "--teacher-sizes 224 112"  # of the run before, and of version 0.1
 RUNS = (
     "--labelled-share 0.33 --warmup 20 --blend 0.75",
     "--labelled-share 0.33 --warmup 40 --seed 1 --blend 0.7 --patch-blend 0",
     "--labelled-share 0.25 --warmup 40 --seed 2 --small-size 112 --large-size 144 --small-part 0.6 --frozen-stages 2 "
     "--blend 0.85 --patch-blend 0.3",
 )
-IDENTITIES, STEPS = 7000, (300, 1200, 2500)
+IDENTITIES, STEPS = 7000, (300, 900, 1200)
 SMOKE_IDENTITIES, SMOKE_STEPS = 40, (2, 2, 2)
 
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     before: Path | None = None
     for number, (run, count) in enumerate(zip(RUNS, steps, strict=True), 1):
         folder = out / (f"run-{number}" if number < len(RUNS) else "tiny")
-        taught = ["--init", before, "--teachers", before, former] if before else []
+        taught = ["--init", before, "--teachers", before, former, *TEACHERS.split()] if before else []
         idmetric(*train, *run.split(), "--steps", str(count), *taught, "--out", folder)
         before = folder
 

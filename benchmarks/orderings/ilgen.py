@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from common import Claim, Measure, Options, Row, Table, digest, run, train, world
+from lite import imagenet
 from PIL import Image
 
 from idmetric import Backbone
@@ -49,7 +50,6 @@ class Size:
 
 
 QUICK = Size(things=12, tested=4, classes=4)
-TRUNK = "efficientnet-lite0"
 HELD_OUT = 100_000  # number of the first tested object
 # half of the picture or more, hardly another hue, no grey: these objects differ in color
 MILD = {"crop": (0.5, 1.0), "jitter": (0.2, 0.2, 0.2, 0.02), "grey": 0.0}
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> str:
 
 def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> dict[str, float]:
     """Scores of a row."""
-    start = encoder(options, size)
+    start = imagenet(options.out / "encoders", size.side)
     learnt, tested = pictures(options, size)
     learnt = some(learnt, seed)
     judge = partial(scores, learnt=learnt, tested=tested, clean=cleaned(options, size))
@@ -119,14 +119,6 @@ def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> 
     if settings["loss"] == "softmax-margin":
         settings["epochs"] = 3  # two first passes, of the classifier alone (supplement B)
     return judge(train(ilgen, settings, learnt, folder / "run", seed))
-
-
-def encoder(options: Options, size: Size) -> Path:
-    """The folder of the pretrained encoder at this size of pictures."""
-    folder = options.out / "encoders" / digest([TRUNK, size.side])
-    if not (folder / "config.json").is_file():
-        Backbone(TRUNK, image_size=size.side, device="cpu").save_pretrained(folder)
-    return folder
 
 
 @cache

@@ -1,7 +1,8 @@
-"""EfficientNet-Lite0 with ImageNet weights under attention pooling: a trunk for NearID's recipe that has seen photos.
+"""EfficientNet-Lite0 with ImageNet weights: as it is, and under attention pooling, as a trunk for NearID's recipe.
 
-timm builds it as "efficientnet_lite0_map" once this module is imported. Its tokens are places of two feature maps, as
-in `IDSimConfig.patch_stages`. The pooling begins as the mean of the tokens, so the frozen model is a plain baseline.
+timm builds the latter as "efficientnet_lite0_map" once this module is imported. Its tokens are places of two feature
+maps, as in `IDSimConfig.patch_stages`. The pooling begins as the mean of the tokens, so the frozen model is a plain
+baseline.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from typing import Any
 
 import timm
 import torch
+from common import digest
 from timm.layers import AttentionPoolLatent
 from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
+from idmetric import Backbone
 from idmetric.models import efficientnet_lite
 from idmetric.models.nearid import NearID, NearIDConfig
 from idmetric.models.tokens import stage_tokens
@@ -60,6 +63,14 @@ class LiteMap(nn.Module):
 def efficientnet_lite0_map(pretrained: bool = False, num_classes: int = 0, **kwargs: Any) -> LiteMap:
     """For `timm.create_model`; weights come from `encoder`."""
     return LiteMap(**{name: value for name, value in kwargs.items() if name in ("img_size", "heads")})
+
+
+def imagenet(folder: Path, side: int) -> Path:
+    """The folder of the plain encoder at a side of pictures, made if it is not there: `Backbone(folder)` opens it."""
+    folder /= digest([LITE, side])
+    if not (folder / "config.json").is_file():
+        Backbone(LITE, image_size=side, device="cpu").save_pretrained(folder)
+    return folder
 
 
 def encoder(folder: Path, side: int) -> Path:

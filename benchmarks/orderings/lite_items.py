@@ -1,0 +1,74 @@
+"""EfficientNet-Lite0 with ImageNet weights in the place of Qwen2.5-VL in VisME's recipe.
+
+It sees the image of a query or candidate, whatever its instruction. A text without image is a direction of its own,
+drawn at random, which the images that it describes learn to have. Batches, loss and optimizer are the recipe's; all
+weights train, without LoRA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric import Backbone
+from idmetric.data.manifest.table import Manifest
+from idmetric.models.visid import VisIDConfig
+from idmetric.train.batches import Pictures, generator
+from idmetric.train.ilgen.recipe import set_training
+from idmetric.train.processes import Processes
+from idmetric.train.recipe import Recipe
+from idmetric.train.visme import data as pools
+from idmetric.train.visme.config import Config
+from idmetric.train.visme.items import Loader
+from idmetric.train.visme.plan import usable
+from idmetric.train.visme.recipe import VisME
+
+
+class LiteItems(Backbone):
+    """A `Backbone` with the method of `VisIDEmbed` that the recipe calls."""
+
+    def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
+        """Unit vectors (N, D) of images, pixels (3, H, W) in [0, 1], and of words where there is no image."""
+        width = int(self.backbone.num_features)  # type: ignore[arg-type]
+        found = torch.stack([direction(text, width) for text in words]).to(self.device)
+        shown = [k for k, image in enumerate(pixels) if image is not None]
+        if not shown:
+            return found
+        images = torch.stack([image for image in pixels if image is not None]).to(self.device)
+        embedded = F.normalize(self(images).cls.to(found.dtype), dim=-1)
+        return found.index_copy(0, torch.tensor(shown, device=self.device), embedded)
+
+
+def direction(text: str, width: int) -> Tensor:
+    """A random unit vector that follows from the text alone."""
+    drawn = torch.from_numpy(generator("words", text).standard_normal(width)).float()
+    return F.normalize(drawn, dim=0)
+
+
+class LiteVisME(VisME):
+    """The recipe with a `LiteItems`, of which it saves the weights as they are."""
+
+    model: Any  # a LiteItems
+
+    def save(self, folder: Path) -> None:
+        """Write the model; there is no LoRA to fold into it."""
+        Recipe.save(self, folder)
+
+
+def build(config: Config, data: Manifest, processes: Processes) -> LiteVisME:
+    """Samples, schedule and model, as `idmetric.train.visme.recipe.build` without validation."""
+    found = pools.prepare(data, VisIDConfig())
+    used = usable(found.data, config.plan)
+    model: Any = LiteItems(config.model, device=processes.device)
+    set_training(model.requires_grad_(True), True)
+    loader = Loader(Pictures.of(model, data), found.wording, used, config.plan, config.same)
+    return LiteVisME(config, used, loader, None, None, model, processes, None)
+
+
+RECIPE = SimpleNamespace(__name__=__name__, Config=Config, build=build)
