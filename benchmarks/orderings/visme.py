@@ -46,7 +46,8 @@ class Size:
         captions: number of pictures with the name of their kind. tested: number of held-out objects.
         gallery: number of them in a search; those of the unseen domain are searched all at once.
         samples: in a block, of which a batch has one of each sub-dataset and one of names.
-        steps, rate: of the recipe. warm, warm_steps: number of objects, and of steps, that all rows begin with.
+        steps, rate: of the recipe.
+        warm, warm_steps, warm_rate: number of objects, of steps and rate of the training that all rows begin with.
     """
 
     side: int = 64
@@ -58,9 +59,10 @@ class Size:
     gallery: int = 100
     samples: int = 30
     steps: int = 80
-    rate: float = 3e-4
+    rate: float = 1e-3
     warm: int = 400
     warm_steps: int = 30
+    warm_rate: float = 3e-4
 
 
 QUICK = Size(sets=2, things=6, views=2, captions=6, tested=8, samples=2, steps=2, warm=20, warm_steps=2)
@@ -135,12 +137,12 @@ def start(options: Options, size: Size) -> Path:
 
     At a temperature of 0.1; the rows continue at the paper's 0.02.
     """
-    key = digest([size.side, size.warm, size.warm_steps, size.rate, size.samples, size.sets])
+    key = digest([size.side, size.warm, size.warm_steps, size.warm_rate, size.samples, size.sets])
     folder = options.out / "encoders" / f"warm-{key}"
     if not (folder / CONFIG).is_file():
         plain = imagenet(options.out / "encoders", size.side)
         data = within(world(options, Plan(seed=79, size=size.side, views=2, distractors=0), size.warm), True)
-        settings = {"model": str(plain), "steps": size.warm_steps, "lr": size.rate, "temperature": 0.1, "hard": 0}
+        settings = {"model": str(plain), "steps": size.warm_steps, "lr": size.warm_rate, "temperature": 0.1, "hard": 0}
         train(RECIPE, {**settings, **blocks(size, size.sets)}, data, folder, 0)
     return folder
 
