@@ -25,7 +25,7 @@ FORMER = "47196fa"  # the commit with version 0.1's weights, which teach runs 2 
 
 WORLD = "--size 160 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed --workers 0"
 ALL = "--stored-size 160 --batch-size 24 --photo-share 0.17"
-TEACHERS = "--teacher-sizes 224 112"  # of the run before, and of version 0.1
+TEACHERS = "--teacher-sizes 224 112"  # for the run before, and for version 0.1
 RUNS = (
     "--labelled-share 0.33 --warmup 20 --blend 0.75",
     "--labelled-share 0.33 --warmup 40 --seed 1 --blend 0.7 --patch-blend 0",

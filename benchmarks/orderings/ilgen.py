@@ -148,7 +148,7 @@ def on_white(data: Manifest, folder: Path, side: int, *, one_view: bool) -> Mani
     first = {name: k for k, name in reversed(list(enumerate(names))) if data.column("role")[k] == "real"}
     paths = []
     for k, (identity, name) in enumerate(zip(names, data.column("id"), strict=True)):
-        path = folder / f"{digest([name, one_view])}.png"
+        path = folder / f"{digest([side, name, one_view])}.png"
         if not path.is_file():
             white(data, first[identity] if one_view else k, side, generator("white", name)).save(path)
         paths.append(str(path.resolve()))

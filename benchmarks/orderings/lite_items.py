@@ -1,8 +1,9 @@
-"""EfficientNet-Lite0 with ImageNet weights in the place of Qwen2.5-VL in VisME's recipe.
+"""EfficientNet-Lite0 with ImageNet weights in place of Qwen2.5-VL in VisME's recipe.
 
-It sees the image of a query or candidate, whatever its instruction. A text without image is a direction of its own,
-drawn at random, which the images that it describes learn to have. Batches, loss and optimizer are the recipe's; all
-weights train, without LoRA.
+It embeds the image of a query or candidate and ignores instructions. A text without image is a unit vector of its own,
+drawn at random, towards which training moves the images that it describes. Batches, loss and optimizer are the
+recipe's; all weights train, without LoRA. Options of the recipe that concern instructions, captions, LoRA and memory
+have no effect.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class LiteItems(Backbone):
         """Unit vectors (N, D) of images, pixels (3, H, W) in [0, 1], and of words where there is no image."""
         width = int(self.backbone.num_features)  # type: ignore[arg-type]
         found = torch.stack([direction(text, width) for text in words]).to(self.device)
-        shown = [k for k, image in enumerate(pixels) if image is not None]
-        if not shown:
+        with_image = [k for k, image in enumerate(pixels) if image is not None]
+        if not with_image:
             return found
         images = torch.stack([image for image in pixels if image is not None]).to(self.device)
         embedded = F.normalize(self(images).cls.to(found.dtype), dim=-1)
-        return found.index_copy(0, torch.tensor(shown, device=self.device), embedded)
+        return found.index_copy(0, torch.tensor(with_image, device=self.device), embedded)
 
 
 def direction(text: str, width: int) -> Tensor:
