@@ -1,4 +1,4 @@
-"""Train a model as IDSim("tiny") was trained, from rendering on, with one command that resumes where it stopped.
+"""Train a model of the kind of IDSim("tiny"), from rendering on, with one command that resumes where it stopped.
 
     python benchmarks/train_tiny.py DATA OUT
 
