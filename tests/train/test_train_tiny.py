@@ -67,7 +67,7 @@ def test_three_runs_follow_from_each_other_and_a_missing_one_is_made_again(photo
             assert used["init"] == revisions[names[number - 1]]
             assert used["teachers"] == [revisions[names[number - 1]], revisions["former"]]
 
-    # a second call makes again what is missing, the same, and leaves the rest alone
+    # a second call repeats a missing run, bit for bit, and leaves the others
     written = times(tmp_path)
     shutil.rmtree(tmp_path / "tiny")
     run(photo_root, tmp_path)
