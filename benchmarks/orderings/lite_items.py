@@ -35,8 +35,8 @@ class LiteItems(Backbone):
     """A `Backbone` with the method of `VisIDEmbed` that the recipe calls."""
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
-        """Unit vectors (N, D) of images, pixels (3, H, W) in [0, 1], and of words where there is no image."""
-        width = int(self.backbone.num_features)  # type: ignore[arg-type]
+        """Unit vectors (N, D): of each image, pixels (3, H, W) in [0, 1], or of its words if it is None."""
+        width = int(self.backbone.num_features)  # type: ignore[arg-type]  # an int on every timm model
         found = torch.stack([direction(text, width) for text in words]).to(self.device)
         with_image = [k for k, image in enumerate(pixels) if image is not None]
         if not with_image:
@@ -58,7 +58,7 @@ class LiteVisME(VisME):
     model: Any  # a LiteItems
 
     def save(self, folder: Path) -> None:
-        """Write the model; there is no LoRA to fold into it."""
+        """Write the model without merging LoRA, which it does not have."""
         Recipe.save(self, folder)
 
 
