@@ -37,8 +37,6 @@ def build_parser(prog: str = "idmetric export") -> Parser:
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: %(default)s")
     parser.add_argument("--preprocessing", choices=("standard", "release"), help="how the file's model reads images; "
                         "release: as the ID-Sim and NearID releases")  # fmt: skip
-    parser.add_argument("--size", nargs=2, type=int, metavar=("HEIGHT", "WIDTH"), help="for a VisIDEmbed: the size to "
-                        "which its file resizes all images; default: the largest square that it takes")  # fmt: skip
     parser.add_argument("--int8", metavar="PATH", help="quantize to 8-bit integers, with ranges from these images: a "
                         "folder or pattern with some of yours")  # fmt: skip
     options.add_quiet(parser, "print nothing but errors")
@@ -52,8 +50,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> in
     args = parser.parse_args(argv)
     if args.int8 and args.format != "onnx":
         parser.error("--int8 quantizes ONNX files: leave out --format")
-    if args.int8 and args.size:
-        parser.error("--size is for a VisIDEmbed, which is not quantized: leave out --int8")
     return ended(partial(_run, args), parser)
 
 
@@ -85,7 +81,7 @@ def _export(args: argparse.Namespace) -> int:
         apart = export_int8(metric, target, images)
         note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
     else:
-        apart = export(metric, target, args.format, tuple(args.size) if args.size else None)
+        apart = export(metric, target, args.format)
         note = f"features differ from PyTorch by {apart:.1g} at most ({TOLERANCE:g} allowed)"
     if not args.quiet:
         say(f"{args.out}: {target.stat().st_size / 1e6:.1f} MB, {note}")

@@ -3,9 +3,6 @@
 The graph takes `pixels`, float32 (batch, 3, height, width), RGB in [0, 1], of any size, and gives `cls` (batch, D) and
 `patches` (batch, P, D'), as `metric(pixels)` does. It resizes as `Fit.pixels` (squashed, antialiased, clamped to
 [0, 1]); files are read, turned upright and resized by Pillow before that, to the size at which resizing does nothing.
-
-A VisIDEmbed, which keeps the shape of images, is exported at one size, to which all images are squashed; its label in
-the file names the size.
 """
 
 from __future__ import annotations
@@ -34,8 +31,6 @@ from idmetric.models.exported import KEY, Exported, ExportError
 from idmetric.models.idsim import IDSim
 from idmetric.models.nearid import NearID
 from idmetric.models.onnx import MOST, OnnxModel
-from idmetric.models.visid import VisIDEmbed
-from idmetric.models.visid_graph import FixedSize, default_size
 
 __all__ = ["TOLERANCE", "ExportError", "Kind", "check_target", "export", "finished"]
 
@@ -45,12 +40,10 @@ OPSET = 18  # the first with antialiased resizing
 _FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
 _SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the checks, the sides as multiples of the model's
 
-_EXPORTED = (IDSim, NearID, Backbone, VisIDEmbed)
+_EXPORTED = (IDSim, NearID, Backbone)
 
 
-def export(
-    metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx", size: tuple[int, int] | None = None
-) -> float:
+def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") -> float:
     """Write a model as one file, and compare it with PyTorch before the file appears under its name.
 
     Args:
@@ -58,8 +51,6 @@ def export(
         path: a file that does not exist yet: .onnx, which `idmetric.load` opens, or for "torch-export" .pt2.
         kind: "torch-export" is for `torch.export.load`, which may run code that a file holds; so this package writes
             such files and does not open them.
-        size: height and width to which the graph of a VisIDEmbed resizes images, one at which it sees images itself;
-            default: see `visid_graph.default_size`.
 
     Returns:
         The largest difference of a feature from PyTorch's, on random pixels of two sizes; at most `TOLERANCE`.
@@ -74,7 +65,7 @@ def export(
     target = Path(path)
     check_target(target, ".onnx" if kind == "onnx" else ".pt2")
     _check_model(metric)
-    graph = _graph(metric.eval().cpu(), size)
+    graph = _Graph(metric.eval().cpu())
     _check_weights(graph, metric.label, kind)
     with _quiet():
         program, facts = _program(metric, graph)
@@ -85,7 +76,7 @@ def export(
             else:
                 torch.export.save(program, temporary, extra_files={f"{KEY}.json": facts.to_json()})
                 run = program.module()
-            return _check(metric, graph.size, run)
+            return _check(metric, run)
 
 
 def check_target(path: Path, ending: str) -> None:
@@ -122,35 +113,25 @@ def _check_weights(graph: _Graph, label: str, kind: Kind) -> None:
 class _Graph(nn.Module):
     """Pixels of any size to the tensors of an Embedding."""
 
-    def __init__(self, metric: Embedder | FixedSize, size: tuple[int, int], interpolation: str) -> None:
+    def __init__(self, metric: Embedder) -> None:
         super().__init__()
-        self.metric, self.size, self.interpolation = metric, size, interpolation
+        self.metric = metric
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        found = self.metric.embed_pixels(_resized(pixels, self.size, self.interpolation))
+        # not by `fit_pixels`, in which a graph would keep only the branch of its example's size
+        resized = F.interpolate(
+            pixels, self.metric.image_size, mode=self.metric.interpolation, align_corners=False, antialias=True
+        )
+        found = self.metric.embed_pixels(resized.clamp(0, 1))
         return (found.cls,) if found.patches is None else (found.cls, found.patches)
-
-
-def _resized(pixels: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
-    # not by `fit_pixels`, in which a graph would keep only the branch of its example's size
-    return F.interpolate(pixels, size, mode=interpolation, align_corners=False, antialias=True).clamp(0, 1)
-
-
-def _graph(metric: Embedder, size: tuple[int, int] | None) -> _Graph:
-    if isinstance(metric, VisIDEmbed):
-        size = size or default_size(metric)
-        return _Graph(FixedSize(metric, size), size, metric.interpolation)
-    if size not in (None, metric.image_size):
-        raise ExportError(f"{metric.label} sees images at {metric.resolution}: a size is chosen for a VisIDEmbed alone")
-    return _Graph(metric, metric.image_size, metric.interpolation)
 
 
 def _program(metric: Embedder, graph: _Graph) -> tuple[Any, Exported]:
     """The model as a `torch.export.ExportedProgram` with a dynamic batch and size, and its facts."""
-    height, width = graph.size
+    height, width = metric.image_size
     pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
     with torch.no_grad():
-        facts = _facts(metric, graph.size, graph.metric.embed_pixels(torch.rand(1, 3, height, width)))
+        facts = _facts(metric, metric.embed_pixels(torch.rand(1, 3, height, width)))
 
     free = torch.export.Dim.DYNAMIC
     try:
@@ -162,14 +143,12 @@ def _program(metric: Embedder, graph: _Graph) -> tuple[Any, Exported]:
     return program, facts
 
 
-def _facts(metric: Embedder, size: tuple[int, int], seen: Embedding) -> Exported:
-    one_size = isinstance(metric, VisIDEmbed)  # other scores than its own, for images of other sizes
-    calibration = None if one_size else metric.calibration
+def _facts(metric: Embedder, seen: Embedding) -> Exported:
     return Exported(
-        label=f"{metric.label}[{size[0]}x{size[1]}]" if one_size else metric.label,
+        label=metric.label,
         revision=metric.revision,
         weights=weights_digest(metric),
-        image_size=size,
+        image_size=metric.image_size,
         mean=metric.mean,  # type: ignore[arg-type]  # three
         std=metric.std,  # type: ignore[arg-type]
         interpolation=metric.interpolation,
@@ -177,7 +156,7 @@ def _facts(metric: Embedder, size: tuple[int, int], seen: Embedding) -> Exported
         preprocessing=metric.preprocessing,
         grid=seen.grid,
         dim=seen.cls.shape[1],
-        calibration=None if calibration is None else calibration.to_json(),
+        calibration=None if metric.calibration is None else metric.calibration.to_json(),
     )
 
 
@@ -214,32 +193,21 @@ def finished(model: Any, facts: Exported) -> bytes:
     return data
 
 
-def _check(metric: Embedder, size: tuple[int, int], run: Any) -> float:
+def _check(metric: Embedder, run: Any) -> float:
     """The largest difference of a feature; ExportError if it exceeds `TOLERANCE`."""
     generator, worst = torch.Generator().manual_seed(0), 0.0
     for batch, tall, wide in _SHAPES:
-        sides = (max(1, round(side * times)) for side, times in zip(size, (tall, wide), strict=True))
+        sides = (max(1, round(side * times)) for side, times in zip(metric.image_size, (tall, wide), strict=True))
         pixels = torch.rand(batch, 3, *sides, generator=generator)
         with torch.no_grad():
-            expected = _expected(metric, pixels, size)
+            expected = metric(pixels)
             found = run(pixels) if isinstance(run, nn.Module) else _tensors(run(pixels.numpy()))
-        for a, b in zip(expected, found, strict=False):
+        for a, b in zip((expected.cls, expected.patches), found, strict=False):
             if a is not None:
                 worst = max(worst, float((a - b).abs().max()))
     if not worst <= TOLERANCE:
         raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
     return worst
-
-
-def _expected(metric: Embedder, pixels: Tensor, size: tuple[int, int]) -> tuple[Tensor | None, ...]:
-    """The features that the model itself gives."""
-    if not isinstance(metric, VisIDEmbed):
-        found = metric(pixels)
-        return found.cls, found.patches
-    found = metric(_resized(pixels, size, metric.interpolation))
-    assert found.patches is not None
-    assert found.weights is not None
-    return found.cls, found.patches[:, found.weights[0] > 0]
 
 
 def _tensors(embedding: Embedding) -> tuple[Tensor | None, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from idmetric.images.kinds import ImageLike
 from idmetric.io.output import replacing
 from idmetric.models.embedder import Embedder
-from idmetric.models.export import ExportError, check_target, export, finished
+from idmetric.models.export import check_target, export, finished
 from idmetric.models.onnx import OnnxModel
 
 MOST_IMAGES = 128  # from which ranges are measured; more change them little
@@ -36,12 +36,10 @@ def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> fl
         The mean cosine distance of the images' embeddings from those of the float32 graph.
 
     Raises:
-        ExportError: as `export`, and for a VisIDEmbed: the masks of its attention hold -inf, to which no range extends.
+        ExportError: as `export`.
         OutputError, MissingExtraError: as `export`. ImageReadError: for an image that cannot be read.
     """
     check_target(path, ".onnx")
-    if metric.model_type == "visid":
-        raise ExportError(f"{metric.label} is a VisIDEmbed, which is not quantized: leave out --int8")
     step = -(-len(images) // MOST_IMAGES)
     some = list(images)[:: max(1, step)]
     with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
