@@ -1,4 +1,4 @@
-"""Ratios of speed that a change must not make worse, measured by `idmetric bench`.
+"""Ratios of speed that a change must not make worse.
 
     python benchmarks/bounds.py [--only sinkhorn]
 
@@ -9,13 +9,12 @@ prints each ratio next to its bound and ends with status 1 if one is beyond it. 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
-from pathlib import Path
 from typing import NamedTuple
 
-from idmetric.cli import bench
+import speed
+
+from idmetric.cli.bench.stages import start
 
 
 class Bound(NamedTuple):
@@ -35,6 +34,7 @@ BOUNDS = (
     Bound("start", "idmetric score --model tiny, two images", "import torch", most=1.6),
     Bound("start", "idmetric score --help", "import torch", most=0.15),
 )
+speed.SECTIONS["start"] = lambda _, setting: start(setting)
 
 
 def main() -> None:
@@ -44,20 +44,16 @@ def main() -> None:
     parser.add_argument("--only", choices=sections, action="append", help="a section; may be repeated (default: all)")
     wanted = parser.parse_args().only or sections
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "bench.json"
-        chosen = [word for name in wanted for word in ("--only", name)]
-        if status := bench.main(["--model", "tiny", "--repeats", "5", "--json", str(file), *chosen]):
-            sys.exit(status)
-        rows = json.loads(file.read_text())["rows"]
-    found = {(row["section"], row["what"], row["against"]): row["ratio"] for row in rows if row["ratio"]}
+    words = ["--repeats", "5", "--device", "cpu", *(word for name in wanted for word in ("--only", name))]
+    rows = speed.measure(speed.build_parser().parse_args(words))
+    found = {(row.section, row.what, row.against): row.ratio for row in rows}
 
     beyond = []
     print("\n| time of | over that of | ratio (lowest to highest) | bound | |\n|---|---|---|---|---|")
     for bound in (one for one in BOUNDS if one.section in wanted):
         ratio = found.get((bound.section, bound.what, bound.against))
-        kept = ratio is not None and bound.least <= ratio["median"] <= bound.most
-        measured = "not measured" if ratio is None else "{median:.2f} ({low:.2f} to {high:.2f})".format(**ratio)
+        kept = ratio is not None and bound.least <= ratio.median <= bound.most
+        measured = "not measured" if ratio is None else f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
         limit = f"at least {bound.least:g}" if bound.least else f"at most {bound.most:g}"
         print(
             "|", bound.what, "|", bound.against, "|", measured, "|", limit, "|", "kept" if kept else "**beyond**", "|"

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
 from idmetric import Backbone, IDSim
 from idmetric.cli import bench
-from idmetric.cli.bench import files, machine, pairs, stages
-from idmetric.cli.bench.rows import Row, over, table
-from idmetric.cli.bench.setting import Setting, make_files, open_model, read_files
+from idmetric.cli.bench import stages
+from idmetric.cli.bench.rows import Row, describe, line, over, table
+from idmetric.cli.bench.setting import Setting, make_files, read_files
 from idmetric.cli.bench.timing import Clock, Timing, cpu_ratio, quiet, ratio
 from idmetric.distance import annealing, plan, sinkhorn
 from idmetric.images.read import ImageReadError
@@ -33,16 +34,7 @@ CLOCK = Clock(torch.device("cpu"), repeats=3, warmup=1)
 
 @pytest.fixture(scope="module")
 def setting() -> Setting:
-    return Setting(
-        make_files(8, (40, 30)), batch=2, clock=CLOCK, sets=3, tokens=30, channels=16, references=2, candidates=3,
-        sample=4,
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def resnet() -> Backbone:
-    args = {"channels": [8, 8, 8, 8], "layers": [1, 1, 1, 1]}
-    return Backbone("resnet18", pretrained=False, image_size=32, backbone_args=args, device="cpu")
+    return Setting(make_files(8, (40, 30)), batch=2, clock=CLOCK)
 
 
 # Timing
@@ -117,6 +109,12 @@ def test_peak_memory_is_what_a_run_takes() -> None:
 # Sections
 
 
+def make_tokens(sets: int, tokens: int, channels: int) -> Tensor:
+    """Unit vectors that change smoothly along each set, as patch tokens do."""
+    coarse = torch.randn(sets, channels, tokens // 16, generator=torch.Generator().manual_seed(0))
+    return F.normalize(F.interpolate(coarse, tokens, mode="linear", align_corners=True).mT, dim=-1)
+
+
 def by_name(rows: Iterator[Row]) -> dict[str, Row]:
     return {row.what: row for row in rows}
 
@@ -140,99 +138,6 @@ def test_what_the_stages_measure_is_what_embed_computes(metric: IDSim, setting: 
     expected = metric.embed(photos)
     assert features.equal(expected.cls)
     assert patches.equal(expected.patches)
-
-
-def test_overhead_is_over_the_bare_forward_of_timm(resnet: Backbone, setting: Setting) -> None:
-    seen: list[str] = []
-    trunk = resnet.backbone.forward
-    resnet.backbone.forward = lambda x: seen.append("bare") or trunk(x)  # type: ignore[assignment]
-    try:
-        found = by_name(stages.overhead(resnet, setting))
-    finally:
-        del resnet.backbone.forward
-    assert seen == ["bare"] * 4  # one to warm up, three rounds: the pipeline calls forward_features
-    assert found[stages.BARE].ratio is None
-    row = found["embed decoded images"]
-    assert row.against == stages.BARE
-    assert row.ratio is not None
-    assert row.ratio.low <= row.ratio.median <= row.ratio.high
-
-
-def test_files_are_scored_exactly_and_fast(metric: IDSim, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LARGE", (480, 400))
-    rows = list(files.files(metric, setting))
-    compared = [(row.what, row.against) for row in rows if row.against]
-    assert ("scores, fast", files.BARE) in compared
-    assert ("scores, exact", files.READING) in compared
-    assert {row.timing.items for row in rows if row.timing is not None} == {10}
-    assert rows[-1].numbers is not None
-    assert 0 < rows[-1].numbers["largest change of a distance"] < 0.05
-    assert metric.decode == "exact"
-
-
-def test_variants_say_what_they_gain_and_what_they_change(metric: IDSim, setting: Setting) -> None:
-    change = stages._CHANGES.pop("compiled")  # a minute of compiling
-    try:
-        found = by_name(stages.variants(metric, setting))
-    finally:
-        stages._CHANGES["compiled"] = change
-    for what in ("bfloat16", "channels-last"):
-        row = found[what]
-        assert row.ratio is not None
-        assert row.numbers is not None
-        assert row.numbers["largest change of a cls distance"] < (0.05 if what == "bfloat16" else 1e-5)
-    assert found["files, read by threads"].against == "files, one after another"
-    assert metric.dtype == torch.float32
-
-
-def test_a_variant_that_fails_is_left_out_with_the_reason(
-    metric: IDSim, setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(metric: Any, photos: Any) -> Any:
-        raise RuntimeError("no C++ compiler")
-
-    monkeypatch.setattr(stages, "_CHANGES", {"compiled": broken})
-    row = by_name(stages.variants(metric, setting))["compiled"]
-    assert row.timing is None
-    assert row.note == "RuntimeError: no C++ compiler"
-
-
-def test_the_sinkhorn_matrix_has_the_values_of_geomloss(setting: Setting) -> None:
-    pytest.importorskip("geomloss")
-    found = by_name(pairs.sinkhorn(setting))
-    matrix = found.pop("sinkhorn_matrix, 3 x 3")
-    assert matrix.timing is not None
-    assert matrix.timing.items == 9
-    assert set(found) == {"sinkhorn_distance, pair by pair", "geomloss, pair by pair"}
-    for row in found.values():
-        assert row.timing is not None
-        assert row.timing.items == 4
-        assert row.numbers is not None
-        assert row.numbers["largest difference from the matrix"] < 1e-6
-    assert torch.is_grad_enabled()
-
-
-def test_made_tokens_differ_as_patches_do() -> None:
-    tokens = pairs.make_tokens(2, 784, 64, torch.device("cpu"))
-    assert tokens.norm(dim=-1).allclose(torch.ones(2, 784))
-    cos = tokens[0] @ tokens[0].T
-    near, far = cos.diagonal(1).mean(), cos.mean()
-    assert near > far + 0.2  # neighbours are alike
-    assert 0 < far < 0.9
-
-
-def test_packages_that_are_missing_are_left_out_with_the_reason(
-    metric: IDSim, setting: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("lpips", "geomloss"):
-        monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.setattr(pairs, "ENCODERS", {})
-    found = by_name(pairs.metrics(metric, setting))
-    assert found["this metric"].timing is not None
-    for name in pairs.LPIPS:
-        assert found[name].timing is None
-        assert "pip install lpips" in found[name].note
-    assert "pip install geomloss" in by_name(pairs.sinkhorn(setting))["geomloss, pair by pair"].note
 
 
 # Each image is embedded once
@@ -268,13 +173,6 @@ def test_pairwise_of_200_references_and_2000_images_embeds_2200_times() -> None:
     assert found.shape == (200, 2000)
     assert counting.seen == 2200
     assert float(found[7, 11]) == pytest.approx(float(metric(references[7], images[11])), abs=1e-5)
-
-
-def test_the_pairwise_section_counts_what_is_embedded(metric: IDSim, setting: Setting) -> None:
-    found = by_name(pairs.pairwise(metric, setting))
-    assert found["pairwise, 2 x 3"].note == "5 embedded for all pairs"
-    assert found["pair by pair"].note == "12 embedded for all pairs"
-    assert "embed_pixels" not in vars(metric)  # the counter is gone
 
 
 # Quicker ways keep the values
@@ -362,7 +260,7 @@ def test_compile_reaches_embed_and_a_copy_has_its_own_weights(setting: Setting) 
 
 def test_far_tokens_do_not_slow_the_sinkhorn_and_keep_its_values() -> None:
     """Where exp underflows: float32 with the clamp agrees with float64, whose range needs none."""
-    tokens = pairs.make_tokens(2, 100, 8, torch.device("cpu"))
+    tokens = make_tokens(2, 100, 8)
     spread = torch.cat([tokens[:, :50], -tokens[:, 50:]], 1)  # costs up to 2, 800 temperatures
     kernel = annealing._kernel(spread[:1], spread[1:]) / 0.0025
     assert (kernel - kernel.amax(2, keepdim=True)).min() < -104  # exp of it is 0 in float32
@@ -373,7 +271,7 @@ def test_far_tokens_do_not_slow_the_sinkhorn_and_keep_its_values() -> None:
 
 
 def test_large_sets_are_solved_in_chunks_that_fit_a_cache() -> None:
-    tokens = pairs.make_tokens(4, 300, 8, torch.device("cpu")).double()
+    tokens = make_tokens(4, 300, 8).double()
     options = sinkhorn._options(0.05, 0.5, 2.0, True, sinkhorn.MAX_ELEMENTS)
     cloud = sinkhorn._cloud(tokens, tokens, None, None, options)
     rows, cols = torch.arange(4).repeat_interleave(4), torch.arange(4).repeat(4)
@@ -388,14 +286,13 @@ def test_large_sets_are_solved_in_chunks_that_fit_a_cache() -> None:
 @pytest.mark.slow
 def test_the_command_prints_tables_and_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
-    words = "--model tiny --device cpu --batch 2 --repeats 3 --sets 2 --tokens 16 --channels 8 --references 1"
-    sections = ["--only", "stages", "--only", "sinkhorn", "--only", "pairwise"]
-    assert bench.main([*words.split(), "--candidates", "2", *sections, "--json", str(file)]) == 0
+    words = "--model tiny --device cpu --batch 2 --repeats 3"
+    assert bench.main([*words.split(), "--json", str(file)]) == 0
     out = capsys.readouterr().out
     assert "cores" in out.splitlines()[0]
     assert f"torch {torch.__version__.split('+')[0]}" in out.splitlines()[0]
-    for section in ("stages", "sinkhorn", "pairwise"):
-        assert f"\n{section}: {bench.SECTIONS[section][2]}" in out
+    for section, text in bench.SECTIONS.items():
+        assert f"\n{section}: {text}" in out
     found = json.loads(file.read_text())
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert found["options"]["batch"] == 2
@@ -404,38 +301,21 @@ def test_the_command_prints_tables_and_writes_everything(tmp_path: Path, capsys:
         assert row["timing"]["median"] == pytest.approx(np.median(row["timing"]["seconds"]))
 
 
-def test_what_was_measured_is_written_when_the_command_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (ValueError("no such model"), 1)])
+def test_what_was_measured_is_written_when_the_command_ends_early(
+    error: BaseException, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measured(setting: Setting) -> Iterator[Row]:
-        yield Row("sinkhorn", "", "a", Timing((1.0, 1.0, 1.0)))
+        yield Row("start", "", "a", Timing((1.0, 1.0, 1.0)))
 
-    def stopped(setting: Setting) -> Iterator[Row]:
-        raise KeyboardInterrupt
+    def ended(*_: Any, **__: Any) -> Any:
+        raise error
 
-    monkeypatch.setattr(bench, "_function", lambda name: measured if name == "sinkhorn" else stopped)
+    monkeypatch.setattr(stages, "start", measured)
+    monkeypatch.setattr("idmetric.cli.bench.setting.open_model", ended)
     file = tmp_path / "bench.json"
-    words = ["--only", "sinkhorn", "--only", "start", "--device", "cpu", "--candidates", "2"]
-    assert bench.main([*words, "--json", str(file)]) == 130
+    assert bench.main(["--device", "cpu", "--json", str(file)]) == status
     assert [row["what"] for row in json.loads(file.read_text())["rows"]] == ["a"]
-    assert "sinkhorn" in capsys.readouterr().out
-
-
-def test_what_was_measured_is_written_when_a_later_model_cannot_be_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "bench.json"
-    words = "--device cpu --repeats 3 --sets 2 --tokens 16 --channels 8 --candidates 2 --only sinkhorn --only stages"
-    assert bench.main([*words.split(), "--model", str(tmp_path), "--json", str(file)]) == 1
-    assert "is not a model folder" in capsys.readouterr().err
-    assert {row["section"] for row in json.loads(file.read_text())["rows"]} == {"sinkhorn"}
-
-
-def test_sections_exist_and_the_command_names_them() -> None:
-    parser = bench.build_parser()
-    for name, (_, _, text) in bench.SECTIONS.items():
-        assert callable(bench._function(name))
-        assert f"{name} {text}" in " ".join(parser.format_help().split())
 
 
 @pytest.mark.parametrize(
@@ -468,13 +348,6 @@ def test_errors_name_the_model_or_folder(tmp_path: Path, capsys: pytest.CaptureF
         assert "torch sees no such device" in capsys.readouterr().err
 
 
-def test_random_weights_are_said_in_the_table(setting: Setting) -> None:
-    model = open_model("timm:test_vit", random_weights=True, device="cpu")
-    assert "random weights" in model.label
-    rows = list(stages.overhead(model, setting))
-    assert "random weights" in table(rows)
-
-
 def test_photos_of_a_folder_are_used_again_when_they_are_few(tmp_path: Path) -> None:
     for name in ("b.png", "a.png"):
         Image.new("RGB", (4, 4), "red" if name == "a.png" else "blue").save(tmp_path / name)
@@ -498,10 +371,10 @@ def test_tables_line_up_and_tell_what_was_left_out() -> None:
 
 
 def test_a_machine_with_other_work_is_marked() -> None:
-    found = machine.describe(torch.device("cpu"))
+    found = describe(torch.device("cpu"))
     assert found["torch"].startswith(torch.__version__.split("+")[0])
-    assert "trust ratios" in machine.line({**found, "busy": 0.9})
-    assert "trust ratios" not in machine.line({**found, "busy": 0.0})
+    assert "trust ratios" in line({**found, "busy": 0.9})
+    assert "trust ratios" not in line({**found, "busy": 0.0})
     assert json.loads(json.dumps(found)) == found
 
 
@@ -511,9 +384,3 @@ def test_help_loads_nothing_heavy() -> None:
         "assert not {'torch', 'timm', 'numpy', 'PIL'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_the_module_runs_as_a_program() -> None:
-    done = subprocess.run([sys.executable, "-m", "idmetric.cli.bench", "--version"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("idmetric ")

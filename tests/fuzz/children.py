@@ -95,7 +95,6 @@ def _serve() -> None:
         "protocols.common.scorers",
         "data.importers.run",
         "evaluate.copies",
-        "cli.bench.pairs",
         "report.evaluation",
         "report.html",
         "train.nearid.recipe",

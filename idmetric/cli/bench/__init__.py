@@ -1,7 +1,6 @@
-"""`idmetric bench`: measure the speed of models, stages and comparisons on this machine, as a table and as JSON.
+"""`idmetric bench`: how fast a model is on this machine, stage by stage, and the first score; as a table and as JSON.
 
-Functions that are compared take turns in one run; their ratio is given as median, lowest and highest round. After an
-error or Ctrl-C, the sections measured so far are written.
+After an error or Ctrl-C, the sections measured so far are written.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,30 +27,22 @@ if TYPE_CHECKING:
     from idmetric.cli.bench.setting import Setting
     from idmetric.models.embedder import Embedder
 
-# name -> the module with its function, whether it needs a model, the line that describes it
 SECTIONS = {
-    "stages": ("stages", True, "decode, preprocess, backbone, heads, whole: images/s, latency, memory"),
-    "overhead": ("stages", True, "the whole pipeline over timm's bare forward"),
-    "files": ("files", True, "scores of photos of 12 megapixels, decoded exactly and fast, over the model alone"),
-    "sinkhorn": ("pairs", False, "all pairs of token sets over a loop of geomloss, with the same values"),
-    "pairwise": ("pairs", True, "references x candidates, each embedded once, over a loop of pairs"),
-    "metrics": ("pairs", True, "one pair of images: LPIPS, DreamSim and CLIP, with random weights, over this metric"),
-    "variants": ("stages", True, "bfloat16, channels-last, torch.compile, ONNX, reading in threads over plain"),
-    "start": ("start", False, "a command from nothing to its first score"),
+    "stages": "decode, preprocess, backbone, heads, whole: images/s, latency, memory",
+    "start": "a command from nothing to its first score",
 }
 ALIAS = "idmetric-bench"  # name of the stand-alone command
 _EXAMPLES = """examples:
   idmetric bench
-  idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8 --only stages --only overhead
-  idmetric bench --only sinkhorn --sets 20 --tokens 784 --json sinkhorn.json
+  idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8 --only stages
   idmetric bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch-size 64"""
 
 
 def build_parser(prog: str = ALIAS) -> Parser:
     """The parser of the command."""
-    sections = "\n".join(f"  {name:<10}{text}" for name, (_, _, text) in SECTIONS.items())
+    sections = "\n".join(f"  {name:<10}{text}" for name, text in SECTIONS.items())
     parser = Parser(
-        prog=prog, description=f"Measure the speed of models, stages and comparisons on this machine.\n\n"
+        prog=prog, description=f"Measure how fast models are on this machine.\n\n"
         f"sections:\n{sections}", epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
     )  # fmt: skip
     text = "as for `idmetric score --model`; may be repeated (default: tiny)"
@@ -79,18 +69,6 @@ def build_parser(prog: str = ALIAS) -> Parser:
     timing.add_argument("--warmup", type=options.natural, default=1, metavar="N", help=text)
     text = "start no further round of a measurement after this time, once it has 3 (default: %(default)g)"
     timing.add_argument("--seconds", type=float, default=60.0, metavar="S", help=text)
-
-    pairs = parser.add_argument_group("pairs")
-    for name, default, metavar, text in (
-        ("sets", 20, "N", "sinkhorn: N x N pairs"),
-        ("tokens", 784, "P", "sinkhorn: tokens per set"),
-        ("channels", 1024, "D", "sinkhorn: channels per token"),
-        ("references", 4, "N", "pairwise: references"),
-        ("candidates", 16, "M", "pairwise: candidates"),
-        ("sample", 20, "K", "pairs that slow loops run on, in place of all"),
-    ):
-        pairs.add_argument(f"--{name}", type=options.positive, default=default, metavar=metavar,
-                           help=f"{text} (default: %(default)s)")  # fmt: skip
     return parser
 
 
@@ -125,8 +103,7 @@ def _measured(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     import torch
 
-    from idmetric.cli.bench import machine
-    from idmetric.cli.bench.rows import as_json
+    from idmetric.cli.bench.rows import as_json, describe, line
     from idmetric.models.identified import auto_device
 
     if args.threads:
@@ -134,8 +111,8 @@ def _run(args: argparse.Namespace) -> int:
     device = torch.device(args.device) if args.device else auto_device()
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no such device here: install its CUDA build, or choose cpu")
-    described = machine.describe(device)  # before the load of this run
-    print(machine.line(described), flush=True)
+    described = describe(device)  # before the load of this run
+    print(line(described), flush=True)
     rows: list[Row] = []
     try:
         for part in _sections(args, _setting(args, device)):
@@ -155,49 +132,42 @@ def _setting(args: argparse.Namespace, device: Any) -> Setting:
     from idmetric.cli.bench.setting import Setting, make_files, read_files
     from idmetric.cli.bench.timing import Clock
 
-    count = max(2, args.batch, args.references + args.candidates)
+    count = max(2, args.batch)
     return Setting(
         files=read_files(args.images, count) if args.images else make_files(count),
         batch=args.batch,
         clock=Clock(device, args.repeats, args.warmup, args.seconds),
-        sets=args.sets, tokens=args.tokens, channels=args.channels,
-        references=args.references, candidates=args.candidates, sample=args.sample,
         dtype=getattr(torch, args.dtype),
     )  # fmt: skip
 
 
 def _sections(args: argparse.Namespace, setting: Setting) -> Iterator[list[Row]]:
-    """Measure each section and model; print and yield its rows."""
+    """Measure the first score, then the stages of each model; print and yield their rows."""
     from idmetric.cli.bench.setting import open_model
+    from idmetric.cli.bench.stages import stages, start
 
-    wanted = [name for name in SECTIONS if name in args.only or not args.only]
-    models = [name for name in wanted if SECTIONS[name][1]]
-    sources = (args.model or ["tiny"]) if models else []
+    wanted = args.only or SECTIONS
+    sources = (args.model or ["tiny"]) if "stages" in wanted else []
     # on a terminal, the tables on stdout show the progress
     progress = Progress("sections", not args.quiet and not sys.stderr.isatty(), verb="measured")
-    total, done = len(wanted) - len(models) + len(models) * len(sources), 0
-    for name in (name for name in wanted if name not in models):
-        yield _shown(name, "", _function(name)(setting))
+    total, done = ("start" in wanted) + len(sources), 0
+    if "start" in wanted:
+        yield _shown("start", "", start(setting))
         progress(done := done + 1, total)
+
     for source in sources:
         metric = open_model(
             source, random_weights=args.random_weights, device=setting.clock.device, dtype=setting.dtype
         )
-        for name in models:
-            yield _shown(name, _weights(metric), _function(name)(metric, setting))
-            progress(done := done + 1, total)
-
-
-def _function(name: str) -> Callable[..., Iterator[Row]]:
-    found: Callable[..., Iterator[Row]] = getattr(import_module(f"idmetric.cli.bench.{SECTIONS[name][0]}"), name)
-    return found
+        yield _shown("stages", _weights(metric), stages(metric, setting))
+        progress(done := done + 1, total)
 
 
 def _shown(name: str, model: str, measured: Iterator[Row]) -> list[Row]:
     from idmetric.cli.bench.rows import table
 
     rows = list(measured)
-    print(f"\n{name}: {SECTIONS[name][2]}{model}\n{table(rows)}", end="", flush=True)
+    print(f"\n{name}: {SECTIONS[name]}{model}\n{table(rows)}", end="", flush=True)
     return rows
 
 

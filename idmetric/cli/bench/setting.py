@@ -34,21 +34,12 @@ class Setting:
         files: encoded images, as bytes, at least a batch of them.
         batch: images per pass.
         clock: measures the times.
-        sets, tokens, channels: sizes of the Sinkhorn comparison, sets x sets pairs of sets of tokens.
-        references, candidates: numbers of images that are compared with each other.
-        sample: number of pairs for functions that would take too long on all pairs.
         dtype: type of the models' weights.
     """
 
     files: tuple[bytes, ...]
     batch: int
     clock: Clock
-    sets: int = 20
-    tokens: int = 784  # 28 x 28: ID-Sim at 448 pixels and patches of 16
-    channels: int = 1024  # of a ViT-L
-    references: int = 4
-    candidates: int = 16
-    sample: int = 20
     dtype: torch.dtype = torch.float32
 
     def photos(self, count: int) -> list[Image.Image]:

@@ -1,11 +1,12 @@
-"""The time of an embedding: stage by stage, relative to timm's bare forward, and with faster settings."""
+"""The time of an embedding stage by stage, and of a command from nothing to its first score."""
 
 from __future__ import annotations
 
-import copy
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from idmetric.cli.bench.setting import Setting
 from idmetric.images.read import load_batch, read_image
 from idmetric.models.embedder import Embedder
 
-BARE = "timm's forward"
+SCORE = "idmetric score --model tiny, two images"
+TORCH = "import torch"
 
 
 def stages(metric: Embedder, setting: Setting) -> Iterator[Row]:
@@ -78,83 +80,26 @@ def heads_of(metric: Embedder, x: Tensor) -> Callable[[], Any] | None:
     return lambda: metric.heads(features, patches)
 
 
-def overhead(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """Measure the whole pipeline, from images and from pixels, relative to timm's bare forward of the same batch."""
-    bare, batch = trunk(metric), setting.batch
-    if bare is None:
-        yield Row("overhead", metric.label, "embed", note="this model has no encoder of timm's")
-        return
-    photos = setting.photos(batch)
-    x = prepared(metric, photos)
-    pixels = torch.rand(batch, 3, *metric.image_size, device=metric.device)
-    runs: dict[str, Callable[[], Any]] = {
-        BARE: lambda: bare(x),
-        "embed decoded images": lambda: metric.embed(photos, batch_size=batch),
-        "forward of pixels": lambda: metric(pixels),
-    }
-    found = setting.clock.alternate(runs, dict.fromkeys(runs, batch))
-    for what, timing in found.items():
-        yield Row("overhead", metric.label, what, timing, *over(found, what, BARE))
+def start(setting: Setting) -> Iterator[Row]:
+    """Measure whole processes: `idmetric score` with the packaged model on the CPU, `import torch`, and `--help`.
 
-
-def variants(metric: Embedder, setting: Setting) -> Iterator[Row]:
-    """Measure faster settings relative to the plain one, from pixels, and how much they change distances.
-
-    bfloat16 weights, memory in channels-last order, torch.compile with its default backend, exports to ONNX in float32
-    and in 8 bits (`idmetric.models.export`), files read by threads while the model runs (`embed(workers=)`, which on
-    CUDA also copies from pinned memory).
+    The first round, which is not counted, brings the files that Python reads into the system's cache.
     """
-    batch, clock = setting.batch, setting.clock
-    photos, files = setting.photos(batch), list(setting.files[:batch]) * 3
-    pixels = pixels_of(metric, photos)  # the changes leave decoding and resizing as they are
-    base = metric.pairwise(pixels, batch_size=batch)
-    for what, change in _CHANGES.items():
-        try:
-            changed = change(copy.deepcopy(metric), photos)
-            with torch.no_grad():
-                moved = (changed.pairwise(pixels, batch_size=batch) - base).abs().max()
-        except Exception as error:  # compilers raise many kinds, such as for a missing C++ compiler or extra
-            yield Row("variants", metric.label, what, note=f"{type(error).__name__}: {str(error).strip()[:200]}")
-            continue
-        both = {"plain": metric, what: changed}
-        found = clock.alternate({name: partial(model.embed, pixels, batch_size=batch) for name, model in both.items()},
-                                dict.fromkeys(both, batch))  # fmt: skip
-        yield Row("variants", metric.label, what, found[what], *over(found, what, "plain"),
-                  numbers={"largest change of a cls distance": float(moved)})  # fmt: skip
-        del changed
-    runs = {"files, one after another": partial(metric.embed, files, batch_size=batch),
-            "files, read by threads": partial(metric.embed, files, batch_size=batch, workers=4)}  # fmt: skip
-    found = clock.alternate(runs, dict.fromkeys(runs, len(files)))
-    plain = next(iter(runs))
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{k}.jpg") for k in range(2)]
+        for path, data in zip(paths, setting.files, strict=False):
+            path.write_bytes(data)
+        score = ["-m", "idmetric.cli.score"]
+        runs: dict[str, Callable[[], object]] = {
+            TORCH: _process(["-c", "import torch"]),
+            SCORE: _process([*score, "--model", "tiny", "--device", "cpu", *map(str, paths)]),
+            "idmetric score --help": _process([*score, "--help"]),
+        }
+        found = setting.clock.alternate(runs)
     for what, timing in found.items():
-        yield Row("variants", metric.label, what, timing, *over(found, what, plain))
+        yield Row("start", "", what, timing, *over(found, what, TORCH))
 
 
-def _compiled(metric: Embedder) -> Embedder:
-    metric.compile()
-    return metric
-
-
-def _exported(metric: Embedder, images: list[Any] | None = None) -> Embedder:
-    """The model exported to ONNX and opened again; with images, quantized to their ranges."""
-    from idmetric.models.export import export
-    from idmetric.models.onnx import OnnxModel
-    from idmetric.models.onnx_embedder import OnnxEmbedder
-    from idmetric.models.quantize import export_int8
-
-    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
-        file = Path(folder) / "model.onnx"
-        if images is None:
-            export(metric, file)
-        else:
-            export_int8(metric, file, images)
-        return OnnxEmbedder(OnnxModel(file))
-
-
-_CHANGES: dict[str, Callable[[Embedder, list[Any]], Embedder]] = {
-    "bfloat16": lambda metric, _: metric.to(torch.bfloat16),
-    "channels-last": lambda metric, _: metric.to(memory_format=torch.channels_last),
-    "compiled": lambda metric, _: _compiled(metric),
-    "ONNX": lambda metric, _: _exported(metric),
-    "ONNX, 8 bits": _exported,
-}
+def _process(words: list[str]) -> Callable[[], object]:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return lambda: subprocess.run([sys.executable, *words], check=True, capture_output=True, env=environment)

@@ -1,7 +1,0 @@
-"""`python -m idmetric.cli.bench`."""
-
-import sys
-
-from idmetric.cli.bench import main
-
-sys.exit(main())
