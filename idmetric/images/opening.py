@@ -11,7 +11,16 @@ from typing import Any, BinaryIO
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from idmetric.images.arrays import image_of_array
-from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe, is_array
+from idmetric.images.kinds import (
+    CUT,
+    MAX_PIXELS,
+    STORED,
+    ImageLike,
+    ImageReadError,
+    MultiFrameWarning,
+    describe,
+    is_array,
+)
 from idmetric.images.paths import ABSENT, is_address
 from idmetric.images.scaled import Needed, scale
 from idmetric.io.extensions import IMAGE_FORMATS
@@ -140,6 +149,8 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
             name, f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
         )
     frames, depth, stored = 1, _key_depth(image), None
+    tiles = getattr(image, "tile", None)
+    cut = bool(tiles) and ";16" in str(tiles[0][3]) and not image.mode.startswith("I")
     try:
         if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
             stored = _orientation(image)
@@ -164,6 +175,8 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
         turned = image.copy()
     if stored is not None:
         turned.info[STORED] = stored
+    if cut:
+        turned.info[CUT] = True
     key = turned.info.get("transparency")
     if depth is not None and isinstance(key, int | tuple):
         values = key if isinstance(key, tuple) else (key,)
