@@ -21,7 +21,7 @@ from idmetric.images.kinds import (
     describe,
     is_array,
 )
-from idmetric.images.paths import ABSENT, is_address
+from idmetric.images.paths import ABSENT, InputError, existing, is_address
 from idmetric.images.scaled import Needed, scale
 from idmetric.io.extensions import IMAGE_FORMATS
 
@@ -112,6 +112,10 @@ def _file(source: Any, name: str) -> BinaryIO | str:
         path = os.fspath(source)
         if isinstance(source, str) and is_address(source):
             raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+        try:
+            path = existing(path)
+        except InputError as error:
+            raise ImageReadError(name, error.reason) from error
         if not os.path.exists(path):
             raise ImageReadError(name, ABSENT)
         if os.path.isdir(path):
@@ -149,8 +153,7 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
             name, f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
         )
     frames, depth, stored = 1, _key_depth(image), None
-    tiles = getattr(image, "tile", None)
-    cut = bool(tiles) and ";16" in str(tiles[0][3]) and not image.mode.startswith("I")
+    cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
     try:
         if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
             stored = _orientation(image)
