@@ -262,8 +262,6 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
 
 
 def _warn(messages: list[str], quiet: bool, message: str) -> None:
-    if message in messages:  # a mask is read again for the page
-        return
     messages.append(message)
     if not quiet:
         say(message)

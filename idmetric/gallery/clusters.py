@@ -8,18 +8,21 @@ No image is ever deleted or moved.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.evaluate.copies import Copy, Print, compare, take_print
 from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
 from idmetric.gallery.linkage import cluster as cluster
-from idmetric.images.opening import Named
+from idmetric.images.opening import Named, frames_of, open_file
+from idmetric.images.read import ImageReadError
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
 from idmetric.store.nearest import Double, Ints, Single, Table, distances, nearest
@@ -33,6 +36,7 @@ Progress = Callable[[int, int], None]
 DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
+FIRST_FRAME = "first frame only"  # the reason of files whose other frames or pages differ from the kept file's
 _PRINTS = 512  # prints held in memory, 0.8 MB each
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
@@ -69,7 +73,8 @@ def near_duplicates(
     Returns:
         A row for each image of a group, large groups first. `keep` is true for one image of each group; `distance`,
         `copy_agreement` and `mirrored` compare the others with it; `reason` is "kept", "same bytes", "copy", "near" or,
-        for images linked only through others, "linked".
+        for images linked only through others, "linked". Copies of several frames or pages repeat all of them; else
+        `reason` is "first frame only", and `keep` is true.
 
     Raises:
         GalleryError: if a file has changed since the gallery was brought up to date.
@@ -130,9 +135,11 @@ def _group(
         far = lookup.distance(first, item)
         copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
         near = max_distance is not None and far <= max_distance
-        reason = ("kept" if item is first else "same bytes" if item.key == first.key else "copy" if copy.found
-                  else "near" if near else "linked")  # fmt: skip
-        yield {"group": number, "size": len(items), "keep": item is first, "reason": reason, "image": item.place,
+        reason = ("kept" if item is first else "same bytes" if item.key == first.key
+                  else FIRST_FRAME if (copy.found or near) and not lookup.later_frames_agree(first, item)
+                  else "copy" if copy.found else "near" if near else "linked")  # fmt: skip
+        keep_it = reason in ("kept", FIRST_FRAME)
+        yield {"group": number, "size": len(items), "keep": keep_it, "reason": reason, "image": item.place,
                "name": item.name, "identity": item.identity, "width": item.width, "height": item.height,
                "bytes": item.size, "sharpness": sharp[item.key], "distance": far, "copy_agreement": copy.agreement,
                "mirrored": copy.mirrored}  # fmt: skip
@@ -176,6 +183,7 @@ class _Lookup:
         self.gallery, self.table = gallery, gallery.table()
         self.item = {item.key: item for item in reversed(items)}
         self.print = lru_cache(_PRINTS)(self._print)
+        self.frames = lru_cache(None)(self._frames)
 
     def image(self, item: Item) -> Image.Image:
         return self.gallery.metric.read_image(Named(self.gallery.read(item)[0], item.place))
@@ -186,9 +194,36 @@ class _Lookup:
     def print_of(self, item: Item) -> Print:
         return self.print(self.table.number[item.key])
 
+    def later_frames_agree(self, a: Item, b: Item) -> bool:
+        """Whether two files have as many frames or pages, and those after the first are copies of each other."""
+        if self.frames(a.key) == self.frames(b.key) == 1:
+            return True
+        with self._open(a.key) as one, self._open(b.key) as other:
+            try:
+                return self.frames(a.key) == self.frames(b.key) and all(
+                    _repeats(self._frame(one, k), self._frame(other, k)) for k in range(1, self.frames(a.key))
+                )
+            except (ImageReadError, EOFError, OSError, SyntaxError):  # a damaged frame: the first one is good
+                return False
+
+    def _frames(self, key: str) -> int:
+        with self._open(key) as image:
+            return frames_of(image)
+
+    def _open(self, key: str) -> Image.Image:
+        return open_file(io.BytesIO(self.gallery.read(self.item[key])[0]))
+
+    def _frame(self, image: Image.Image, number: int) -> NDArray[np.uint8]:
+        image.seek(number)
+        return small_picture(self.gallery.metric.read_image(image))
+
     def distance(self, a: Item, b: Item) -> float:
         x, y = self.table.rows_of([a.key, b.key])
         return float(distances(x[None], y[None])[0])
+
+
+def _repeats(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
+    return np.array_equal(a, b) or compare(take_print(a), take_print(b)).found  # which does not find plain colors
 
 
 class _Links:

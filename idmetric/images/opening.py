@@ -157,8 +157,8 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
     try:
         if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
             stored = _orientation(image)
-        if image.format not in ("MPO", "PSD") and image.tell() == 0:
-            frames = _frames(image)
+        if image.tell() == 0:
+            frames = frames_of(image)
         if needed is not None:
             scale(image, needed, upright)
         image.load()
@@ -194,8 +194,13 @@ def _orientation(image: Image.Image) -> int | None:
     return value if value in range(1, 9) else None
 
 
-def _frames(image: Image.Image) -> int:
-    """How many frames there are; a TIFF's are counted up to a limit, for Pillow's time grows with their square."""
+def frames_of(image: Image.Image) -> int:
+    """How many frames or pages there are, up to a limit in TIFF, for Pillow's time grows with the square of its pages.
+
+    The preview in a phone's MPO photo and the layers of a PSD do not count.
+    """
+    if image.format in ("MPO", "PSD"):
+        return 1
     if image.format != "TIFF":
         return int(getattr(image, "n_frames", 1))
     count = 1

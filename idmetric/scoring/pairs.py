@@ -17,10 +17,10 @@ from idmetric.images.paths import InputError, existing, is_image
 from idmetric.io.text_file import MOST
 from idmetric.scoring.scores import COLUMNS, File, RequestError
 
-_SIDES = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
+_SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
 _KINDS = ("path", "image")
 # read as images only where the names above do not name both: other tables keep facts in such columns
-_MORE = {
+_MORE: dict[str, tuple[str, ...]] = {
     "a": (*_SIDES["a"], "image1", "image_1", "source", *(f"{x}_{y}" for x in ("ref", "reference") for y in _KINDS)),
     "b": (*_SIDES["b"], "image2", "image_2", "target", "generated",
           *(f"{x}_{y}" for x in ("gen", "generated") for y in _KINDS)),
