@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]
 DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
-FIRST_FRAME = "first frame only"  # the reason of files whose other frames or pages differ from the kept file's
+FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
 _PRINTS = 512  # prints held in memory, 0.8 MB each
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
