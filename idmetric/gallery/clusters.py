@@ -22,7 +22,6 @@ from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
 from idmetric.gallery.linkage import cluster as cluster
 from idmetric.images.opening import Named, frames_of, open_file
-from idmetric.images.read import ImageReadError
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
 from idmetric.store.nearest import Double, Ints, Single, Table, distances, nearest
@@ -183,7 +182,6 @@ class _Lookup:
         self.gallery, self.table = gallery, gallery.table()
         self.item = {item.key: item for item in reversed(items)}
         self.print = lru_cache(_PRINTS)(self._print)
-        self.frames = lru_cache(None)(self._frames)
 
     def image(self, item: Item) -> Image.Image:
         return self.gallery.metric.read_image(Named(self.gallery.read(item)[0], item.place))
@@ -196,34 +194,21 @@ class _Lookup:
 
     def later_frames_agree(self, a: Item, b: Item) -> bool:
         """Whether two files have as many frames or pages, and those after the first are copies of each other."""
-        if self.frames(a.key) == self.frames(b.key) == 1:
-            return True
-        with self._open(a.key) as one, self._open(b.key) as other:
-            try:
-                return self.frames(a.key) == self.frames(b.key) and all(
-                    _repeats(self._frame(one, k), self._frame(other, k)) for k in range(1, self.frames(a.key))
-                )
-            except (ImageReadError, EOFError, OSError, SyntaxError):  # a damaged frame: the first one is good
-                return False
+        pairs = zip(self._later_frames(a), self._later_frames(b), strict=True)
+        try:  # plain colors have no print that agrees
+            return all(np.array_equal(x, y) or compare(take_print(x), take_print(y)).found for x, y in pairs)
+        except (ValueError, EOFError, OSError, SyntaxError):  # another number of frames, or a damaged one
+            return False
 
-    def _frames(self, key: str) -> int:
-        with self._open(key) as image:
-            return frames_of(image)
-
-    def _open(self, key: str) -> Image.Image:
-        return open_file(io.BytesIO(self.gallery.read(self.item[key])[0]))
-
-    def _frame(self, image: Image.Image, number: int) -> NDArray[np.uint8]:
-        image.seek(number)
-        return small_picture(self.gallery.metric.read_image(image))
+    def _later_frames(self, item: Item) -> Iterator[NDArray[np.uint8]]:
+        with open_file(io.BytesIO(self.gallery.read(item)[0])) as image:
+            for number in range(1, frames_of(image)):
+                image.seek(number)
+                yield small_picture(self.gallery.metric.read_image(image))
 
     def distance(self, a: Item, b: Item) -> float:
         x, y = self.table.rows_of([a.key, b.key])
         return float(distances(x[None], y[None])[0])
-
-
-def _repeats(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> bool:
-    return np.array_equal(a, b) or compare(take_print(a), take_print(b)).found  # which does not find plain colors
 
 
 class _Links:
