@@ -49,10 +49,14 @@ def failed(error: object) -> int:
 
 @contextmanager
 def warnings_as_lines(quiet: bool = False, show: Callable[[str], object] = say) -> Iterator[None]:
-    """Show each warning that is given in the block as a line on stderr."""
+    """Show each warning that is given in the block as a line on stderr, once."""
+    shown: set[str] = set()
 
     def show_text(message: Warning | str, *_: object, **__: object) -> None:
-        show(str(message))
+        text = str(message)
+        if text not in shown:  # an image may be read several times
+            shown.add(text)
+            show(text)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if quiet else "always", UserWarning)

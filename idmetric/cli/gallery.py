@@ -271,7 +271,8 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
             gallery, neighbours=args.neighbours, max_distance=args.max_distance, keep=args.keep, progress=progress
         )
     spare = sum(not row["keep"] for row in found)
-    note = f"{len(gallery)} images, {len(found) - spare} groups of near-duplicates, {spare} could go"
+    groups = len({row["group"] for row in found})
+    note = f"{len(gallery)} images, {groups} groups of near-duplicates, {spare} could go"
     _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note)
     return status
 
@@ -308,7 +309,8 @@ def _report(args: argparse.Namespace, gallery: Gallery) -> int:
         note = str(error)
     write_page(gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note), args.output)
     if not args.quiet:
-        say(f"wrote {args.output}: {len(gallery)} images, {sum(row['keep'] for row in copies)} duplicate groups")
+        count = len({row["group"] for row in copies})
+        say(f"wrote {args.output}: {len(gallery)} images, {count} duplicate groups")
     return 4 if wrong else status
 
 

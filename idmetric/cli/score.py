@@ -59,8 +59,8 @@ def build_parser(prog: str = ALIAS) -> Parser:
                         "the reference (or several), unless --ref is given")  # fmt: skip
     parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="reference image, folder or "
                         "pattern; may be repeated")  # fmt: skip
-    parser.add_argument("--pairs", metavar="CSV", help="score the pairs of a CSV file with the columns "
-                        "a,b[,mask_a,mask_b] or ref,gen[,mask_ref,mask_gen]")  # fmt: skip
+    parser.add_argument("--pairs", metavar="CSV", help="score the pairs of a CSV file (- for standard "
+                        "input) with the columns a,b[,mask_a,mask_b] or ref,gen[,mask_ref,mask_gen]")  # fmt: skip
     options.add_model(parser)
     options.add_distance(parser)
     options.add_device(parser)
@@ -163,7 +163,7 @@ def _run(args: argparse.Namespace) -> int:
     try:
         # paths first: a mistyped name should not wait for the model
         check_stdout(args.output)
-        work = PairsFile(Path(args.pairs)) if args.pairs else _listed(args)
+        work = PairsFile(Path(args.pairs), args.on_error) if args.pairs else _listed(args)
         check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
         check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard", OPTIONS)
         if args.on_error == "fail" and (absent := absent_files(work)):
@@ -262,8 +262,6 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
 
 
 def _warn(messages: list[str], quiet: bool, message: str) -> None:
-    if message in messages:  # a mask is read again for the page
-        return
     messages.append(message)
     if not quiet:
         say(message)

@@ -8,18 +8,20 @@ No image is ever deleted or moved.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.evaluate.copies import Copy, Print, compare, take_print
 from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
 from idmetric.gallery.linkage import cluster as cluster
-from idmetric.images.opening import Named
+from idmetric.images.opening import Named, frames_of, open_file
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
 from idmetric.store.nearest import Double, Ints, Single, Table, distances, nearest
@@ -33,6 +35,7 @@ Progress = Callable[[int, int], None]
 DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
+FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
 _PRINTS = 512  # prints held in memory, 0.8 MB each
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
@@ -69,7 +72,8 @@ def near_duplicates(
     Returns:
         A row for each image of a group, large groups first. `keep` is true for one image of each group; `distance`,
         `copy_agreement` and `mirrored` compare the others with it; `reason` is "kept", "same bytes", "copy", "near" or,
-        for images linked only through others, "linked".
+        for images linked only through others, "linked". Copies of several frames or pages repeat all of them; else
+        `reason` is "first frame only", and `keep` is true.
 
     Raises:
         GalleryError: if a file has changed since the gallery was brought up to date.
@@ -130,9 +134,11 @@ def _group(
         far = lookup.distance(first, item)
         copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
         near = max_distance is not None and far <= max_distance
-        reason = ("kept" if item is first else "same bytes" if item.key == first.key else "copy" if copy.found
-                  else "near" if near else "linked")  # fmt: skip
-        yield {"group": number, "size": len(items), "keep": item is first, "reason": reason, "image": item.place,
+        reason = ("kept" if item is first else "same bytes" if item.key == first.key
+                  else FIRST_FRAME if (copy.found or near) and not lookup.later_frames_agree(first, item)
+                  else "copy" if copy.found else "near" if near else "linked")  # fmt: skip
+        keep_it = reason in ("kept", FIRST_FRAME)
+        yield {"group": number, "size": len(items), "keep": keep_it, "reason": reason, "image": item.place,
                "name": item.name, "identity": item.identity, "width": item.width, "height": item.height,
                "bytes": item.size, "sharpness": sharp[item.key], "distance": far, "copy_agreement": copy.agreement,
                "mirrored": copy.mirrored}  # fmt: skip
@@ -185,6 +191,20 @@ class _Lookup:
 
     def print_of(self, item: Item) -> Print:
         return self.print(self.table.number[item.key])
+
+    def later_frames_agree(self, a: Item, b: Item) -> bool:
+        """Whether two files have as many frames or pages, and those after the first are copies of each other."""
+        pairs = zip(self._later_frames(a), self._later_frames(b), strict=True)
+        try:  # plain colors have no print that agrees
+            return all(np.array_equal(x, y) or compare(take_print(x), take_print(y)).found for x, y in pairs)
+        except (ValueError, EOFError, OSError, SyntaxError):  # another number of frames, or a damaged one
+            return False
+
+    def _later_frames(self, item: Item) -> Iterator[NDArray[np.uint8]]:
+        with open_file(io.BytesIO(self.gallery.read(item)[0])) as image:
+            for number in range(1, frames_of(image)):
+                image.seek(number)
+                yield small_picture(self.gallery.metric.read_image(image))
 
     def distance(self, a: Item, b: Item) -> float:
         x, y = self.table.rows_of([a.key, b.key])

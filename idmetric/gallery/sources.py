@@ -72,29 +72,25 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
     """Yield all images of all sources, each (with its mask) once, in the order of their names.
 
     Raises:
-        GalleryError: for a source that is missing or holds no image, and for a mask in a folder that two images would
-            share.
+        GalleryError: for a source that is missing or holds no image, and in a folder of masks for two masks of one
+            image, and two images of one mask.
     """
     seen: set[tuple[str, ...]] = set()
     taken: dict[str, str] = {}  # masks of folders, and the images that have them
     for source in sources:
         count = 0
-        for entry in _of(source, masked):
-            count += 1
-            if source.mask_dir is not None and entry.place in entry.files[:-1]:
-                _claim(taken, entry, source.mask_dir)
-            if entry.where not in seen:
-                seen.add(entry.where)
-                yield entry
+        try:
+            for entry in _of(source, masked):
+                count += 1
+                if source.mask_dir is not None and entry.place in entry.files[:-1]:
+                    inputs.claim(taken, entry.place, entry.files[-1], source.mask_dir)
+                if entry.where not in seen:
+                    seen.add(entry.where)
+                    yield entry
+        except inputs.InputError as error:
+            raise GalleryError(str(error)) from error
         if not count:
             raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
-
-
-def _claim(taken: dict[str, str], entry: Entry, folder: str) -> None:
-    try:
-        inputs.claim(taken, entry.place, entry.files[-1], folder)
-    except inputs.InputError as error:
-        raise GalleryError(str(error)) from error
 
 
 def _of(source: Source, masked: bool) -> Iterator[Entry]:

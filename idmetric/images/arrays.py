@@ -81,6 +81,7 @@ def image_of_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * np.uint8(255)
     elif array.dtype == np.uint16:
+        check_depth(int(array[..., : 3 if array.shape[2] > 2 else 1].max()), name)
         array = scale16(array)
     elif array.dtype != np.uint8:
         advice = "use uint8, uint16, bool, or floats in [0, 1]"
@@ -118,6 +119,21 @@ def composite(x: Tensor, background: Color) -> Tensor:
     alpha = x[..., -1:, :, :]
     behind = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
     return color * alpha + behind * (1 - alpha)
+
+
+def check_depth(high: int, name: str) -> None:
+    """Refuse 16-bit values that end below a sixteenth of their range, as those of 8, 10 and 12 bits do.
+
+    Raises:
+        ImageReadError: with the factor that brings them to 16 bits.
+    """
+    if 0 < high < 4096:
+        bits = next(bits for bits in (8, 10, 12) if high < 2**bits)
+        raise ImageReadError(
+            name,
+            f"its 16-bit values go up to {high} of 65535 only, which is black: multiply them by "
+            f"{65535 // (2**bits - 1)} if they hold {bits} bits; save a picture that is as dark with 8 bits",
+        )
 
 
 def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:

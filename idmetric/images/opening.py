@@ -11,8 +11,17 @@ from typing import Any, BinaryIO
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from idmetric.images.arrays import image_of_array
-from idmetric.images.kinds import MAX_PIXELS, STORED, ImageLike, ImageReadError, MultiFrameWarning, describe, is_array
-from idmetric.images.paths import ABSENT, is_address
+from idmetric.images.kinds import (
+    CUT,
+    MAX_PIXELS,
+    STORED,
+    ImageLike,
+    ImageReadError,
+    MultiFrameWarning,
+    describe,
+    is_array,
+)
+from idmetric.images.paths import ABSENT, InputError, existing, is_address
 from idmetric.images.scaled import Needed, scale
 from idmetric.io.extensions import IMAGE_FORMATS
 
@@ -103,6 +112,10 @@ def _file(source: Any, name: str) -> BinaryIO | str:
         path = os.fspath(source)
         if isinstance(source, str) and is_address(source):
             raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+        try:
+            path = existing(path)
+        except InputError as error:
+            raise ImageReadError(name, error.reason) from error
         if not os.path.exists(path):
             raise ImageReadError(name, ABSENT)
         if os.path.isdir(path):
@@ -140,11 +153,12 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
             name, f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
         )
     frames, depth, stored = 1, _key_depth(image), None
+    cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
     try:
         if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
             stored = _orientation(image)
-        if image.format not in ("MPO", "PSD") and image.tell() == 0:
-            frames = _frames(image)
+        if image.tell() == 0:
+            frames = frames_of(image)
         if needed is not None:
             scale(image, needed, upright)
         image.load()
@@ -164,6 +178,8 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
         turned = image.copy()
     if stored is not None:
         turned.info[STORED] = stored
+    if cut:
+        turned.info[CUT] = True
     key = turned.info.get("transparency")
     if depth is not None and isinstance(key, int | tuple):
         values = key if isinstance(key, tuple) else (key,)
@@ -178,8 +194,13 @@ def _orientation(image: Image.Image) -> int | None:
     return value if value in range(1, 9) else None
 
 
-def _frames(image: Image.Image) -> int:
-    """How many frames there are; a TIFF's are counted up to a limit, for Pillow's time grows with their square."""
+def frames_of(image: Image.Image) -> int:
+    """How many frames or pages there are, up to a limit in TIFF, for Pillow's time grows with the square of its pages.
+
+    The preview in a phone's MPO photo and the layers of a PSD do not count.
+    """
+    if image.format in ("MPO", "PSD"):
+        return 1
     if image.format != "TIFF":
         return int(getattr(image, "n_frames", 1))
     count = 1

@@ -45,11 +45,8 @@ def _masks_in(folder: str | os.PathLike[str], images: Sequence[Any]) -> list[str
     paths = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
     if len(paths) != len(images):
         raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
-    inputs.check_masks(folder, paths)
-
     found = []
-    for path in paths:
-        mask = inputs.mask_of(folder, path)
+    for path, mask in zip(paths, inputs.masks_of(folder, paths), strict=True):
         if mask is None:
             raise ImageReadError(*inputs.absent_mask(folder, path))
         found.append(mask)

@@ -14,8 +14,11 @@ from __future__ import annotations
 import glob
 import os
 import re
+import time
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from idmetric.io.output import file_id
 
 _NUMBERS = re.compile("([0-9]+)")
 
+_TICK = 2_000_000_000  # nanoseconds: a folder that changed later may change again at the same time of change
 ABSENT = "there is no such file: check the path and the working directory"
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
 
@@ -95,9 +99,9 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
     """The image files that a path, a folder or a pattern names; one path that is neither is returned as it is.
 
     Raises:
-        InputError: for a folder without images, or a pattern that matches none.
+        InputError: for a folder without images, or a pattern that matches none; as `existing`.
     """
-    path = os.fspath(source)
+    path = existing(os.fspath(source))
     try:
         if os.path.isdir(path):
             return _below(path)
@@ -223,17 +227,34 @@ def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> st
     """An image's mask in a folder of masks: the file that ends as the image's path does, whatever its own ending.
 
     For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
-    exists, each also looked for with the other endings of images.
+    exists, with any ending of images, in any case and Unicode form. Of several in one folder, 04.jpg.png comes before
+    04.jpg, and both before other endings.
+
+    Raises:
+        InputError: for two that are as good, naming both.
     """
-    parts = Path(os.path.abspath(image)).with_suffix("").parts[1:]
-    for k in range(len(parts)):
-        at = Path(folder, *parts[k:])
-        if k < len(parts) - 1 and not at.parent.is_dir():
-            continue
-        for ending in dict.fromkeys((".png", *IMAGE_ENDINGS)):
-            found = f"{at}{ending}"
-            if os.path.isfile(found) and file_id(found) != file_id(image):  # the folder may hold the images too
-                return found
+    *above, name = Path(os.path.abspath(image)).parts[1:]
+    stem = os.path.splitext(name)[0]
+
+    def fit(mask: str) -> tuple[bool, ...]:
+        own = os.path.basename(mask)
+        own_stem = os.path.splitext(own)[0]
+        return _folded(own_stem) == _folded(name), _folded(own) == _folded(name), own_stem in (name, stem), own == name
+
+    for k in range(len(above) + 1):
+        near = {
+            os.path.join(place, own)
+            for place in _descended(os.fspath(folder), above[k:])
+            for key in (name, stem)
+            for own in _entries(place).get(_folded(key), ())
+        }
+        masks = sorted((path for path in near if is_image(path) and os.path.isfile(path)), key=fit, reverse=True)
+        masks = [path for path in masks if file_id(path) != file_id(image)]  # the folder may hold the images too
+        if len(masks) > 1 and fit(masks[0]) == fit(masks[1]):
+            one, two = sorted(masks[:2])
+            raise InputError(os.fspath(image), f"both {one} and {two} may be its mask: keep one of them")
+        if masks:
+            return masks[0]
     return None
 
 
@@ -242,17 +263,19 @@ def absent_mask(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -
     return str(Path(folder, f"{Path(image).stem}.png")), f"there is no such file, the mask of {os.fspath(image)}"
 
 
-def check_masks(folder: str | os.PathLike[str], images: Iterable[str]) -> None:
-    """Refuse a folder of masks in which one file would be the mask of two different images.
+def masks_of(folder: str | os.PathLike[str], images: Iterable[str]) -> list[str | None]:
+    """The masks of images in a folder, see `mask_of`; None for an image without one.
 
     Raises:
-        InputError: naming the mask and both images.
+        InputError: as `mask_of` and `claim`.
     """
     taken: dict[str, str] = {}
-    for image in dict.fromkeys(images):
-        mask = mask_of(folder, image)
-        if mask is not None:
-            claim(taken, image, mask, folder)
+    masks = []
+    for image in images:
+        masks.append(mask_of(folder, image))
+        if masks[-1] is not None:
+            claim(taken, image, masks[-1], folder)
+    return masks
 
 
 def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLike[str]) -> None:
@@ -265,15 +288,74 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLik
     if other == image or (file_id(image) is not None and file_id(other) == file_id(image)):
         return
     one, two = (Path(folder, part) for part in _apart(other, image))
-    raise InputError(
-        mask,
-        f"it would be the mask of both {other} and {image}: name their masks {one} and {two}, or give each image its "
-        "mask in the columns mask_a,mask_b of --pairs",
-    )
+    raise InputError(mask, f"it would be the mask of both {other} and {image}: name their masks {one} and {two}")
 
 
 def _apart(a: str, b: str) -> tuple[str, str]:
-    """The shortest ends of two paths that differ, with the ending of masks."""
+    """The shortest ends of two paths that differ, with the ending of masks: a.png, or a.jpg.png where needed."""
     x, y = (Path(os.path.abspath(path)).with_suffix(".png").parts for path in (a, b))
-    k = next((k for k in range(1, min(len(x), len(y))) if x[-k:] != y[-k:]), 1)
+    k = next((k for k in range(1, min(len(x), len(y))) if x[-k:] != y[-k:]), None)
+    if k is None:
+        return f"{os.path.basename(a)}.png", f"{os.path.basename(b)}.png"
     return os.path.join(*x[-k:]), os.path.join(*y[-k:])
+
+
+# Names
+
+
+def existing(path: str) -> str:
+    """A path as the disk spells it, if only the case of the ending or the Unicode form of names differs.
+
+    Raises:
+        InputError: if that fits two files, naming both.
+    """
+    if os.path.lexists(path) or is_address(path):
+        return path
+    found = _descended("", Path(path).parts)
+    if len(found) > 1:
+        raise InputError(path, f"there is no such file, but both {found[0]} and {found[1]}: choose one")
+    return found[0] if found else path
+
+
+def _descended(folder: str, parts: Sequence[str]) -> list[str]:
+    """The paths below a folder that may be meant by these names, each as it is spelled if that exists."""
+    places = [folder]
+    for part in parts:
+        places = [found for place in places for found in _named(place, part)]
+    return places
+
+
+def _named(folder: str, name: str) -> list[str]:
+    path = os.path.join(folder, name)
+    if os.path.lexists(path):
+        return [path]
+    alike = _entries(folder).get(_folded(name), ())
+    return [os.path.join(folder, other) for other in alike if _folded(other) == _folded(name)]
+
+
+def _folded(name: str) -> str:
+    """A name in one Unicode form, its ending in small letters."""
+    stem, ending = os.path.splitext(unicodedata.normalize("NFC", name))
+    return stem + ending.lower()
+
+
+def _entries(folder: str) -> dict[str, list[str]]:
+    """The names in a folder, by `_folded` names with and without their endings; empty if there is no such folder."""
+    path = os.path.abspath(folder)
+    try:
+        changed = os.stat(path).st_mtime_ns
+        fresh = time.time_ns() - changed < _TICK
+        return _listing.__wrapped__(path, changed) if fresh else _listing(path, changed)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise InputError(path, f"the folder cannot be listed: {error.strerror}") from error
+
+
+@lru_cache(256)
+def _listing(folder: str, changed: int) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in sorted(os.listdir(folder)):
+        for key in {_folded(name), _folded(os.path.splitext(name)[0])}:
+            found.setdefault(key, []).append(name)
+    return found

@@ -21,6 +21,7 @@ from PIL import Image
 
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import (
+    check_depth,
     check_pixels,
     composite,
     float_pixels,
@@ -31,6 +32,7 @@ from idmetric.images.arrays import (
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.interpolation import check_interpolation
 from idmetric.images.kinds import (
+    CUT,
     MAX_PIXELS,
     STORED,
     WHITE,
@@ -44,7 +46,7 @@ from idmetric.images.kinds import (
     is_array,
     is_tensor,
 )
-from idmetric.images.modes import convert, eight_bit, has_alpha, released_rgb
+from idmetric.images.modes import convert, eight_bit, has_alpha, released_rgb, sixteen
 from idmetric.images.opening import open_image
 from idmetric.images.scaled import Decode, Needed
 
@@ -86,7 +88,7 @@ def read_image(
 
     Args:
         source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). 16-bit and 32-bit
-            integer images span 0-65535, float images (mode F) 0-1.
+            integer images span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
         background: RGB colour, 0-255, behind transparent pixels.
         max_pixels: files and PIL images with more are refused before they are decoded. Pillow's own
             `Image.MAX_IMAGE_PIXELS` also holds: a warning at that size, an error at twice that.
@@ -298,6 +300,10 @@ def _rgb(
     if image.mode == "F":
         found = image_of_pixels(float_pixels(np.asarray(image), name, background))
     else:
+        if image.mode.startswith("I"):
+            check_depth(int(sixteen(image, name).max()), name)
+        elif image.info.pop(CUT, False):
+            check_depth(256 * int(np.asarray(convert(image, "RGB", name)).max()) + 255, name)
         image = eight_bit(image, name)
         if has_alpha(image):
             front = convert(image, "RGBA", name)

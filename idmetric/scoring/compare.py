@@ -114,7 +114,7 @@ def score_pairs(
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     options = Settings(calibration=chosen, memory=memory, **settings)
-    work = PairsFile(Path(pairs)) if isinstance(pairs, str | os.PathLike) else Pairs(pairs)
+    work = PairsFile(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else Pairs(pairs)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
     return compare(metric, work, options, progress=progress)
 
@@ -191,6 +191,8 @@ def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[s
 
     lost = sorted(run.reader.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
     skipped = [{"image": path, "reason": reason} for (path, _), reason in lost]
+    if isinstance(work, Pairs):
+        skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]
     scores = Scores(
         rows, columns_of(rows) or COLUMNS[:10], signature, skipped, run.baseline,
         threshold=settings.threshold, calibration=settings.calibration, named=_named(run, work, settings),

@@ -136,7 +136,7 @@ def check_masks(
     if not os.path.isdir(mask_dir):
         raise RequestError(f"{names.mask_dir}: there is no folder {os.fspath(mask_dir)!r}")
     try:
-        paths.check_masks(mask_dir, (path for path, mask in work.files if mask is None))
+        paths.masks_of(mask_dir, dict.fromkeys(path for path, mask in work.files if mask is None))
     except paths.InputError as error:
         raise RequestError(f"{names.mask_dir}: {error}") from error
 

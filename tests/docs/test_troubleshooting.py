@@ -39,7 +39,7 @@ def test_the_page_quotes_every_message_once() -> None:
 
 def files(folder: Path) -> dict[str, Path]:
     """Images and masks that are refused or warned of."""
-    made = {name: folder / name for name in ("cut.jpg", "page.jpg", "new.heic", "gif.gif", "deep.tif")}
+    made = {name: folder / name for name in ("cut.jpg", "page.jpg", "new.heic", "gif.gif", "deep.tif", "dark.tif")}
     photo = Image.open(MUG).convert("RGB")
     photo.save(made["cut.jpg"])
     made["cut.jpg"].write_bytes(made["cut.jpg"].read_bytes()[:3000])
@@ -47,6 +47,7 @@ def files(folder: Path) -> dict[str, Path]:
     made["new.heic"].write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
     photo.save(made["gif.gif"], save_all=True, append_images=[photo.rotate(90)])
     Image.fromarray(np.full((8, 8), -5, np.int32)).save(made["deep.tif"])
+    Image.fromarray(np.full((8, 8), 4095, np.uint16)).save(made["dark.tif"])
     labels = np.zeros((256, 256), np.uint8)
     labels[:50], labels[60:90] = 1, 2
     for name, mask in (("labels", labels), ("shape", 255 * (labels[:100] > 0)), ("empty", 0 * labels)):
@@ -111,7 +112,7 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
         main(["score", "--model", "tiny", "--device", "cpu", str(MUG), str(MUG)])
     yield said()
     yield message(lambda: read_image(MUG, max_pixels=100))
-    for name in ("cut.jpg", "page.jpg", "new.heic", "deep.tif"):
+    for name in ("cut.jpg", "page.jpg", "new.heic", "deep.tif", "dark.tif"):
         yield message(lambda name=name: metric.embed(made[name]))  # type: ignore[misc]
     with pytest.warns(MultiFrameWarning) as heard:
         read_image(made["gif.gif"])

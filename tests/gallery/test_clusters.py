@@ -17,6 +17,7 @@ from sklearn.metrics.pairwise import cosine_distances
 from idmetric import IDSim
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
+from idmetric.cli import gallery as gallery_cli
 from idmetric.cli import score
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
@@ -80,6 +81,45 @@ def test_a_file_of_several_frames_is_named(tiny: IDSim, tmp_path: Path) -> None:
     with pytest.warns(MultiFrameWarning, match=r"a\.gif") as seen:
         near_duplicates(moving)
     assert "bytes" not in "".join(str(one.message) for one in seen)
+
+
+def animated(path: Path, *seeds: int, **options: Any) -> None:
+    first, *others = (picture(seed) for seed in seeds)
+    first.save(path, save_all=True, append_images=others, **options)
+
+
+@pytest.mark.parametrize("ending", ["gif", "webp", "tiff"])
+def test_copies_of_several_frames_repeat_all_of_them(tiny: IDSim, tmp_path: Path, ending: str) -> None:
+    (tmp_path / "p").mkdir()
+    lossy = {"gif": {"duration": 50}, "webp": {"quality": 60}, "tiff": {"compression": "jpeg"}}[ending]
+    for name, seeds in {"a": (0, 1), "b": (0, 2), "c": (0, 1, 2), "d": (0,)}.items():
+        animated(tmp_path / "p" / f"{name}.{ending}", *seeds, **lossy)
+    whole = tmp_path / "p" / f"whole.{ending}"
+    animated(whole, 0, 1)
+    whole.write_bytes(whole.read_bytes() + bytes(10**6))  # the largest file is kept
+    moving = Gallery(tmp_path / "g", tiny)
+    moving.update(tmp_path / "p")
+    rows = {row["name"].split(".")[0]: row for row in near_duplicates(moving)}
+    assert {name: row["reason"] for name, row in rows.items()} == {
+        "whole": "kept", "a": "copy", **dict.fromkeys("bcd", "first frame only")
+    }  # fmt: skip
+    assert [name for name, row in rows.items() if not row["keep"]] == ["a"]
+    near = near_duplicates(moving, max_distance=1.0)
+    assert [row["name"] for row in near if not row["keep"]] == [f"a.{ending}"]
+
+
+def test_of_three_animations_with_one_first_frame_none_could_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p").mkdir()
+    for name, seed in (("a.gif", 1), ("b.gif", 2), ("c.gif", 3)):
+        animated(tmp_path / "p" / name, 0, seed)
+    status, out, err = Runner(gallery_cli.main, capsys).all("dedupe", tmp_path / "p", "--model", "tiny")
+    assert status == 0, err
+    assert "3 images, 1 groups of near-duplicates, 0 could go\n" in out
+    assert out.count("first frame only") == 2
+    for name in ("a.gif", "b.gif", "c.gif"):
+        assert err.count(f"{name} has 2 frames") == 1
 
 
 def groups(rows: Any) -> list[set[str]]:

@@ -7,8 +7,10 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric import IDSim, load
+from idmetric import IDSim, load, score_pairs
 from idmetric.cli import score
 from idmetric.cli.bench import main as bench_main
 from idmetric.cli.bench.setting import read_files
@@ -29,7 +31,7 @@ from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
 from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.sources import Source, entries
-from idmetric.images.paths import InputError, check_masks, listed, mask_of
+from idmetric.images.paths import InputError, existing, listed, mask_of, masks_of
 from idmetric.images.read import ImageReadError
 from idmetric.io.decimals import four, rounded
 from idmetric.io.output import OutputError, file_id, refuse_inputs
@@ -53,7 +55,7 @@ def mask(path: Path, box: tuple[int, int, int, int]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.new("L", (40, 30))
     image.paste(255, box)
-    image.save(path)
+    image.save(path, "PNG")
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +240,66 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
         load(saved, device="cpu").embed([str(folder / name) for name in images], masks=folder / "masks")
     os.link(folder / "gen/a/0.png", folder / "gen/again.png")
     (folder / "masks/again.png").symlink_to("0.png")
-    check_masks(folder / "masks", [str(folder / "gen/a/0.png"), str(folder / "gen/again.png")])  # one image
+    masks_of(folder / "masks", [str(folder / "gen/a/0.png"), str(folder / "gen/again.png")])  # one image
+
+
+@pytest.mark.parametrize("ending", [".PNG", ".Jpg", ".TIF"])
+def test_the_case_of_a_masks_ending_does_not_matter(ending: str, folder: Path) -> None:
+    mask(folder / f"masks/a/0{ending}", (2, 2, 20, 20))
+    assert mask_of(folder / "masks", folder / "gen/a/0.png") == str(folder / f"masks/a/0{ending}")
+    assert mask_of(folder / "masks", folder / "gen/b/0.png") is None
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_names_match_in_any_unicode_form(forms: tuple[str, str], run: Run, folder: Path, saved: Path) -> None:
+    there, asked = (unicodedata.normalize(form, "caf\u00e9/\u00fc") for form in forms)
+    (folder / there).parent.mkdir()
+    (folder / "gen/a/0.png").rename(folder / f"{there}.PNG")
+    mask(folder / f"masks/{there}.png", (2, 2, 20, 20))
+    assert mask_of("masks", f"{asked}.jpg") == str(Path(f"masks/{there}.png"))
+    assert existing(f"{asked}.png") == str(Path(f"{there}.PNG"))
+
+    (folder / "p.csv").write_text(f"refs/1.png,{asked}.png\n", encoding="utf-8")
+    for words in (("refs/1.png", f"{asked}.png"), ("--pairs", "p.csv")):
+        assert [row["image"] for row in found(run, *words)["rows"]] == [f"{there}.PNG"]
+    model = load(saved, device="cpu")
+    masks = [folder / f"masks/{there}.png"]
+    assert model.embed(f"{asked}.png", masks="masks").cls.equal(model.embed([f"{there}.PNG"], masks=masks).cls)
+
+
+def test_of_several_masks_the_most_specific_is_taken(folder: Path) -> None:
+    for name in ("0.tif", "a/0.tif", "a/0.PNG", "a/0.png", "a/0.png.webp"):
+        mask(folder / "masks" / name, (2, 2, 20, 20))
+        assert mask_of(folder / "masks", folder / "gen/a/0.png") == str(folder / "masks" / name)
+
+
+def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> None:
+    for name in ("0.jpg", "0.png"):
+        mask(folder / "masks" / name, (2, 2, 20, 20))
+    (folder / "gen/a/0.png").rename(folder / "gen/a/0.webp")
+    says = f"both {Path('masks/0.jpg')} and {Path('masks/0.png')} may be its mask"
+    with pytest.raises(InputError, match=re.escape(says)):
+        mask_of("masks", "gen/a/0.webp")
+    status, _, err = run("refs/10.png", "gen/a/0.webp", "--mask-dir", "masks")
+    assert (status, says in err) == (2, True)
+
+    for name in ("x.PNG", "x.Png"):
+        os.link(folder / "refs/1.png", folder / "refs" / name)
+    with pytest.raises(InputError, match=r"both refs/x\.PNG and refs/x\.Png: choose one"):
+        existing("refs/x.png")
+
+
+def test_the_advice_for_one_mask_of_two_images_works(folder: Path) -> None:
+    Image.new("RGB", (40, 30)).save(folder / "gen/a/0.jpg")
+    images = [str(folder / "gen/a/0.png"), str(folder / "gen/a/0.jpg")]
+    mask(folder / "masks/0.png", (2, 2, 20, 20))
+    with pytest.raises(InputError, match="name their masks") as caught:
+        masks_of(folder / "masks", images)
+    advised = str(caught.value).partition("name their masks ")[2].split(" and ")
+    assert advised == [str(folder / "masks/0.png.png"), str(folder / "masks/0.jpg.png")]
+    for path in advised:
+        mask(Path(path), (2, 2, 20, 20))
+    assert masks_of(folder / "masks", images) == advised
 
 
 def test_an_image_is_not_its_own_mask(folder: Path) -> None:
@@ -310,6 +371,8 @@ def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: st
         ("a,b,mask", ["'mask'", "mask_a or mask_b"]),
         ("ref,gen,seed,seed", ["'seed'"]),
         ("gen,prompt,mask_gen", ["'gen'", "reference"]),
+        ("left,right", ["'left', 'right'", "image1", "generated_image"]),
+        ("source,image1,target", ["'source'", "'image1'"]),
     ],
 )
 def test_ambiguous_headers_are_refused_by_name(tmp_path: Path, header: str, named: list[str]) -> None:
@@ -321,6 +384,75 @@ def test_ambiguous_headers_are_refused_by_name(tmp_path: Path, header: str, name
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "image1,image2",
+        "source,target",
+        "ref_path,gen_path",
+        "reference_image,generated_image",
+        "Image 1,Image-2",
+        "source,gen",
+    ],
+)
+def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
+    (tmp_path / "p.csv").write_text(f"{header}\nx.png,y.png\n")
+    assert [(Path(pair.a).name, Path(pair.b).name) for pair in PairsFile(tmp_path / "p.csv")] == [("x.png", "y.png")]
+
+
+def test_columns_that_are_facts_beside_named_images_stay_facts(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_text("source,ref,gen,target\nweb,x.png,y.png,mug\n")
+    [pair] = PairsFile(tmp_path / "p.csv")
+    assert (Path(pair.a).name, pair.other) == ("x.png", (("source", "web"), ("target", "mug")))
+
+
+def test_files_without_an_ending_are_no_header(tmp_path: Path) -> None:
+    touch(tmp_path, "left", "right")
+    (tmp_path / "p.csv").write_text("left,right\n")
+    assert len(PairsFile(tmp_path / "p.csv")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '"ref", "gen"\n"refs/1.png", "gen/a/0.png"\n',
+     "sep=,\r\nref,gen\r\nrefs/1.png,gen/a/0.png\r\n", "\ufeffsep=;\nrefs/1.png;gen/a/0.png\n"],
+)  # fmt: skip
+def test_tables_of_spreadsheets_and_of_windows_are_read(run: Run, folder: Path, text: str) -> None:
+    (folder / "p.csv").write_text(text, encoding="utf-8", newline="")
+    [row] = found(run, "--pairs", "p.csv")["rows"]
+    assert (row["reference"], row["image"]) == ("refs/1.png", "gen/a/0.png")
+
+
+def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run, folder: Path, metric: IDSim) -> None:
+    (folder / "p.csv").write_text("ref,gen,seed\nrefs/1.png,gen/a/0.png,1\nrefs/1.png,,2\n,gen/a/0.png,3\n")
+    status, out, err = run("--pairs", "p.csv")
+    assert (status, out) == (2, "")
+    assert "pair 2: two image paths are needed" in err
+    status, out, err = run("--pairs", "p.csv", "--on-error", "skip", "--format", "json")
+    assert (status, [row["seed"] for row in json.loads(out)["rows"]]) == (4, ["1"])
+    assert [line.partition(": ")[2][:22] for line in err.splitlines()] == [f"skipped p.csv, pair {k}:" for k in (2, 3)]
+    assert len(score_pairs(metric, "p.csv", on_error="skip").skipped) == 2
+
+
+@pytest.mark.parametrize("place", ["-", "/dev/stdin", "/dev/fd/0", "pipe"])
+def test_paths_of_a_pipe_are_relative_to_the_working_directory(folder: Path, place: str) -> None:
+    source = (
+        f"from pathlib import Path; from idmetric.scoring.pairs import PairsFile; "
+        f"pairs = PairsFile(Path({place!r})); print(*([p.a, p.b] for p in pairs), len(list(pairs)))"
+    )
+    text = "refs/1.png,gen/a/0.png\n"
+    if place == "pipe":
+        os.mkfifo(folder / "sub")
+        source = source.replace("'pipe'", "'sub'")
+        source = (
+            f"import threading; threading.Thread(target=lambda: open('sub', 'w').write({text!r})).start(); {source}"
+        )
+    (folder / "stdin").write_text(text)
+    for given in ({"input": text}, {"stdin": (folder / "stdin").open()}):
+        done = subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True, **given)
+        assert done.stdout == "['refs/1.png', 'gen/a/0.png'] 1\n", done.stderr
+
+
 def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) -> None:
     text = 'refs/1.png,"a mug, blue",gen/a/0.png,7, 03\nrefs/1.png,,refs/1.png,8,4\nrefs/1.png,x,gen/b/0.png,9,5\n'
     text = f"ref,prompt,gen,distance,seed\n{text}"
@@ -328,7 +460,7 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
     assert [row["image"] for row in rows] == ["gen/a/0.png", "refs/1.png", "gen/b/0.png"]
     assert [row["rank"] for row in rows].index("1") == 1  # by distance all the same
     assert [(row["prompt"], row["input_distance"], row["seed"]) for row in rows] == [
-        ("a mug, blue", "7", " 03"), ("", "8", "4"), ("x", "9", "5")
+        ("a mug, blue", "7", "03"), ("", "8", "4"), ("x", "9", "5")
     ]  # fmt: skip
     assert rows[1]["distance"] == "0.0000"
     assert [row["image"] for row in found(run, "--pairs", "p.csv")["rows"]] == [row["image"] for row in rows]

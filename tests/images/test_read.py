@@ -539,6 +539,39 @@ def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path: Path) -> None:
         assert np.array_equal(array(read_image(source))[..., 1], expected), describe(source)
 
 
+@pytest.mark.parametrize(("bits", "factor"), [(8, 257), (10, 64), (12, 16)])
+def test_sixteen_bits_that_hold_fewer_are_refused_with_the_factor_to_scale_them(
+    bits: int, factor: int, tmp_path: Path
+) -> None:
+    values = np.linspace(0, 2**bits - 1, 256).round().astype(np.uint16).reshape(16, 16)
+    color = np.repeat(values[..., None], 3, -1)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in color)
+    clear = np.dstack([color, np.full((16, 16), 65535, np.uint16)])
+    (tmp_path / "deep.png").write_bytes(png(16, 16, 16, 2, rows))
+    Image.fromarray(values).save(tmp_path / "gray.tif")
+    Image.fromarray(values).save(tmp_path / "gray.png")
+    sources = [values, torch.from_numpy(values), color, clear, Image.fromarray(values)]
+    sources += [Image.fromarray(values.astype(np.int32)), *sorted(tmp_path.iterdir())]
+
+    for source in sources:
+        with pytest.raises(ImageReadError, match=f"of 65535 only.*multiply them by {factor} ") as caught:
+            read_image(source)
+        assert caught.value.source == describe(source)
+    full = np.linspace(0, 255, 256).round().reshape(16, 16)
+    for source in (values * np.uint16(factor), Image.fromarray(values * np.uint16(factor))):
+        assert np.abs(array(read_image(source))[..., 0] - full).max() <= 1
+
+
+def test_sixteen_bits_that_are_dark_or_black_are_read() -> None:
+    dark = np.linspace(0, 4096, 16).astype(np.uint16).reshape(4, 4)
+    assert array(read_image(dark)).max() == 16
+    rows = b"".join(b"\0" + np.repeat(row, 3).astype(">u2").tobytes() for row in dark)
+    assert array(read_image(png(4, 4, 16, 2, rows))).max() == 16
+    black = np.zeros((4, 4), np.uint16)
+    for source in (black, Image.fromarray(black), saved(Image.fromarray(black)), Image.fromarray(black.astype("i4"))):
+        assert not array(read_image(source)).any()
+
+
 def test_float_images() -> None:
     values = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
     image = Image.fromarray(values)

@@ -1,8 +1,7 @@
 """Attach masks that another program made, such as RMBG, BiRefNet or an annotation tool, to the images of a manifest.
 
-A mask belongs to the image with the end of its path, whatever their extensions, as for `--mask-dir`: the mask of
-photos/mug/1.jpg is masks/photos/mug/1.png, masks/mug/1.png or masks/1.png, the first that exists. An image within the
-manifest goes by its id.
+A mask belongs to the image with the end of its path (`idmetric.images.paths.mask_of`). An image within the manifest
+goes by its id.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from PIL import Image
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.masks import MaskId, read_mask
-from idmetric.images.paths import absent_mask, is_image, mask_of, walk
+from idmetric.images.paths import InputError, absent_mask, claim, is_image, mask_of, walk
 from idmetric.images.read import read_image
 from idmetric.io.output import replacing, writing
 
@@ -67,21 +66,18 @@ def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> Matched:
     """
     files = _masks_in(Path(folder))
     found: list[Path | None] = []
-    owner: dict[str, tuple[str, str]] = {}
+    owner: dict[str, str] = {}
 
     for k, name in enumerate(manifest.column("id")):
         source = manifest.source(k)
         image = source if isinstance(source, str) else name
-        mask = None if source is None else mask_of(folder, image)
+        try:
+            mask = None if source is None else mask_of(folder, image)
+            if mask is not None:
+                claim(owner, image, mask, folder)
+        except InputError as error:
+            raise ManifestError(str(error)) from error
         found.append(None if mask is None else Path(mask))
-        if mask is None:
-            continue
-        one, other = owner.setdefault(os.path.realpath(mask), (image, name))
-        if one != image:
-            raise ManifestError(
-                f"{mask} would be the mask of two images, {other} and {name}: give the masks the folders of their "
-                f"images, such as {Path(folder, *Path(image).with_suffix('.png').parts[-2:])}"
-            )
 
     if len(manifest) and not owner:
         name, source = manifest.column("id")[0], manifest.source(0)
