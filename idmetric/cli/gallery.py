@@ -76,11 +76,11 @@ def _check(args: argparse.Namespace) -> None:
         MissingExtraError, UsageError, CommandError: naming the first fault.
     """
     if args.command in ("cluster", "report"):
-        need("eval", f"gallery {args.command}", scipy="SciPy")
+        need("gallery", f"gallery {args.command}", scipy="SciPy")
     if args.command == "report":
-        need("report", "gallery report", jinja2="jinja2")
+        need("gallery", "gallery report", jinja2="jinja2")
     if args.parquet:
-        need("data", "--parquet", pyarrow="pyarrow")
+        need("gallery", "--parquet", pyarrow="pyarrow")
     if args.index == "faiss":
         need("scale", "--index faiss", faiss="FAISS")
 

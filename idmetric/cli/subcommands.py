@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import ast
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from idmetric import __version__
@@ -77,7 +78,7 @@ def parser_of(
     dest: str,
     table: Mapping[str, tuple[str, str]],
     chosen: str | None,
-    add: Callable[[argparse.ArgumentParser, str, Any], None],
+    add: Callable[[argparse.ArgumentParser, str], None],
     description: str,
     epilog: str,
 ) -> argparse.ArgumentParser:
@@ -85,8 +86,8 @@ def parser_of(
 
     Args:
         dest: attribute of the arguments that holds the subcommand's name, e.g. "protocol".
-        table: subcommand -> its module and a line that describes it.
-        add: called with the chosen subcommand's parser, name and module to add its options.
+        table: subcommand -> its module, whose docstring is the help's text, and a line that describes it.
+        add: called with the chosen subcommand's parser and name to add its options.
     """
     parser = Parser(prog=program, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
@@ -94,5 +95,13 @@ def parser_of(
     for name, (module, line) in table.items():
         sub = commands.add_parser(name, help=line, allow_abbrev=False)
         if name == chosen:
-            add(sub, name, importlib.import_module(module))
+            sub.description = _docstring(module)
+            add(sub, name)
     return parser
+
+
+def _docstring(module: str) -> str | None:
+    """A module's docstring from its source: importing it would load torch."""
+    spec = find_spec(module)
+    loader: Any = spec and spec.loader
+    return ast.get_docstring(ast.parse(loader.get_source(module)))

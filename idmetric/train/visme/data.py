@@ -30,8 +30,9 @@ import numpy as np
 from idmetric.data.manifest.same_image import has_image
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.train.visme.config import Captions
 from idmetric.train.visme.plan import Data, Pool, Rows
-from idmetric.train.visme.wording import Captions, Kind, Wording
+from idmetric.train.visme.wording import Kind, Wording
 
 _NEAR = ("distractor", "identity-edit")  # roles of another identity in the parent's context
 
