@@ -33,15 +33,6 @@ COMMANDS = ("build", "query", "dedupe", "cluster", "report", "info", "prune")
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 
 
-def is_meant(words: Sequence[str]) -> bool:
-    """Whether the arguments of `idmetric-score` call this command, rather than name an image or folder `gallery`."""
-    if words[:1] != ["gallery"] or os.path.isfile("gallery"):
-        return False
-    if not words[1:] or not words[1].startswith("-"):
-        return (words[1:2] != [] and words[1] in COMMANDS) or not os.path.exists("gallery")
-    return words[1] in ("-h", "--help")
-
-
 @guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> int:
     """Run the command; returns the exit status."""
@@ -75,12 +66,10 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         MissingExtraError, UsageError, CommandError: naming the first fault.
     """
-    if args.command in ("cluster", "report"):
-        need("gallery", f"gallery {args.command}", scipy="SciPy")
-    if args.command == "report":
-        need("gallery", "gallery report", jinja2="jinja2")
-    if args.parquet:
-        need("gallery", "--parquet", pyarrow="pyarrow")
+    packages = {"scipy": "SciPy"} if args.command in ("cluster", "report") else {}
+    packages |= {"jinja2": "jinja2"} if args.command == "report" else {}
+    packages |= {"pyarrow": "pyarrow"} if args.parquet else {}
+    need("gallery", f"gallery {args.command}", **packages)
     if args.index == "faiss":
         need("scale", "--index faiss", faiss="FAISS")
 

@@ -17,7 +17,7 @@ from sklearn.metrics.pairwise import cosine_distances
 from idmetric import IDSim
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.cli import score
+from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
@@ -268,7 +268,7 @@ def test_groups_are_csv_for_a_spreadsheet(duplicates: Records, tmp_path: Path) -
 @pytest.fixture
 def run(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.chdir(tmp_path)
-    return Runner(score.main, capsys, "gallery")
+    return Runner(command.main, capsys)
 
 
 def test_the_command_builds_and_answers(run: Runner, photos: Path) -> None:
@@ -364,25 +364,6 @@ def test_a_gallery_of_two_models_asks_which(run: Runner, photos: Path, tiny: IDS
     run.fails("say which, by --model", "query", photos / "p0.png", "-g", "g", "--device", "cpu", status=2)
 
 
-def test_images_called_gallery_can_still_be_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = ["--model", "tiny", "--device", "cpu", "--quiet"]
-    picture(0, (60, 50)).save("other.png")
-    picture(1, (60, 50)).save("gallery", "PNG")
-    picture(2, (60, 50)).save("build", "PNG")
-    assert score.main(["gallery", "other.png", *options]) == 0
-    assert "other.png" in capsys.readouterr().out
-    assert score.main(["gallery", "build", *options]) == 0  # a file of that name comes first
-    assert "build" in capsys.readouterr().out
-    Path("gallery").unlink()
-    Path("gallery").mkdir()
-    picture(3, (60, 50)).save("gallery/x.png")
-    assert score.main(["other.png", "gallery", *options]) == 0
-    assert "x.png" in capsys.readouterr().out
-
-
 def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, tmp_path: Path) -> None:
     rows = [Row("box", str(photos / "p0.png")), Row("cup", str(photos / "p0_jpeg.jpg"))]
     Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
@@ -392,7 +373,7 @@ def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, t
 
 
 def test_help_of_the_command_loads_nothing_heavy() -> None:
-    code = "import sys\nfrom idmetric.cli.score import main\ntry: main(['gallery', 'query', '--help'])\n" \
+    code = "import sys\nfrom idmetric.cli.main import main\ntry: main(['gallery', 'query', '--help'])\n" \
            "except SystemExit: print(' '.join(sys.modules))"  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "PIL"} & set(done.stdout.splitlines()[-1].split())
