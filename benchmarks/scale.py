@@ -75,8 +75,8 @@ def main() -> None:
                                    str(root / "scores"), "--no-copies", "--cache", str(root / f"kept{count}"),
                                    *shared],
                 "--pairs --distance patch": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv",
-                                             "--output", str(root / "scores"), "--no-copies", "--distance", "patch", "--memory",
-                                             "0.1", *shared],
+                                             "--output", str(root / "scores"), "--no-copies", "--distance", "patch",
+                                             "--memory", "0.1", *shared],
             }  # fmt: skip
             if args.ray:
                 runs["embed --ray"] = ["embed", str(photos), "--out", str(root / f"ray{count}"), "--ray", *shared]

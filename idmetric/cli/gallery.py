@@ -243,11 +243,14 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
         args.images, args.k, masks=masks, distance=args.distance, rerank=args.rerank, index=args.index,
         exclude_same=args.exclude_same, probability=bool(args.calibration), batch_size=args.batch_size,
     )  # fmt: skip
-    shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []), "image")
+    known = any(row["identity"] is not None for row in hits)  # from a manifest
+    shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []), "image",
+             *(["identity"] if known else []))  # fmt: skip
     note = "  ".join(f"{k}={v}" for k, v in gallery.metric.signature(args.distance).items())
     if args.calibration and gallery.metric.calibration is not None:
         note = f"{gallery.metric.calibration.basis}\n{note}"
     _print(args, hits, shown, note)
+    _say_written(args, f"{len(hits)} hits")
     return status
 
 
@@ -262,6 +265,7 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     spare = sum(not row["keep"] for row in found)
     note = f"{len(gallery)} images, {len(found) - spare} groups of near-duplicates, {spare} could go"
     _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note)
+    _say_written(args, note)
     return status
 
 
@@ -274,6 +278,7 @@ def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
     sizes = [row["size"] for row in found if row["centre"]]
     note = f"{len(found)} images, {len(sizes)} groups, {sum(size == 1 for size in sizes)} of them of one image"
     _print(args, found, ("group", "size", "centre", "distance", "image"), note)
+    _say_written(args, note)
     return status
 
 
@@ -334,7 +339,14 @@ def _print(args: argparse.Namespace, found: Records, shown: Sequence[str], note:
     write(text, args.output)
 
 
+def _say_written(args: argparse.Namespace, what: str) -> None:
+    if args.output and not args.quiet:
+        say(f"wrote {args.output}: {what}")
+
+
 def _cell(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else ""
     return four(value) if isinstance(value, float) else str(value)

@@ -121,10 +121,10 @@ class IdentifiedModel(nn.Module):
     def _maker(self) -> str:
         """The `model_id` that marks an Embedding made now.
 
-        Empty inside `torch.compile`, which cannot trace a hash, and while the weights are trained, as every step
-        would be another model. A graph is built without waiting for the device.
+        Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
+        are trained, as every step would be another model. A graph is built without waiting for the device.
         """
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return ""
         graph = torch.is_grad_enabled()
         if graph and any(p.requires_grad for p in self.parameters()):

@@ -137,7 +137,7 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     try:
         text = text_file.read(path)
         found = toml_file.parse(text) if path.suffix == ".toml" else json_file.parse(text)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: not readable as {path.suffix[1:] or 'JSON'}: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"--config {path}: an object of names and values is needed, such as {{'seed': 1}}")

@@ -195,6 +195,18 @@ def test_a_mistyped_model_gets_the_nearest_name(name: str, meant: str) -> None:
     assert "did you mean" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["hsv", "dreamsim", "diffsim:cute"])
+def test_a_baseline_of_eval_leads_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for image in ("a.png", "b.png"):
+        Path(image).touch()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert importlib.import_module("idmetric.cli.score").main(["--model", name, "a.png", "b.png"]) == 1
+    assert f"idmetric eval folder --data FOLDER --model {name}" in capsys.readouterr().err
+
+
 def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "c.txt"):
         (tmp_path / name).write_bytes(b"not read")

@@ -6,10 +6,9 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
-
-import tomllib
 
 from idmetric.cli import eval_options, train
 from idmetric.cli.eval import PROTOCOLS

@@ -364,6 +364,33 @@ def test_a_gallery_of_two_models_asks_which(run: Runner, photos: Path, tiny: IDS
     run.fails("say which, by --model", "query", photos / "p0.png", "-g", "g", "--device", "cpu", status=2)
 
 
+def test_written_files_are_named_with_what_is_in_them(run: Runner, photos: Path) -> None:
+    run("build -g g --model tiny --device cpu", photos)
+    for words, counts in (("dedupe", "groups of near-duplicates, "), ("cluster --threshold 0.3", "groups, ")):
+        said = run.says("idmetric gallery: wrote out.csv: 11 images, ", f"{words} -g g --output out.csv", status=0)
+        assert counts in said
+        assert run.says("", f"{words} -g g --output out.csv --quiet", status=0) == ""
+
+
+def test_a_query_prints_the_identities_of_a_manifest(run: Runner, photos: Path, tmp_path: Path) -> None:
+    rows = [Row("box", str(photos / "p0.png")), Row(None, str(photos / "p1.png"))]
+    Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
+    run("build set.csv -g g --model tiny --device cpu")
+    out = run.prints("identity", "query -g g --device cpu", photos / "p0.png")
+    assert out.splitlines()[1].split()[-1] == "box"
+    assert out.splitlines()[2].split()[-1].endswith("p1.png")  # of unknown identity
+    run("build -g plain --model tiny --device cpu", photos)
+    assert "identity" not in run.prints("distance", "query -g plain --device cpu", photos / "p0.png")
+
+
+def test_a_table_that_is_no_manifest_leads_to_its_importer(run: Runner, tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_text("image_id,identity,path\n1,a,a.png\n")
+    run.says("unknown column 'image_id'", "build metadata.csv -g g --model tiny --device cpu")
+    (tmp_path / "photos.csv").write_text("file,name\na.png,a\n")
+    run.says("idmetric data import table makes a manifest", "build photos.csv -g g --model tiny --device cpu")
+    run.says("idmetric data import wildlife makes a manifest", "build metadata.csv -g g --model tiny --device cpu")
+
+
 def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, tmp_path: Path) -> None:
     rows = [Row("box", str(photos / "p0.png")), Row("cup", str(photos / "p0_jpeg.jpg"))]
     Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
