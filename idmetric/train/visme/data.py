@@ -263,8 +263,8 @@ class _Samples:
                 flat += members
                 spans |= {m: (start, len(flat), start + k) for k, m in enumerate(members)}
             rows.append((row, query, *spans[row]))
-        stands, query, start, stop, own = np.array(rows, np.int64).reshape(-1, 5).T
-        return Pool(name, stands, query, np.array(flat, np.int64), start, stop, own, same)
+        stands, queries, starts, stops, owns = np.array(rows, np.int64).reshape(-1, 5).T
+        return Pool(name, stands, queries, np.array(flat, np.int64), starts, stops, owns, same)
 
 
 def _ragged(lists: Mapping[int, Iterable[int]], count: int) -> tuple[Rows, Rows]:
