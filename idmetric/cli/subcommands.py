@@ -6,7 +6,7 @@ import argparse
 import ast
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 from idmetric import __version__
@@ -86,7 +86,7 @@ def parser_of(
 
     Args:
         dest: attribute of the arguments that holds the subcommand's name, e.g. "protocol".
-        table: subcommand -> its module, whose docstring is the help's text, and a line that describes it.
+        table: subcommand -> its module (the help shows its docstring) and a line that describes it.
         add: called with the chosen subcommand's parser and name to add its options.
     """
     parser = Parser(prog=program, description=description, epilog=epilog)
@@ -102,6 +102,5 @@ def parser_of(
 
 def _docstring(module: str) -> str | None:
     """A module's docstring from its source: importing it would load torch."""
-    spec = find_spec(module)
-    loader: Any = spec and spec.loader
-    return ast.get_docstring(ast.parse(loader.get_source(module)))
+    source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    return ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))

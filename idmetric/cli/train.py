@@ -62,7 +62,7 @@ def build_parser(recipe: str | None = None, prog: str = ALIAS) -> argparse.Argum
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    config = importlib.import_module(f"idmetric.train.{name}.config").Config
+    config = importlib.import_module(RECIPES[name][0].replace(".recipe", ".config")).Config  # loads no torch
     parser.epilog = _EPILOG.format(name=name)
     files = parser.add_argument_group("data and result")
     files.add_argument("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")

@@ -111,8 +111,8 @@ def test_a_page_begins_with_the_extras_that_its_commands_need(page: Path) -> Non
     text = page.read_text(encoding="utf-8")
     needed = set().union(*map(extras_of, commands(text)))
     if needed and page.name != "quickstart.md":  # which lists all extras
-        line = re.fullmatch(r"Needs `pip install 'idmetric\[([a-z,]+)\]'`\.", text.splitlines()[2])
-        assert line, f"line 3 of {page.name}: Needs `pip install 'idmetric[{','.join(sorted(needed))}]'`."
+        line = re.fullmatch(r"Needs `pip install '\.\[([a-z,]+)\]'`\.", text.splitlines()[2])
+        assert line, f"line 3 of {page.name}: Needs `pip install '.[{','.join(sorted(needed))}]'`."
         assert needed <= set(line[1].split(",")), page.name
 
 
