@@ -15,7 +15,7 @@ import hashlib
 import numbers
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ try:
 except ImportError as error:
     raise ImportError(f"this needs torchmetrics: {install('eval')}") from error
 
-Self = TypeVar("Self", bound="_WithEmbedder")
 Aggregate = Literal["best", "mean"]
 # references of the predictions: one for all, one for each, or several for each
 References = Images | Sequence[Sequence[ImageLike]]
@@ -89,7 +88,7 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
             setattr(self, name, [self._joined(name)])
         super()._sync_dist(*args, **options)
 
-    def _apply(self: Self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
         before = self.device
         found: Self = super()._apply(fn, exclude_state)
         if self.device != before:  # .to("cuda"), called here or on a larger module
