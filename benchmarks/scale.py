@@ -19,7 +19,7 @@ from PIL import Image
 
 CHILD = """
 import resource, sys, time
-from idmetric.cli.score import main
+from idmetric.cli.main import main
 start = time.perf_counter()
 status = main(sys.argv[1:])
 print("MEASURED", status, time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -68,13 +68,15 @@ def main() -> None:
                 "embed, again, --quick": ["embed", str(photos), "--out", str(root / f"out{count}"), "--quick", *shared],
                 "embed --patches --half": ["embed", str(photos), "--out", str(root / f"half{count}"), "--patches",
                                            "--half", *shared],
-                "--pairs": ["--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output", str(root / "scores"),
+                "--pairs": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
+                            str(root / "scores"),
                             "--no-copies", "--cache", str(root / f"kept{count}"), *shared],
-                "--pairs, again": ["--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
-                                   str(root / "scores"), "--no-copies", "--cache", str(root / f"kept{count}"), *shared],
-                "--pairs --distance patch": ["--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
-                                             str(root / "scores"), "--no-copies", "--distance", "patch", "--memory",
-                                             "0.1", *shared],
+                "--pairs, again": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
+                                   str(root / "scores"), "--no-copies", "--cache", str(root / f"kept{count}"),
+                                   *shared],
+                "--pairs --distance patch": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv",
+                                             "--output", str(root / "scores"), "--no-copies", "--distance", "patch",
+                                             "--memory", "0.1", *shared],
             }  # fmt: skip
             if args.ray:
                 runs["embed --ray"] = ["embed", str(photos), "--out", str(root / f"ray{count}"), "--ray", *shared]

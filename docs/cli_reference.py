@@ -2,9 +2,8 @@
 
     python docs/cli_reference.py FOLDER      writes FOLDER/NAME.md for each command
 
-MkDocs runs it at each build (`on_config` below), so a page cannot be older than its parser. Recipes and protocols
-import torch; here they get stand-ins for it, since their options do not need it. The pages take a second or two, with
-NumPy, Pillow and pyarrow only.
+MkDocs runs it at each build (`on_config` below), so a page cannot be older than its parser. No parser needs torch or
+an extra.
 """
 
 from __future__ import annotations
@@ -16,12 +15,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-STOOD_IN = ("torch", "torchvision", "timm", "safetensors", "huggingface_hub", "tqdm")
 HERE = Path(__file__).parent
 Named = tuple[str, argparse.ArgumentParser]  # the words that call it, and it
 
@@ -205,59 +201,6 @@ def plain(lines: Sequence[str]) -> str:
     return "\n\n".join(marked(part) for part in "\n".join(lines).strip().split("\n\n")) + "\n"
 
 
-# Without torch
-
-
-class _Kind(type):
-    """Of names that stand in for torch's: they can be subclassed, called, used as decorators, and asked for more."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Kind(name, (_Thing,), {})
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        if len(args) == 1 and not options and callable(args[0]) and not isinstance(args[0], _Kind):
-            return args[0]  # @decorator
-        return super().__call__()
-
-
-class _Thing(metaclass=_Kind):
-    def __init__(self, *_: Any, **__: Any) -> None: ...
-
-    def __call__(self, *args: Any, **_: Any) -> Any:
-        return args[0] if args else self  # @decorator(...)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Thing()
-
-    def __class_getitem__(cls, _: Any) -> Any:
-        return cls
-
-
-class _Module(ModuleType):
-    __path__: Sequence[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(_Thing, name)
-
-
-class StandIns:
-    """Finds empty modules instead of the heavy ones."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        return ModuleSpec(name, self, is_package=True) if name.split(".")[0] in STOOD_IN else None  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _Module(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None: ...
-
-
 # MkDocs
 
 
@@ -295,7 +238,6 @@ def rendered() -> dict[str, str]:
 
 def main(folder: str | None = None) -> None:
     """Write the pages into a folder, or print them as JSON."""
-    sys.meta_path.insert(0, StandIns())  # type: ignore[arg-type]  # it has what import asks for
     sys.path.insert(0, str(HERE.parent))
     pages = {name: page(parsers[0][0], parsers) for name, parsers in commands().items()}
     if folder is None:

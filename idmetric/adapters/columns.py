@@ -1,4 +1,4 @@
-"""Functions for `datasets.Dataset.map(..., batched=True)`: a batch of columns in, new columns out.
+"""Functions for `datasets.Dataset.map`, with batched=True or without: columns in, new columns out.
 
     ds = ds.map(EmbedColumn(IDSim(), "image"), batched=True, batch_size=64)
     ds = ds.map(ScoreColumns(IDSim(), "generated", "reference"), batched=True, batch_size=64)
@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from idmetric.distance.matrix import needs_patches
 from idmetric.images.masks import MaskId
@@ -30,13 +31,25 @@ class _Columns:
     """Base of both: reads columns, and puts None where a cell is empty."""
 
     def __init__(
-        self, metric: Embedder, outside: Outside, mask_id: MaskId | None, batch_size: int, on_error: OnError
-    ) -> None:
+        self, metric: Embedder, read: Sequence[str | None], outside: Outside, mask_id: MaskId | None, batch_size: int,
+        on_error: OnError,
+    ) -> None:  # fmt: skip
         if on_error not in ("raise", "none"):
             raise ValueError(f"on_error must be raise or none, got {on_error!r}")
         self.metric, self.batch_size, self.on_error = metric, batch_size, on_error
+        self.read = [name for name in read if name is not None]  # columns
         self.outside: Outside = outside
         self.mask_id = mask_id
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """A batch of columns, or one row, to the new columns."""
+        if not _is_row(batch, self.read):
+            return self._added(batch)
+        found = self._added({name: [batch[name]] for name in self.read if name in batch})
+        return {name: values[0] for name, values in found.items()}
+
+    def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        raise NotImplementedError
 
     def _embed(
         self, batch: Mapping[str, Sequence[Any]], column: str, mask_column: str | None, patches: bool
@@ -94,11 +107,10 @@ class EmbedColumn(_Columns):
         normalize: bool = False,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(metric, outside, mask_id, batch_size, on_error)
+        super().__init__(metric, (column, mask_column), outside, mask_id, batch_size, on_error)
         self.column, self.output, self.mask_column, self.normalize = column, output, mask_column, normalize
 
-    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """A batch of columns to the new columns."""
+    def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         rows, found, lost = self._embed(batch, self.column, self.mask_column, patches=False)
         values: list[NDArray[np.float32] | None] = [None] * len(batch[self.column])
         if found is not None:
@@ -139,12 +151,11 @@ class ScoreColumns(_Columns):
         batch_size: int = 32,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(metric, outside, mask_id, batch_size, on_error)
+        super().__init__(metric, (a, b, mask_a, mask_b), outside, mask_id, batch_size, on_error)
         self.columns, self.masks = (a, b), (mask_a, mask_b)
         self.distance, self.patches, self.output = distance, needs_patches(distance), output
 
-    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        """A batch of columns to the new columns."""
+    def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         (rows_a, x, lost_a), (rows_b, y, lost_b) = (
             self._embed(batch, column, mask, self.patches)
             for column, mask in zip(self.columns, self.masks, strict=True)
@@ -162,6 +173,12 @@ class ScoreColumns(_Columns):
         if self.on_error == "none":
             found[f"{self.output}_error"] = [lost_a.get(row) or lost_b.get(row) for row in range(count)]
         return found
+
+
+def _is_row(batch: Mapping[str, Any], columns: Sequence[str]) -> bool:
+    """Whether these are the cells of one row, as `map` without batched=True gives them."""
+    cells = [batch[name] for name in columns if name in batch]
+    return any(isinstance(cell, str | bytes | os.PathLike | Image.Image | Mapping) for cell in cells)
 
 
 def as_image(cell: Any) -> ImageLike | None:

@@ -12,9 +12,10 @@ torchmetrics detaches the states and reduces them over processes. The model is f
 from __future__ import annotations
 
 import hashlib
+import numbers
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -37,7 +38,6 @@ try:
 except ImportError as error:
     raise ImportError(f"this needs torchmetrics: {install('eval')}") from error
 
-Self = TypeVar("Self", bound="_WithEmbedder")
 Aggregate = Literal["best", "mean"]
 # references of the predictions: one for all, one for each, or several for each
 References = Images | Sequence[Sequence[ImageLike]]
@@ -88,7 +88,7 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
             setattr(self, name, [self._joined(name)])
         super()._sync_dist(*args, **options)
 
-    def _apply(self: Self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
         before = self.device
         found: Self = super()._apply(fn, exclude_state)
         if self.device != before:  # .to("cuda"), called here or on a larger module
@@ -317,7 +317,15 @@ def _numbers(target: Tensor | Sequence[int | str]) -> Tensor:
         if target.is_floating_point() or target.ndim != 1:
             raise ValueError(f"identities must be integers (N,), got {tuple(target.shape)} {target.dtype}")
         return target.detach().long()
-    return torch.tensor([
-        int.from_bytes(hashlib.blake2b(x.encode(), digest_size=8).digest(), "big", signed=True) if isinstance(x, str)
-        else int(x) for x in target
-    ], dtype=torch.int64)  # fmt: skip
+    return torch.tensor([_number(x) for x in target], dtype=torch.int64)
+
+
+def _number(identity: Any) -> int:
+    if isinstance(identity, str):
+        return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big", signed=True)
+    whole = isinstance(identity, numbers.Integral) or (
+        isinstance(identity, Tensor) and not identity.is_floating_point()
+    )
+    if not whole or not -(2**63) <= int(identity) < 2**63:
+        raise ValueError(f"identities are names, or whole numbers of 64 bits; got {identity!r}: give each image a name")
+    return int(identity)

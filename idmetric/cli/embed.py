@@ -16,7 +16,7 @@ from idmetric.cli.model import check_model, load_options
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.images.paths import matches
-from idmetric.io.hints import need
+from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
 
 ROWS = 256  # scale.chunks.ROWS, as a literal to keep --help quick; a test compares them
@@ -26,11 +26,6 @@ _EXAMPLES = """examples:
   idmetric embed --list files.txt --out embeddings/ --patches --half
   idmetric embed shards/ --out embeddings/ --column image      Parquet files with images in a column
   idmetric embed s3://bucket/photos --out s3://bucket/embeddings --ray --address auto --gpus 1"""
-
-
-def is_meant(words: Sequence[str]) -> bool:
-    """Whether the arguments of `idmetric-score` call this command, rather than name an image `embed`."""
-    return words[:1] == ["embed"] and len(words) > 1 and not os.path.isfile("embed")
 
 
 def build_parser(prog: str = "idmetric embed") -> Parser:
@@ -100,9 +95,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int
 
 
 def _run(args: argparse.Namespace) -> int:
-    need("data", "idmetric embed", pyarrow="pyarrow")
-    if args.ray:
-        need("scale", "--ray", ray="Ray")
+    extras = {"data": {"pyarrow": "pyarrow"}, **({"scale": {"ray": "Ray"}} if args.ray else {})}
+    need_all("idmetric embed", extras)
     check_model(args.model)
     with (
         warnings_as_lines(args.quiet),

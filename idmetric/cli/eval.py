@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
+from idmetric.cli.eval_options import OPTIONS, RENDERED, data_help
 from idmetric.cli.exits import CommandError, codes, ended, fixable, warnings_as_lines
 from idmetric.cli.output import UsageError, write
 from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser, parser_of
-from idmetric.io.hints import need
+from idmetric.cli.subcommands import parser_of
+from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
 # name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
-# needs them `add_arguments(parser)`, `read_data(path)` (the manifest that --data means) or `open_data(args, progress)`
-# (also without --data), OPTIONAL ("data", "model"), and DATA (help of --data)
+# needs them `read_data(path)` (the manifest that --data means) or `open_data(args, progress)` (also without --data) and
+# OPTIONAL ("data", "model"); its options are in `eval_options`
 PROTOCOLS = {
     "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
@@ -98,32 +99,33 @@ _EXAMPLES = """examples:
   idmetric eval nearid --data bench.parquet --split test --model nearid --model timm:vit_large_patch14_dinov2 --out r/
   idmetric eval retrieval --data met.parquet --model mine=run/ --out results/
 
-Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim, dreamsim:BRANCH, diffsim,
-diffsim:dreambench++ (docs/evaluation.md); named for all published scores of images, each under its name
-(docs/named-scores.md); untrained:NAME for the same architecture with random weights; dual:REPO for
-CLIP or SigLIP with its text tower; judge:FILE.json for a multimodal language model (docs/judge.md). NAME=SOURCE gives
-a model another name in the table.
+"""
+_NOTES = """Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim,
+dreamsim:BRANCH, diffsim, diffsim:dreambench++ (docs/evaluation.md); named for all published scores of images, each
+under its name (docs/named-scores.md); untrained:NAME for the same architecture with random weights; dual:REPO for CLIP
+or SigLIP with its text tower; judge:FILE.json for a multimodal language model (docs/judge.md). NAME=SOURCE gives a
+model another name in the table.
 
 --out keeps PROTOCOL.json, .csv, .md and .tex, the score of every item as Parquet, and embeddings: a stopped or repeated
 run embeds only what is missing.
 
 """
-_EPILOG = _EXAMPLES + codes(0, 1, 2, 130)
-_DATA = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
+_EPILOG = _NOTES + codes(0, 1, 2, 130)
 
 
 def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.ArgumentParser:
-    """The parser of all protocols, with the options of one of them (which loads its module)."""
+    """The parser of all protocols, with the options of one of them."""
     text = f"Run the papers' evaluation protocols. `{prog} PROTOCOL --help` lists the options of one."
-    return parser_of(prog, "protocol", PROTOCOLS, protocol, _add_arguments, text, _EPILOG)
+    return parser_of(prog, "protocol", PROTOCOLS, protocol, _add_arguments, text, _EXAMPLES + _EPILOG)
 
 
-def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
-    parser.description, parser.epilog = module.__doc__, _EPILOG
+def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.epilog = _EPILOG
     files = parser.add_argument_group("data, models and result")
-    files.add_argument("--data", type=Path, metavar="PATH", help=getattr(module, "DATA", _DATA))
+    files.add_argument("--data", type=Path, metavar="PATH", help=data_help(name))
     files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
-    _add_model(files)
+    text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
+    files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
     files.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables, items and embeddings")
     files.add_argument("--name", metavar="NAME", help="name of the files in --out (default: the protocol's)")
     text = "also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ..."
@@ -132,12 +134,14 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     files.add_argument("--html", type=Path, metavar="FILE", help=text)
     options.add_format(files, FORMATS)
     options.add_quiet(files)
-    if hasattr(module, "add_arguments"):
-        module.add_arguments(parser.add_argument_group(name))
+    if name in OPTIONS:
+        OPTIONS[name](parser.add_argument_group(name))
 
     run = parser.add_argument_group("run")
     options.add_distance(run, "default: %(default)s, as in the papers")
-    _add_subject(run)
+    text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
+    run.add_argument("--subject", choices=options.OUTSIDE, help=text)
+    options.add_mask_id(run)
     options.add_decode(run)
     text = "resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)"
     run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
@@ -151,17 +155,6 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
 
 
-def _add_model(group: options.Options) -> None:
-    text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
-    group.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
-
-
-def _add_subject(group: options.Options) -> None:
-    text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
-    group.add_argument("--subject", choices=options.OUTSIDE, help=text)
-    options.add_mask_id(group)
-
-
 @guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a protocol; returns the exit status."""
@@ -170,34 +163,25 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
         steps = importlib.import_module(STEPS[given[0]])
         if given[1:] and given[1] in steps.COMMANDS:
             return int(steps.main(given[1:], prog=f"{prog} {given[0]}"))
-    parser = build_parser(prog=prog)
-    name = parser.parse_args(given[:1]).protocol  # ends here for help, the version and unknown names
+    name = build_parser(prog=prog).parse_args(given[:1]).protocol  # ends here for help, the version and unknown names
+    parser = build_parser(name, prog)
+    args = parser.parse_args(given)
     kept = "nothing was kept: with --out DIR the same command would resume"
-    if any(word.startswith("--out") for word in given):
+    if args.out is not None:
         kept = "embeddings in --out are kept, and the same command resumes"
-    return ended(lambda: _run(name, _parsed(name, prog, given)), parser, kept)
-
-
-def _parsed(name: str, prog: str, given: Sequence[str]) -> argparse.Namespace:
-    """Parse the options. Models and labels of masks are checked first, as a protocol's module imports torch."""
-    early = Parser(prog=f"{prog} {name}", add_help=False, allow_abbrev=False)
-    _add_model(early)
-    _add_subject(early)
-    if not {"-h", "--help"} & set(given):
-        args, _ = early.parse_known_args(given[1:])
-        if args.mask_id is not None and args.subject is None:
-            raise UsageError("--mask-id needs --subject: masks are not used without it")
-        with fixable():
-            from idmetric.protocols.common.model_names import check
-
-            for source in _sources(args.model).values():
-                check(source)
-    found: argparse.Namespace = build_parser(name, prog).parse_args(given)
-    return found
+    return ended(partial(_run, name, args), parser, kept)
 
 
 def _run(name: str, args: argparse.Namespace) -> int:
-    _need(name, args)
+    if args.mask_id is not None and args.subject is None:
+        raise UsageError("--mask-id needs --subject: masks are not used without it")
+    with fixable():  # a mistyped name should not wait for torch
+        from idmetric.protocols.common.model_names import check
+
+        sources = _sources(args.model)
+        for source in sources.values():
+            check(source)
+    _need(name, args, list(sources.values()))
     from idmetric.protocols.common.result import FORMATS
 
     with ExitStack() as stack:
@@ -265,16 +249,18 @@ def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None
         check_page(args.html, plots=True)
 
 
-def _need(name: str, args: argparse.Namespace) -> None:
-    """Report missing optional packages before the work, not at its end, where they are used."""
-    if name == "calibrate" and args.check is None:
-        need("eval", "fitting a calibration", sklearn="scikit-learn")
-    if args.plots:
-        need("report", "--plots", matplotlib="matplotlib")
-    if args.html is not None:
-        need("report", "--html", jinja2="jinja2", matplotlib="matplotlib")
-    if not args.quiet and sys.stderr.isatty():
-        need("eval", "the progress bar (or --quiet)", tqdm="tqdm")
+def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
+    """Report missing optional packages before the work, not where they are used."""
+    packages = {"pyarrow": "pyarrow", "scipy": "SciPy", "sklearn": "scikit-learn"}
+    towers = any(source.startswith("dual:") for source in sources)
+    if towers or getattr(args, "clip_t", None) or getattr(args, "sam", None):
+        packages["transformers"] = "transformers"
+    extras = {"eval": packages}
+    if args.data is None and name in RENDERED:
+        extras["world"] = {"vtkmodules": "VTK"}
+    if args.plots or args.html is not None:
+        extras["report"] = {"matplotlib": "matplotlib", **({} if args.html is None else {"jinja2": "jinja2"})}
+    need_all(f"idmetric eval {name}", extras)
 
 
 def _keep_inputs(args: argparse.Namespace, name: str) -> None:

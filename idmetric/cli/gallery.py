@@ -33,15 +33,6 @@ COMMANDS = ("build", "query", "dedupe", "cluster", "report", "info", "prune")
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 
 
-def is_meant(words: Sequence[str]) -> bool:
-    """Whether the arguments of `idmetric-score` call this command, rather than name an image or folder `gallery`."""
-    if words[:1] != ["gallery"] or os.path.isfile("gallery"):
-        return False
-    if not words[1:] or not words[1].startswith("-"):
-        return (words[1:2] != [] and words[1] in COMMANDS) or not os.path.exists("gallery")
-    return words[1] in ("-h", "--help")
-
-
 @guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> int:
     """Run the command; returns the exit status."""
@@ -75,12 +66,10 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         MissingExtraError, UsageError, CommandError: naming the first fault.
     """
-    if args.command in ("cluster", "report"):
-        need("eval", f"gallery {args.command}", scipy="SciPy")
-    if args.command == "report":
-        need("report", "gallery report", jinja2="jinja2")
-    if args.parquet:
-        need("data", "--parquet", pyarrow="pyarrow")
+    packages = {"scipy": "SciPy"} if args.command in ("cluster", "report") else {}
+    packages |= {"jinja2": "jinja2"} if args.command == "report" else {}
+    packages |= {"pyarrow": "pyarrow"} if args.parquet else {}
+    need("gallery", f"gallery {args.command}", **packages)
     if args.index == "faiss":
         need("scale", "--index faiss", faiss="FAISS")
 
@@ -254,11 +243,14 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
         args.images, args.k, masks=masks, distance=args.distance, rerank=args.rerank, index=args.index,
         exclude_same=args.exclude_same, probability=bool(args.calibration), batch_size=args.batch_size,
     )  # fmt: skip
-    shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []), "image")
+    known = any(row["identity"] is not None for row in hits)  # from a manifest
+    shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []), "image",
+             *(["identity"] if known else []))  # fmt: skip
     note = "  ".join(f"{k}={v}" for k, v in gallery.metric.signature(args.distance).items())
     if args.calibration and gallery.metric.calibration is not None:
         note = f"{gallery.metric.calibration.basis}\n{note}"
     _print(args, hits, shown, note)
+    _say_written(args, f"{len(hits)} hits")
     return status
 
 
@@ -274,6 +266,7 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     groups = len({row["group"] for row in found})
     note = f"{len(gallery)} images, {groups} groups of near-duplicates, {spare} could go"
     _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note)
+    _say_written(args, note)
     return status
 
 
@@ -286,6 +279,7 @@ def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
     sizes = [row["size"] for row in found if row["centre"]]
     note = f"{len(found)} images, {len(sizes)} groups, {sum(size == 1 for size in sizes)} of them of one image"
     _print(args, found, ("group", "size", "centre", "distance", "image"), note)
+    _say_written(args, note)
     return status
 
 
@@ -347,7 +341,14 @@ def _print(args: argparse.Namespace, found: Records, shown: Sequence[str], note:
     write(text, args.output)
 
 
+def _say_written(args: argparse.Namespace, what: str) -> None:
+    if args.output and not args.quiet:
+        say(f"wrote {args.output}: {what}")
+
+
 def _cell(value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else ""
     return four(value) if isinstance(value, float) else str(value)

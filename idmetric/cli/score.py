@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric import __version__
-from idmetric.cli import embed, gallery, options
+from idmetric.cli import options
 from idmetric.cli.exits import CommandError, codes, ended, failed, say, warnings_as_lines
 from idmetric.cli.model import check_model, load_options
 from idmetric.cli.output import LostOutputError, UsageError, check_not_read, check_output, check_stdout, write
@@ -27,7 +27,7 @@ from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import Parser
 from idmetric.images.paths import ABSENT
 from idmetric.io.columns import aligned
-from idmetric.io.hints import did_you_mean, need
+from idmetric.io.hints import need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
 from idmetric.scoring.files import Cross, Names, absent_files, check_masks, cross, files_read
@@ -116,17 +116,8 @@ def _add_more(parser: Parser) -> None:
 @guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if prog == ALIAS:
-        if gallery.is_meant(words):
-            return gallery.main(words[1:], prog=f"{ALIAS} gallery")
-        if embed.is_meant(words):
-            return embed.main(words[1:], prog=f"{ALIAS} embed")
-        if words and not os.path.exists(words[0]) and (hint := did_you_mean(words[0], ("gallery", "embed"))):
-            build_parser().error(f"there is no file {words[0]!r}{hint}")
-
     parser = build_parser(prog)
-    args = parser.parse_intermixed_args(words)  # options may stand between the files
+    args = parser.parse_intermixed_args(argv)  # options may stand between the files
     if args.list_models:
         print(list_models(), end="")
         return 0

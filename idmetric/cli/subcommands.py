@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import ast
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from idmetric import __version__
@@ -77,7 +78,7 @@ def parser_of(
     dest: str,
     table: Mapping[str, tuple[str, str]],
     chosen: str | None,
-    add: Callable[[argparse.ArgumentParser, str, Any], None],
+    add: Callable[[argparse.ArgumentParser, str], None],
     description: str,
     epilog: str,
 ) -> argparse.ArgumentParser:
@@ -85,8 +86,8 @@ def parser_of(
 
     Args:
         dest: attribute of the arguments that holds the subcommand's name, e.g. "protocol".
-        table: subcommand -> its module and a line that describes it.
-        add: called with the chosen subcommand's parser, name and module to add its options.
+        table: subcommand -> its module (the help shows its docstring) and a line that describes it.
+        add: called with the chosen subcommand's parser and name to add its options.
     """
     parser = Parser(prog=program, description=description, epilog=epilog)
     parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
@@ -94,5 +95,12 @@ def parser_of(
     for name, (module, line) in table.items():
         sub = commands.add_parser(name, help=line, allow_abbrev=False)
         if name == chosen:
-            add(sub, name, importlib.import_module(module))
+            sub.description = _docstring(module)
+            add(sub, name)
     return parser
+
+
+def _docstring(module: str) -> str | None:
+    """A module's docstring from its source: importing it would load torch."""
+    source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+    return ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))

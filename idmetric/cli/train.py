@@ -19,13 +19,13 @@ from idmetric.cli import options
 from idmetric.cli.exits import CommandError, codes, ended, fixable, say
 from idmetric.cli.streams import guarded
 from idmetric.cli.subcommands import parser_of
-from idmetric.io.hints import need
+from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
-from idmetric.train.options import add_options, from_file, values_of
+from idmetric.train.options import Settings, add_options, from_file, values_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.train.loop import Recipe, Settings
+    from idmetric.train.loop import Recipe
     from idmetric.train.processes import Processes
 
 ALIAS = "idmetric-train"  # name of the stand-alone command
@@ -56,15 +56,14 @@ _EPILOG = _EXAMPLES + codes(0, 1, 2, 130, 143)
 
 
 def build_parser(recipe: str | None = None, prog: str = ALIAS) -> argparse.ArgumentParser:
-    """The parser of all recipes, with the options of one of them (which loads its module, and torch)."""
+    """The parser of all recipes, with the options of one of them."""
     text = f"Train the models of the papers. `{prog} RECIPE --help` lists the options of one."
     return parser_of(prog, "recipe", RECIPES, recipe, _add_arguments, text, _EPILOG.format(name="nearid"))
 
 
-def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> None:
-    from idmetric.train.loop import Settings
-
-    parser.description, parser.epilog = module.__doc__, _EPILOG.format(name=name)
+def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    config = importlib.import_module(RECIPES[name][0].replace(".recipe", ".config")).Config  # loads no torch
+    parser.epilog = _EPILOG.format(name=name)
     files = parser.add_argument_group("data and result")
     files.add_argument("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
     files.add_argument("--out", type=Path, metavar="DIR", help="folder of the run, new or to be resumed")
@@ -79,9 +78,9 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, module: Any) -> N
     files.add_argument("--cpu", action="store_true", help="stay on the CPU")
     options.add_quiet(files, "no progress between the lines of the log")
     own = parser.add_argument_group(f"{name} (defaults: the paper's)")
-    add_options(own, module.Config)
+    add_options(own, config)
     run = parser.add_argument_group("run")
-    add_options(run, Settings, but={"resume", *(f.name for f in fields(module.Config))})
+    add_options(run, Settings, but={"resume", *(f.name for f in fields(config))})
 
 
 def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
@@ -90,8 +89,6 @@ def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
     Raises:
         ValueError: for an invalid value.
     """
-    from idmetric.train.loop import Settings
-
     given = {**values_of(args, Settings), **values_of(args, module.Config)}
     saved = from_file(args.config, Settings, module.Config) if args.config else {}
     values = {**(module.SMOKE if args.smoke else {}), **saved, **given}
@@ -228,25 +225,30 @@ def plan(
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a recipe; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser(prog=prog)
-    name = parser.parse_args(given[:1]).recipe  # ends here for help, the version and unknown names
+    name = build_parser(prog=prog).parse_args(given[:1]).recipe  # ends here for help, the version and unknown names
+    parser = build_parser(name, prog)
+    args = parser.parse_args(given)
     kept = "checkpoints written so far are kept, and the same command resumes from the last one"
-    return ended(partial(_main, name, given, prog), parser, kept)
+    return ended(partial(_main, name, args), parser, kept)
 
 
-def _main(name: str, given: Sequence[str], prog: str) -> int:
-    need("train", "training", accelerate="accelerate", pyarrow="pyarrow", tqdm="tqdm")
+def _main(name: str, args: argparse.Namespace) -> int:
+    packages = {"accelerate": "accelerate", "pyarrow": "pyarrow"}
     if name in ("idsim", "visme"):
-        need("train", f"the recipe {name}", peft="peft")
+        packages["peft"] = "peft"
     if name == "visme":
-        need("visid", "the recipe visme", transformers="transformers")
+        packages["transformers"] = "transformers"
+    extras = {"train": packages}
+    if args.smoke and args.data is None:  # it renders its own
+        extras["world"] = {"vtkmodules": "VTK"}
+    need_all(f"idmetric train {name}", extras)
     from idmetric.io.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import MainFailed
 
     try:
         module = importlib.import_module(RECIPES[name][0])
-        run(name, module, build_parser(name, prog).parse_args(given))
+        run(name, module, args)
     except Stopped as stopped:
         say(str(stopped))
         return 128 + stopped.signal

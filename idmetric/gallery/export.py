@@ -18,7 +18,7 @@ _ROWS = 4096
 
 def write_parquet(gallery: Gallery, path: Path) -> None:
     """See `Gallery.to_parquet`; a few thousand rows are in memory at once, and the metadata hold `about`."""
-    need("data", "a Parquet file", pyarrow="pyarrow")
+    need("gallery", "a Parquet file", pyarrow="pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from idmetric.gallery.errors import GalleryError
@@ -81,7 +81,7 @@ def _row(store: Path, check: bool) -> Record:
     wrong = list(faults(usable, check=check).values())
     shards, with_patches = (Store(store, patches, lambda _: None) for patches in (False, True))
     keys = [item.key for item in usable if item.key in shards][:1]
-    updated = datetime.fromtimestamp((store / IMAGES).stat().st_mtime, timezone.utc)
+    updated = datetime.fromtimestamp((store / IMAGES).stat().st_mtime, UTC)
     return {
         "model": about.get("model"), "revision": about.get("revision"), "images": len(usable),
         "unreadable": len(items) - len(usable), "missing": wrong.count("missing"),

@@ -39,7 +39,7 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
         raise ValueError(
             f"linkage is average, complete or single, a threshold at least 0; got {linkage!r}, {threshold}"
         )
-    need("eval", "clustering", scipy="SciPy")
+    need("gallery", "clustering", scipy="SciPy")
     from scipy.cluster import hierarchy
 
     table = np.ascontiguousarray(vectors, np.float32)

@@ -100,9 +100,13 @@ def _of(source: Source, masked: bool) -> Iterator[Entry]:
             if inputs.is_image(file):
                 yield _file(file, file.relative_to(path).as_posix(), source if masked else None)
     elif path.suffix in MANIFESTS and path.is_file():
-        from idmetric.data.manifest.table import read
+        from idmetric.data.manifest.table import ManifestError, read
 
-        manifest = read(path)
+        try:
+            manifest = read(path)
+        except ManifestError as error:
+            kind = "wildlife" if path.name == "metadata.csv" else "table"
+            raise GalleryError(f"{error} (idmetric data import {kind} makes a manifest of other tables)") from error
         for row, (name, identity) in enumerate(zip(manifest.column("id"), manifest.column("identity"), strict=True)):
             yield _row(manifest, source.path, row, name, identity, masked)
     elif path.is_file():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_pixels(pixels: Tensor, name: str | None = None) -> None:
-    """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding; the graph is left alone.
+    """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding, unless torch.func transforms them.
 
     Raises:
         ImageReadError: with the range found and the usual remedy.
@@ -25,6 +25,10 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
     name = name or describe(pixels)
     if not pixels.numel():
         raise ImageReadError(name, "it has no pixels")
+    if torch._C._functorch.is_functorch_wrapped_tensor(pixels):
+        if torch._C._functorch.is_batchedtensor(pixels):
+            raise ImageReadError(name, "torch.func.vmap is not supported: give the whole batch, metric(images, others)")
+        return  # values cannot be read inside the other transforms of torch.func
     values = pixels.detach()
     values = values if values.dtype == torch.float64 else values.float()  # 8-bit floats know no aminmax
     low, high = torch.stack(torch.aminmax(values)).tolist()

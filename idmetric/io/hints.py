@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 
 
@@ -37,9 +37,17 @@ def need(extra: str, purpose: str, **packages: str) -> None:
     Raises:
         MissingExtraError: naming the packages that are missing and the command that installs them.
     """
-    missing = [name for module, name in packages.items() if not _is_there(module)]
+    need_all(purpose, {extra: packages})
+
+
+def need_all(purpose: str, extras: Mapping[str, Mapping[str, str]]) -> None:
+    """As `need`, for packages of several extras: one error names all that are missing."""
+    missing: dict[str, str] = {}  # name to print -> its extra
+    for extra, packages in extras.items():
+        missing |= {name: extra for module, name in packages.items() if not _is_there(module)}
     if missing:
-        raise MissingExtraError(f"{purpose} needs {' and '.join(missing)}: {install(extra)}")
+        wanted = ",".join(dict.fromkeys(missing.values()))
+        raise MissingExtraError(f"{purpose} needs {' and '.join(missing)}: {install(wanted)}")
 
 
 def _is_there(module: str) -> bool:

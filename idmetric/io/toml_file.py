@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import tomllib
 from typing import Any
 
 _DOTS = 1000  # in a line; Python's parser takes memory with the square of a name's parts
@@ -13,12 +13,7 @@ def parse(text: str) -> dict[str, Any]:
 
     Raises:
         ValueError: if it is not TOML, or nested so deeply that Python cannot hold it.
-        ImportError: before Python 3.11, which has no parser.
     """
-    try:
-        tomllib = importlib.import_module("tomllib")
-    except ImportError as error:
-        raise ImportError("TOML files need Python 3.11 or later: write the same as JSON") from error
     if any(line.count(".") > _DOTS for line in text.splitlines()):
         raise ValueError(f"a line has more than {_DOTS} dots")
     try:

@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -44,7 +44,6 @@ Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]
 Autocast = Literal["inherit", "off"] | torch.dtype
 
-Self = TypeVar("Self", bound="IdentityLoss")
 
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
@@ -192,7 +191,7 @@ class IdentityLoss(nn.Module):
         options = f"aggregate={self.aggregate}, reduction={self.reduction}, checkpoint={self.checkpoint}"
         return f"{self._metric.label}, distance={self.distance}, references={len(self._cls)}, {options}"
 
-    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = dict(self._buffers)
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         for name, value in before.items():  # moved, but never less precise than they were

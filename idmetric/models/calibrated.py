@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TypeVar
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,8 +17,6 @@ from idmetric.images.pairing import Images, Masks
 from idmetric.images.read import Outside
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import IdentifiedModel
-
-Self = TypeVar("Self", bound="CalibratedModel")
 
 
 class CalibratedModel(IdentifiedModel):
@@ -95,7 +93,7 @@ class CalibratedModel(IdentifiedModel):
             found.check_model(self.calibrated_model())  # which fails: `decode` has changed
         return self._calibration
 
-    def calibrate_with(self: Self, calibration: str | os.PathLike[str] | Calibration) -> Self:
+    def calibrate_with(self, calibration: str | os.PathLike[str] | Calibration) -> Self:
         """Use this calibration (a file, or one in memory) from now on; returns the metric.
 
         Raises:

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, TypeVar, get_args, overload
+from typing import Any, Self, get_args, overload
 
 import numpy as np
 import torch
@@ -44,8 +44,6 @@ from idmetric.models.batches import in_batches, names_of, progress_bar
 from idmetric.models.calibrated import CalibratedModel
 from idmetric.models.embedding import Embedding, same_model
 from idmetric.models.named import NamedScore
-
-Self = TypeVar("Self", bound="Embedder")
 
 
 class Embedder(CalibratedModel):
@@ -482,7 +480,7 @@ class Embedder(CalibratedModel):
         checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
 
     @classmethod
-    def from_pretrained(cls: type[Self], source: str | os.PathLike[str], **options: Any) -> Self:
+    def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Self:
         """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
         return cls(source, **options)  # type: ignore[arg-type, call-arg]  # subclasses take the source first
 

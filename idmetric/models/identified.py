@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,6 @@ from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside, Preprocessing
 from idmetric.images.scaled import Decode, checked, mark_of
-
-Self = TypeVar("Self", bound="IdentifiedModel")
 
 
 def auto_device() -> torch.device:
@@ -121,10 +119,10 @@ class IdentifiedModel(nn.Module):
     def _maker(self) -> str:
         """The `model_id` that marks an Embedding made now.
 
-        Empty inside `torch.compile`, which cannot trace a hash, and while the weights are trained, as every step
-        would be another model. A graph is built without waiting for the device.
+        Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
+        are trained, as every step would be another model. A graph is built without waiting for the device.
         """
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return ""
         graph = torch.is_grad_enabled()
         if graph and any(p.requires_grad for p in self.parameters()):
@@ -189,7 +187,7 @@ class IdentifiedModel(nn.Module):
         kind = type(self).__name__
         return f"{kind}:{self.name}{self.label.removeprefix(f'{kind}:{self.short_name}')}"
 
-    def train(self: Self, mode: bool = True) -> Self:
+    def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`, except that a frozen model stays in eval mode.
 
         So a metric kept inside a larger module gives the same scores when that module trains.
@@ -201,7 +199,7 @@ class IdentifiedModel(nn.Module):
         self.to(auto_device() if device is None else device, dtype)
         self._loaded = Marks.of(self)
 
-    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Weights moved to a device or to a dtype of less precision still count as the loaded ones."""
         kept, before = self._as_loaded(values=True), self.dtype
         if kept and not self.revision:

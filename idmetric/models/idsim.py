@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -34,8 +34,6 @@ from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-
-Self = TypeVar("Self", bound="IDSim")
 
 TINY = Path(__file__).parent / "weights" / "tiny"
 _DEFAULT = "dinov3_vitl16"
@@ -244,7 +242,7 @@ class IDSim(Embedder):
                 del found[later]
         return found
 
-    def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)
         self._round_rope()  # timm recomputes the periods when the dtype changes
         return moved

@@ -74,12 +74,6 @@ class Task:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval finer`."""
-    text = "which real images a query searches: those of its species or all (default: %(default)s)"
-    parser.add_argument("--gallery", choices=get_args(Gallery), default=_OPTIONS.gallery, help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.gallery))

@@ -53,11 +53,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval folder`."""
-    parser.add_argument("--k", type=int, nargs="+", default=[5], metavar="K", help="of recall@k and hit@k (default 5)")
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(tuple(args.k)))

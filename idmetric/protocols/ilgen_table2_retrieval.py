@@ -78,13 +78,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval retrieval`."""
-    parser.add_argument("--k", type=int, metavar="K", help="depth of mAP for datasets not in ILGen's Table 2")
-    text = "the paper's row to compare with (default: by the model)"
-    parser.add_argument("--paper", choices=tuple(ILGEN_TABLE_5), help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.k, args.paper))

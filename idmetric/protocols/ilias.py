@@ -74,14 +74,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval ilias`."""
-    text = "depth of mAP and of the oracle (default: %(default)s)"
-    parser.add_argument("--k", type=int, default=_OPTIONS.k, metavar="K", help=text)
-    text = "keep {query: {image: score}} for ILIAS's evaluate.py; of one --model"
-    parser.add_argument("--scores", type=Path, metavar="FILE.json", help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.k, args.scores))

@@ -56,13 +56,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval matches`."""
-    parser.add_argument("--count", type=int, default=10, metavar="N", help="matches of a pair (default %(default)s)")
-    text = "objects to render if there is no --data (default %(default)s)"
-    parser.add_argument("--identities", type=int, default=30, metavar="N", help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     if data is None:

@@ -63,12 +63,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval nearid`."""
-    text = "count each sample's mean margin as a trial of PA, as the code that printed the paper's tables does"
-    parser.add_argument("--released-pa", action="store_true", help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.released_pa))

@@ -74,18 +74,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval openset`."""
-    text = "make the splits, with this share of the identities unknown (default: the manifest's splits, else 0.5)"
-    parser.add_argument("--unknown", type=float, metavar="SHARE", help=text)
-    text = "similarities under which a query is new (default: the threshold of the model's calibration)"
-    parser.add_argument("--threshold", type=float, nargs="+", default=[], metavar="TAU", help=text)
-    text = "calibration for the threshold (default: the model's own)"
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help=text)
-    text = "false-accept rates of the calibration's thresholds (default: 0.01)"
-    parser.add_argument("--rate", type=float, nargs="+", default=[0.01], metavar="RATE", help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.unknown, tuple(args.threshold), args.calibration, tuple(args.rate))

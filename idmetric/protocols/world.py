@@ -66,19 +66,6 @@ _SETTINGS, _OPTIONS = Settings(), Options()
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval world`."""
-    given = Options()
-    parser.add_argument("--world-seed", type=int, default=given.seed, help="of the world (default %(default)s)")
-    parser.add_argument("--size", type=int, default=given.size, help="of its pictures (default %(default)s)")
-    text = "objects with views, distractors and part edits (default %(default)s)"
-    parser.add_argument("--identities", type=int, default=given.identities, help=text)
-    text = "objects with edit grids; 0 = no sensitivity (default %(default)s)"
-    parser.add_argument("--grids", type=int, default=given.grids, help=text)
-    text = "of distractors (default %(default)s)"
-    parser.add_argument("--strengths", type=float, nargs="+", default=list(given.strengths), help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.world_seed, args.size, args.identities, args.grids, tuple(args.strengths))

@@ -15,13 +15,14 @@ import argparse
 import json
 import typing
 from collections.abc import Callable
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from idmetric.io import json_file, text_file, toml_file
 from idmetric.io.settings import accept, from_text, length, unwrapped
 
+Precision = Literal["no", "bf16", "fp16"]  # of mixed precision
 # names in run folders and configuration files of version 0.1; as options they work without being listed
 RENAMED = {"rate": "lr", "classifier_rate": "classifier_lr", "batch": "batch_size", "clip": "max_grad_norm"}
 
@@ -63,6 +64,25 @@ def check_positive(settings: Any, *names: str) -> None:
     for name in names:
         if not getattr(settings, name) > 0:
             raise ValueError(f"{name} = {getattr(settings, name)}: it must be above 0")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run any recipe. If a recipe's Config has a field of the same name, such as seed, its value counts."""
+
+    seed: int = option(0, "all random numbers follow from it")
+    precision: Precision = option("no", "mixed precision")
+    max_grad_norm: float = option(0.0, "largest norm of the gradient; 0 = any")
+    save_every: int = option(500, "steps between checkpoints; 0 = at the end only")
+    keep: int = option(2, "latest checkpoints to keep, in addition to the best one; 0 = all")
+    validate_every: int = option(500, "steps between validations, the first before training; 0 = at the end only")
+    log_every: int = option(10, "steps between lines of the log")
+    workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
+    wandb: str = option("", "project of Weights & Biases to log to as well")
+    resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
+
+    def __post_init__(self) -> None:
+        check_least(self, seed=0, max_grad_norm=0, save_every=0, keep=0, validate_every=0, log_every=1, workers=-1)
 
 
 def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) -> None:
@@ -117,7 +137,7 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     try:
         text = text_file.read(path)
         found = toml_file.parse(text) if path.suffix == ".toml" else json_file.parse(text)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: not readable as {path.suffix[1:] or 'JSON'}: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"--config {path}: an object of names and values is needed, such as {{'seed': 1}}")

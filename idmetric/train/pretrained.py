@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.hub import Hub
-from idmetric.models import backbone as backbones
-
 RANDOM = "random"
 HELP = "its weights: a local file or folder instead of the Hub's; random = new ones, for experiments"
 
@@ -25,6 +20,12 @@ def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
     Raises:
         CheckpointError: if they are not there or cannot be fetched.
     """
+    # here, as --help reads the names above
+    from idmetric.checkpoints import format as checkpoint
+    from idmetric.checkpoints.errors import CheckpointError
+    from idmetric.checkpoints.hub import Hub
+    from idmetric.models import backbone as backbones
+
     if given == RANDOM:
         return ""
     if not given:

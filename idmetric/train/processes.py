@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from idmetric.io.hints import install
+from idmetric.train.options import Precision
 
 T = TypeVar("T")
-Precision = Literal["no", "bf16", "fp16"]
 _BUCKET = 1 << 25  # gradient elements sent at once
 # The other processes wait while the main one reads all images or draws a schedule; torch's limit is 10 min on GPUs
 _PATIENCE = timedelta(hours=6)

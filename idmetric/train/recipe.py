@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,27 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.models.embedder import Embedder
-from idmetric.train.options import check_least, option
-from idmetric.train.processes import Precision
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to run any recipe. If a recipe's Config has a field of the same name, such as seed, its value counts."""
-
-    seed: int = option(0, "all random numbers follow from it")
-    precision: Precision = option("no", "mixed precision")
-    max_grad_norm: float = option(0.0, "largest norm of the gradient; 0 = any")
-    save_every: int = option(500, "steps between checkpoints; 0 = at the end only")
-    keep: int = option(2, "latest checkpoints to keep, in addition to the best one; 0 = all")
-    validate_every: int = option(500, "steps between validations, the first before training; 0 = at the end only")
-    log_every: int = option(10, "steps between lines of the log")
-    workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
-    wandb: str = option("", "project of Weights & Biases to log to as well")
-    resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
-
-    def __post_init__(self) -> None:
-        check_least(self, seed=0, max_grad_norm=0, save_every=0, keep=0, validate_every=0, log_every=1, workers=-1)
+from idmetric.train.options import Settings as Settings  # part of this module
 
 
 class Recipe(Protocol):

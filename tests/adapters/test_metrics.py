@@ -348,3 +348,27 @@ def test_cells_that_cannot_be_read_are_named_or_empty(metric: IDSim, make: Calla
     assert table.map(make(metric, "none"), batched=True)["embedding"][1] is None
     with pytest.raises(KeyError, match="no column 'c'"):
         EmbedColumn(metric, "c")(batch)
+
+
+@pytest.mark.parametrize("make", [lambda m: EmbedColumn(m, "image"), lambda m: ScoreColumns(m, "image", "reference")])
+def test_map_without_batches_gives_the_same_columns(metric: IDSim, tmp_path: Path, make: Callable[..., Any]) -> None:
+    datasets = pytest.importorskip("datasets")
+    for number, name in enumerate("abc"):
+        Image.effect_noise((40, 40), 20 + 30 * number).convert("RGB").save(tmp_path / f"{name}.png")
+    paths = [str(tmp_path / f"{name}.png") for name in "abc"]
+    table = datasets.Dataset.from_dict({"image": paths, "reference": paths[::-1]})
+    for kind in (datasets.Value("string"), datasets.Image(), datasets.Image(decode=False)):
+        given, new = table.cast_column("image", kind), make(metric)
+        batched, single = (given.map(new, batched=b, load_from_cache_file=False) for b in (True, False))
+        np.testing.assert_allclose(single[:][new.output], batched[:][new.output], atol=1e-6)
+
+
+@pytest.mark.parametrize("identity", [None, float("nan"), 1.5, 2**63, b"cat"])
+def test_an_identity_is_a_name_or_a_number_of_64_bits(metric: IDSim, identity: Any) -> None:
+    images = torch.rand(2, 3, 32, 32)
+    with pytest.raises(ValueError, match=r"^identities are names, or whole numbers of 64 bits; got .*: give"):
+        IdentityRetrieval(metric).update(images, [identity, 1])
+    found = IdentityRetrieval(metric)
+    found.update(images, [np.int32(1), 1])
+    found.update(images, ["cat", "cat"])
+    assert found.compute()["hit@5"] == 1

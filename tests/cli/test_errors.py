@@ -35,10 +35,9 @@ def error_of(command: str, *words: str, capsys: pytest.CaptureFixture[str]) -> s
         ("score a.png b.png --treshold 0.3", "idmetric-score", "--threshold"),
         ("score a.png b.png --treshold=0.3", "idmetric-score", "--threshold"),
         ("score a.png b.png --distance clz", "idmetric-score", "cls"),
-        ("score gallery qeury a.png", "idmetric-score gallery", "query"),
-        ("score gallery query a.png --galery x", "idmetric-score gallery query", "--gallery"),
-        ("score galery query a.png", "idmetric-score", "gallery"),
-        ("score embed photos --uot x --out y", "idmetric-score embed", "--out"),
+        ("gallery qeury a.png", "idmetric gallery", "query"),
+        ("gallery query a.png --galery x", "idmetric gallery query", "--gallery"),
+        ("embed photos --uot x --out y", "idmetric embed", "--out"),
         ("data wrold --out x", "idmetric-data", "world"),
         ("data mine negativ x", "idmetric-data mine", "negatives"),
         ("data world --out x --identites 3", "idmetric-data world", "--identities"),
@@ -62,19 +61,6 @@ def test_wrong_usage_gets_one_line_without_the_usage(command: str, capsys: pytes
     assert "usage:" not in error
     assert f"(see idmetric-{command}" in error
     assert "did you mean" not in error
-
-
-def test_a_folder_called_gallery_can_still_be_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from idmetric.cli.gallery import is_meant
-
-    monkeypatch.chdir(tmp_path)
-    assert not is_meant(["gallery", "--ref", "a.png"])
-    assert is_meant(["gallery"])
-    Path("gallery").mkdir()
-    assert not is_meant(["gallery", "b.png"])
-    assert is_meant(["gallery", "query", "b.png"])
 
 
 # Ctrl-C
@@ -106,8 +92,8 @@ class Interrupted:
         ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
         ("score", "a.png b.png", "idmetric.checkpoints.errors", "with --cache DIR the same command would resume"),
         ("score", "a.png b.png --cache c", "idmetric.checkpoints.errors", "embeddings in c are kept"),
-        ("score", "embed . --out vectors", "idmetric.checkpoints.errors", "finished files are in vectors"),
-        ("score", "gallery build . --gallery g", "idmetric.checkpoints.errors", "embeddings in g are kept"),
+        ("embed", ". --out vectors", "idmetric.checkpoints.errors", "finished files are in vectors"),
+        ("gallery", "build . --gallery g", "idmetric.checkpoints.errors", "embeddings in g are kept"),
         ("data", "world --out world", "idmetric.data.world.write", "the same command resumes"),
     ],
 )
@@ -147,19 +133,18 @@ def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
     ("command", "words", "module", "extra"),
     [
         ("score", "a.png b.png --html page.html --model nope", "jinja2", "report"),
-        ("score", "gallery cluster . --model nope", "scipy", "eval"),
-        ("score", "gallery build . -g index --parquet x.parquet --model nope", "pyarrow", "data"),
-        ("score", "gallery query a.png -g index --index faiss --model nope", "faiss", "scale"),
-        ("score", "embed . --out vectors --model nope", "pyarrow", "data"),
-        ("score", "embed . --out vectors --ray --model nope", "ray", "scale"),
+        ("gallery", "cluster . --model nope", "scipy", "gallery"),
+        ("gallery", "build . -g index --parquet x.parquet --model nope", "pyarrow", "gallery"),
+        ("gallery", "query a.png -g index --index faiss --model nope", "faiss", "scale"),
+        ("embed", ". --out vectors --model nope", "pyarrow", "data"),
+        ("embed", ". --out vectors --ray --model nope", "ray", "scale"),
         ("eval", "folder --data . --plots png --out results --model no/where", "matplotlib", "report"),
         ("eval", "folder --data . --html page.html --model no/where", "jinja2", "report"),
         ("eval", "calibrate --data . --save c.json --model no/where", "sklearn", "eval"),
-        ("train", "tiny --smoke --out run", "tqdm", "train"),
+        ("train", "tiny --smoke --out run", "vtkmodules", "world"),
         ("train", "idsim --smoke --out run", "peft", "train"),
         ("data", "info none.parquet", "pyarrow", "data"),
         ("data", "world --out world", "vtkmodules", "world"),
-        ("data", "world --out world", "tqdm", "world"),
         ("data", "frames none.mp4 --out frames --sampling uco3d", "av", "data"),
     ],
 )
@@ -208,6 +193,18 @@ def test_a_mistyped_model_gets_the_nearest_name(name: str, meant: str) -> None:
     with pytest.raises(CheckpointError) as error:
         load("xyz")
     assert "did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["hsv", "dreamsim", "diffsim:cute"])
+def test_a_baseline_of_eval_leads_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for image in ("a.png", "b.png"):
+        Path(image).touch()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert importlib.import_module("idmetric.cli.score").main(["--model", name, "a.png", "b.png"]) == 1
+    assert f"idmetric eval folder --data FOLDER --model {name}" in capsys.readouterr().err
 
 
 def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path) -> None:

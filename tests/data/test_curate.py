@@ -354,7 +354,6 @@ def test_filter_files_read_back_and_name_what_is_wrong(tmp_path: Path) -> None:
 
 
 def test_toml_rules_are_the_same_rules(tmp_path: Path) -> None:
-    pytest.importorskip("tomllib")
     file = tmp_path / "rules.toml"
     file.write_text('[[rule]]\nof = {dataset = "GLDv2"}\nkeep = {category = ["tower"]}\n[[rule]]\nmin_images = 2\n')
     assert read_rules(file) == (Rule(of={"dataset": "GLDv2"}, keep={"category": ["tower"]}), Rule(min_images=2))

@@ -21,6 +21,7 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import data, eval, score, train
+from idmetric.cli.eval_options import RENDERED
 from idmetric.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +85,35 @@ def test_commands_of_the_docs_parse(page: Path) -> None:
             parse(words)
         except SystemExit:
             pytest.fail(f"{page.name}: {shlex.join(words)}")
+
+
+def extras_of(words: list[str]) -> set[str]:
+    """The extras that a command line of this package needs."""
+    program, *rest = words[1:]
+    alone = "--data" not in rest  # some render what they need
+    if program == "data":
+        found = {{"world": "world", "generate": "generate"}.get(rest[0], "data")}
+    elif program == "gallery":
+        found = {"gallery"} if rest[0] in ("cluster", "report") else set()
+    else:
+        found = {{"eval": "eval", "train": "train", "embed": "data", "export": "onnx"}.get(program, "")} - {""}
+    if (program == "eval" and rest[0] in RENDERED and alone) or (program == "train" and "--smoke" in rest and alone):
+        found.add("world")
+    if "--html" in rest or "--plots" in rest:
+        found.add("report")
+    if "--ray" in rest or "faiss" in rest:
+        found.add("scale")
+    return found
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda p: p.name)
+def test_a_page_begins_with_the_extras_that_its_commands_need(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    needed = set().union(*map(extras_of, commands(text)))
+    if needed and page.name != "quickstart.md":  # which lists all extras
+        line = re.fullmatch(r"Needs `pip install '\.\[([a-z,]+)\]'`\.", text.splitlines()[2])
+        assert line, f"line 3 of {page.name}: Needs `pip install '.[{','.join(sorted(needed))}]'`."
+        assert needed <= set(line[1].split(",")), page.name
 
 
 def test_every_data_page_has_its_commands() -> None:

@@ -17,8 +17,7 @@ from sklearn.metrics.pairwise import cosine_distances
 from idmetric import IDSim
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.cli import gallery as gallery_cli
-from idmetric.cli import score
+from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
@@ -114,7 +113,7 @@ def test_of_three_animations_with_one_first_frame_none_could_go(
     (tmp_path / "p").mkdir()
     for name, seed in (("a.gif", 1), ("b.gif", 2), ("c.gif", 3)):
         animated(tmp_path / "p" / name, 0, seed)
-    status, out, err = Runner(gallery_cli.main, capsys).all("dedupe", tmp_path / "p", "--model", "tiny")
+    status, out, err = Runner(command.main, capsys).all("dedupe", tmp_path / "p", "--model", "tiny")
     assert status == 0, err
     assert "3 images, 1 groups of near-duplicates, 0 could go\n" in out
     assert out.count("first frame only") == 2
@@ -308,7 +307,7 @@ def test_groups_are_csv_for_a_spreadsheet(duplicates: Records, tmp_path: Path) -
 @pytest.fixture
 def run(tmp_path: Path, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.chdir(tmp_path)
-    return Runner(score.main, capsys, "gallery")
+    return Runner(command.main, capsys)
 
 
 def test_the_command_builds_and_answers(run: Runner, photos: Path) -> None:
@@ -404,23 +403,31 @@ def test_a_gallery_of_two_models_asks_which(run: Runner, photos: Path, tiny: IDS
     run.fails("say which, by --model", "query", photos / "p0.png", "-g", "g", "--device", "cpu", status=2)
 
 
-def test_images_called_gallery_can_still_be_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    options = ["--model", "tiny", "--device", "cpu", "--quiet"]
-    picture(0, (60, 50)).save("other.png")
-    picture(1, (60, 50)).save("gallery", "PNG")
-    picture(2, (60, 50)).save("build", "PNG")
-    assert score.main(["gallery", "other.png", *options]) == 0
-    assert "other.png" in capsys.readouterr().out
-    assert score.main(["gallery", "build", *options]) == 0  # a file of that name comes first
-    assert "build" in capsys.readouterr().out
-    Path("gallery").unlink()
-    Path("gallery").mkdir()
-    picture(3, (60, 50)).save("gallery/x.png")
-    assert score.main(["other.png", "gallery", *options]) == 0
-    assert "x.png" in capsys.readouterr().out
+def test_written_files_are_named_with_what_is_in_them(run: Runner, photos: Path) -> None:
+    run("build -g g --model tiny --device cpu", photos)
+    for words, counts in (("dedupe", "groups of near-duplicates, "), ("cluster --threshold 0.3", "groups, ")):
+        said = run.says("idmetric gallery: wrote out.csv: 11 images, ", f"{words} -g g --output out.csv", status=0)
+        assert counts in said
+        assert run.says("", f"{words} -g g --output out.csv --quiet", status=0) == ""
+
+
+def test_a_query_prints_the_identities_of_a_manifest(run: Runner, photos: Path, tmp_path: Path) -> None:
+    rows = [Row("box", str(photos / "p0.png")), Row(None, str(photos / "p1.png"))]
+    Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
+    run("build set.csv -g g --model tiny --device cpu")
+    out = run.prints("identity", "query -g g --device cpu", photos / "p0.png")
+    assert out.splitlines()[1].split()[-1] == "box"
+    assert out.splitlines()[2].split()[-1].endswith("p1.png")  # of unknown identity
+    run("build -g plain --model tiny --device cpu", photos)
+    assert "identity" not in run.prints("distance", "query -g plain --device cpu", photos / "p0.png")
+
+
+def test_a_table_that_is_no_manifest_leads_to_its_importer(run: Runner, tmp_path: Path) -> None:
+    (tmp_path / "metadata.csv").write_text("image_id,identity,path\n1,a,a.png\n")
+    run.says("unknown column 'image_id'", "build metadata.csv -g g --model tiny --device cpu")
+    (tmp_path / "photos.csv").write_text("file,name\na.png,a\n")
+    run.says("idmetric data import table makes a manifest", "build photos.csv -g g --model tiny --device cpu")
+    run.says("idmetric data import wildlife makes a manifest", "build metadata.csv -g g --model tiny --device cpu")
 
 
 def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, tmp_path: Path) -> None:
@@ -432,7 +439,7 @@ def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, t
 
 
 def test_help_of_the_command_loads_nothing_heavy() -> None:
-    code = "import sys\nfrom idmetric.cli.score import main\ntry: main(['gallery', 'query', '--help'])\n" \
+    code = "import sys\nfrom idmetric.cli.main import main\ntry: main(['gallery', 'query', '--help'])\n" \
            "except SystemExit: print(' '.join(sys.modules))"  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "PIL"} & set(done.stdout.splitlines()[-1].split())

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from idmetric import Embedding, IDSim, ImageReadError
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.cli.score import main
+from idmetric.cli.main import main
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import (
     BusyError,

@@ -48,18 +48,18 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score-models": (SCORE, "--list-models"),
     "pairs": (SCORE, "--model tiny --pairs pairs.csv --format csv --output {o}/scores.csv"),
     "pairs-json": (SCORE, "--model tiny --pairs pairs.csv --format json --distance joint"),
-    "gallery-build": (SCORE, "gallery build images/ --gallery {o}/index --model tiny"),
-    "gallery-query": (SCORE, "gallery query images/mug_a.png --gallery gallery-build/index -k 5"),
+    "gallery-build": ("idmetric", "gallery build images/ --gallery {o}/index --model tiny"),
+    "gallery-query": ("idmetric", "gallery query images/mug_a.png --gallery gallery-build/index -k 5"),
     "gallery-rerank": (
-        SCORE,
+        "idmetric",
         "gallery query images/mug_a.png --gallery gallery-build/index -k 5 --distance joint --rerank 6",
     ),
-    "gallery-dedupe": (SCORE, "gallery dedupe images/ --model tiny --output {o}/duplicates.csv"),
+    "gallery-dedupe": ("idmetric", "gallery dedupe images/ --model tiny --output {o}/duplicates.csv"),
     "gallery-cluster": (
-        SCORE,
+        "idmetric",
         "gallery cluster --gallery gallery-build/index --threshold 0.3 --output {o}/identities.csv",
     ),
-    "embed": (SCORE, "embed images/ --model tiny --out {o}/embeddings"),
+    "embed": ("idmetric", "embed images/ --model tiny --out {o}/embeddings"),
     "data-folder": ("idmetric-data", "import folder photos -o {o}/photos.parquet"),
     "data-info": ("idmetric-data", "info data-folder/photos.parquet --decode"),
     "data-split": (
@@ -92,7 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     **{
         f"help-{command}-{'-'.join(sub) or 'all'}": (f"idmetric-{command}", " ".join([*sub, "--help"]))
         for command, subs in {
-            "score": [[], ["embed"], *([["gallery", s] for s in ("build", "query", "dedupe", "cluster")])],
+            "score": [[]],
             "data": [[], *([[s] for s in ("info", "import", "merge", "split", "curate", "frames", "generate")])],
             "train": [[], *([[s] for s in ("idsim", "nearid", "visme", "ilgen", "tiny")])],
             "eval": [
@@ -146,7 +146,7 @@ def record(folder: Path, only: str) -> None:
         subprocess.run([sys.executable, "-c", program, str(folder)], check=True, env=environment, cwd=ROOT)
 
     project = (ROOT / "pyproject.toml").read_text()
-    scripts = dict(re.findall(r'^(idmetric-\w+) = "([\w.]+):main"', project, re.MULTILINE))
+    scripts = dict(re.findall(r'^(idmetric[-\w]*) = "([\w.]+):main"', project, re.MULTILINE))
     for name, (program, arguments) in COMMANDS.items():
         if not re.search(only, name):
             continue

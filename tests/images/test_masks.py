@@ -504,7 +504,7 @@ def test_mask_id_is_taken_wherever_masks_are(metric: Embedder, tmp_path: Path) -
 
 
 def test_mask_id_on_the_command_lines(metric: Embedder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from idmetric.cli.score import main
+    from idmetric.cli.main import main
 
     (tmp_path / "photos").mkdir()
     (tmp_path / "masks").mkdir()
@@ -516,11 +516,11 @@ def test_mask_id_on_the_command_lines(metric: Embedder, tmp_path: Path, capsys: 
     a, b = (str(tmp_path / "photos" / f"{name}.png") for name in ("mug_a", "mug_b"))
     masks = str(tmp_path / "masks")
     common = ["--model", "tiny", "--device", "cpu", "--mask-dir", masks]
-    assert main([*common, a, b]) == 1
+    assert main(["score", *common, a, b]) == 1
     assert "masks/mug_a.png: it holds 2 values (1, 2)" in capsys.readouterr().err.replace(os.sep, "/")
     found = {}
     for label in ("1", "2"):
-        words = [*common, "--mask-id", label, "--cache", str(tmp_path / "cache"), "--format", "json", a, b]
+        words = ["score", *common, "--mask-id", label, "--cache", str(tmp_path / "cache"), "--format", "json", a, b]
         assert main(words) == 0
         found[label] = json.loads(capsys.readouterr().out)["rows"][0]["distance"]
         mask = Image.fromarray((labels == int(label)).astype(np.uint8))
@@ -537,7 +537,7 @@ def test_mask_id_on_the_command_lines(metric: Embedder, tmp_path: Path, capsys: 
 
 
 def test_a_gallery_remembers_a_color(tmp_path: Path) -> None:
-    from idmetric.cli.score import main
+    from idmetric.cli.main import main
 
     (tmp_path / "photos").mkdir()
     (tmp_path / "masks").mkdir()

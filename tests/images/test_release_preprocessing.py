@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric import IDSim, NearID, load
-from idmetric.cli.score import main
+from idmetric.cli.main import main
 from idmetric.gallery import Gallery
 from idmetric.images.read import ImageReadError, to_pixels
 from idmetric.models.idsim import IDSimConfig
@@ -153,7 +153,8 @@ def test_the_command_takes_it_and_its_cache_keeps_the_two_apart(
     random_model("dinov3").save_pretrained(tmp_path / "run")
     path, _ = made("EXIF-rotated", tmp_path)
     other, _ = made("plain", tmp_path)
-    words = [str(other), str(path), "--model", str(tmp_path / "run"), "--device", "cpu", "--quiet", "--format", "csv"]
+    words = ["score", str(other), str(path), "--model", str(tmp_path / "run"), "--device", "cpu", "--quiet"]
+    words += ["--format", "csv"]
 
     def score(*more: str) -> dict[str, str]:
         assert main([*words, *more]) == 0

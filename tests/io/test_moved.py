@@ -38,7 +38,7 @@ PACKAGES = {
         "is_float", "open_file", "open_image", "place", "sixteen",
     ),
     "idmetric.protocols.calibrate": (
-        "RENDERER", "STORED", "Options", "add_arguments", "calibrations", "checked", "command", "run",
+        "RENDERER", "STORED", "Options", "calibrations", "checked", "command", "run",
     ),
 }  # fmt: skip
 

@@ -422,3 +422,15 @@ def test_a_model_loaded_in_inference_mode_can_be_a_loss(open_model: Callable[[],
     metric(image, image.detach().flip(3), "joint").sum().backward()
     assert image.grad is not None
     assert image.grad.abs().sum() > 0
+
+
+def test_torch_func_differentiates_and_vmap_is_refused_in_one_line() -> None:
+    model = random_model("dinov3")
+    a, b = torch.rand(2, 2, 3, 64, 64)
+    leaf = a.clone().requires_grad_()
+    model(leaf, b).sum().backward()
+    found = torch.func.grad(lambda x: model(x, b).sum())(a)
+    torch.testing.assert_close(found, leaf.grad)
+    torch.testing.assert_close(torch.func.jacrev(lambda x: model(x, b))(a).sum(0), found)
+    with pytest.raises(ImageReadError, match=r"torch\.func\.vmap is not supported: give the whole batch"):
+        torch.func.vmap(lambda x, y: model(x[None], y[None]))(a, b)

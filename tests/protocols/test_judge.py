@@ -713,7 +713,6 @@ FORM = {"prompt": "Rate.", "similarity": "score", "fields": {"why": "text", "sco
 
 
 def test_a_question_of_a_file_is_asked_and_its_range_becomes_the_similarity(tmp_path: Path) -> None:
-    pytest.importorskip("tomllib", reason="before Python 3.11")
     form = ["prompt = '''", "Look twice.'''", "similarity = 'score'", "[fields]", "why = 'text'", "score = [1, 5]",
             "sure = ['yes', 'no']"]  # fmt: skip
     (tmp_path / "form.toml").write_text("\n".join(form))
@@ -779,7 +778,6 @@ def test_a_wrong_question_is_named_with_its_error(tmp_path: Path, given: Any, re
 
 
 def test_a_date_among_the_fields_of_a_question_is_named(tmp_path: Path) -> None:
-    pytest.importorskip("tomllib", reason="before Python 3.11")
     path = tmp_path / "own.toml"
     path.write_text('prompt = "x"\nsimilarity = "score"\n[fields]\nscore = [0, 1]\nday = 2024-05-01\n')
     with pytest.raises(JudgeError, match=r"own\.toml: field 'day'"):

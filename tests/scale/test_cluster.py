@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from idmetric import IDSim, load
-from idmetric.cli.score import main
+from idmetric.cli.main import main
 from idmetric.scale import ScaleError, embed_dataset, embed_on_ray
 from tests.embed_parts import pictures, rows_of, same_rows
 

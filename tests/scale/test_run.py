@@ -22,7 +22,7 @@ import torch
 import idmetric
 from idmetric import IDSim
 from idmetric.cli import embed as command
-from idmetric.cli.score import main
+from idmetric.cli.main import main
 from idmetric.io.prefetch import in_order
 from idmetric.scale import ScaleError, embed_dataset, embed_on_ray
 from idmetric.scale.chunks import ROWS, chunks, entries
@@ -667,7 +667,7 @@ def test_without_pyarrow_or_ray_it_says_how_to_get_them(
 @pytest.mark.slow
 def test_neither_the_package_nor_one_process_loads_ray(saved: Path, photos: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; import idmetric; from idmetric.cli.embed import build_parser; from idmetric.cli.score import main;"
+        "import sys; import idmetric; from idmetric.cli.embed import build_parser; from idmetric.cli.main import main;"
         "build_parser().format_help(); assert not {'torch', 'pyarrow', 'numpy'} & set(sys.modules);"
         f"assert main(['embed', {str(photos)!r}, '-o', {str(tmp_path / 'out')!r}, '--model', {str(saved)!r}]) == 0;"
         "assert 'ray' not in sys.modules"

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.train.tiny.config import spread
 from idmetric.train.tiny.photos import (
     CROP_AREA,
     PART_AREA,
@@ -21,7 +22,6 @@ from idmetric.train.tiny.photos import (
     draw_cuts,
     families,
     photo_files,
-    spread,
     store_photos,
 )
 

@@ -79,6 +79,8 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     extra, packages = NEEDS[args.command]
+    if getattr(args, "segment", None) or getattr(args, "remover", None) not in (None, "clean"):  # by models
+        packages = packages | {"transformers": "transformers"}
     need(extra, f"idmetric data {args.command}", **packages)
     with fixable():
         _keep_inputs(args)

@@ -6,7 +6,7 @@ from idmetric.io.lazy import lazy
 
 # what version 0.1, where this was one module, had here
 _OLD = dict.fromkeys(
-    ("RENDERER", "STORED", "Options", "add_arguments", "calibrations", "checked", "command", "run"),
+    ("RENDERER", "STORED", "Options", "calibrations", "checked", "command", "run"),
     "idmetric.protocols.calibrate.protocol",
 )
 

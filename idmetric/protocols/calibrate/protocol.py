@@ -89,23 +89,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval calibrate`."""
-    text = "write the calibration there (default: MODEL.calibration.json in --out)"
-    parser.add_argument("--save", type=Path, metavar="FILE", help=text)
-    text = "isotonic (default) assumes no shape; platt, a logistic curve, is better where identities are few"
-    parser.add_argument("--method", choices=METHODS, default="isotonic", help=text)
-    text = "false-accept rates to find thresholds for (default 0.1 0.05 0.01)"
-    parser.add_argument("--rates", type=float, nargs="+", default=[0.1, 0.05, 0.01], metavar="RATE", help=text)
-    parser.add_argument("--pairs", type=int, default=10, metavar="N", help="of one identity, at most (default 10)")
-    parser.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-fitting (default 5)")
-    text = "further pairs of two identities, for thresholds at low rates such as 0.001 (default 0)"
-    parser.add_argument("--strangers", type=int, default=0, metavar="N", help=text)
-    text = "measure that calibration on the pairs instead of making one; 'stored': the one in each model's folder"
-    parser.add_argument("--check", metavar="FILE", help=text)
-    parser.add_argument("--about", default="", metavar="TEXT", help="a description of the data, kept in the file")
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     if args.check is not None and args.save is not None:

@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -54,11 +53,10 @@ from idmetric.protocols.generator.columns import (
     side_by_side,
 )
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.options import add_copying, add_references, asked
+from idmetric.protocols.generator.options import asked
 from idmetric.protocols.generator.outputs import words
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
-DATA = "folder of samples, or table of them with a column step (.csv, .parquet, .jsonl)"  # help of --data
 
 
 @dataclass(frozen=True)
@@ -79,24 +77,6 @@ class Options:
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval checkpoints`."""
-    text = "names of samples below --data, such as '{step}/{prompt}_{seed}.png' (default: as trainers name them)"
-    parser.add_argument("--pattern", metavar="PATTERN", help=text)
-    add_references(parser)
-    add_copying(parser)
-    text = "images of the base model for equal prompts and seeds, named as in --data (default: those of step 0)"
-    parser.add_argument("--base", type=Path, metavar="DIR", help=text)
-    text = "a prompt without the subject, for drift alone; may be repeated (default: drift over all prompts)"
-    parser.add_argument("--drift-prompt", action="append", default=[], metavar="PROMPT", help=text)
-    text = "a prompt in each line, for samples that are named by the number of their prompt"
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help=text)
-    text = "share of copies that the best step may have (default: %(default)s)"
-    parser.add_argument("--max-copies", type=float, default=Rule.max_copies, metavar="SHARE", help=text)
-    text = "how far CLIP-T of the best step may lie below the highest (default: %(default)s)"
-    parser.add_argument("--clip-tolerance", type=float, default=Rule.clip_tolerance, metavar="COSINE", help=text)
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:

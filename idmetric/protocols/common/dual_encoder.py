@@ -61,7 +61,7 @@ class DualEncoder:
         try:
             import transformers
         except ImportError as error:
-            raise ImportError(f"dual encoders need transformers: {install('visid')}") from error
+            raise ImportError(f"dual encoders need transformers: {install('eval')}") from error
 
         where = fetch_folder(Files(source, hub or Hub()), _FILES)
         kind = read_json(Files(where)[CONFIG]).get("model_type")

@@ -7,6 +7,7 @@ x_held_out, and a column for each further field of the pattern or column of the 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -250,7 +251,7 @@ def _numbered(found: Sequence[Picture], noun: str) -> list[Picture]:
             out.append(picture)
             continue
         cell = tuple(picture.fields.get(name, "") for name in ("method", "subject", "prompt"))
-        seed = picture.fields.get("seed") or str(nth[cell])
+        seed = re.sub(r"\.0+$", "", picture.fields.get("seed") or str(nth[cell]))  # tables with gaps write 0 as 0.0
         nth[cell] += 1
         other = first.setdefault((*cell, seed), picture.path)
         if other is not picture.path:

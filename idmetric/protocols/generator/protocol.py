@@ -50,12 +50,11 @@ from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Scores, are_cosines, score
 from idmetric.protocols.generator.items import keep
-from idmetric.protocols.generator.options import OUTPUTS, add_copying, add_outputs, add_references, asked, where_of
+from idmetric.protocols.generator.options import asked, where_of
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.published import published, value_of
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
-DATA = OUTPUTS  # help of --data
 
 
 @dataclass(frozen=True)
@@ -80,22 +79,6 @@ class Options:
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval generator`."""
-    add_outputs(parser)
-    add_references(parser)
-    add_copying(parser)
-    text = "also group by this field or column; may be repeated"
-    parser.add_argument("--by", action="append", default=[], metavar="COLUMN", help=text)
-    parser.add_argument("--against", metavar="METHOD", help="compare each method with this one (default: each two)")
-    text = "similarities under which a subject has failed (default: the threshold of the model's calibration)"
-    parser.add_argument("--scr", type=float, nargs="+", default=[], metavar="TAU", help=text)
-    text = "calibration for SCR (default: the model's own)"
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help=text)
-    text = "false-accept rate of the calibration's threshold (default: %(default)s)"
-    parser.add_argument("--rate", type=float, default=0.05, help=text)
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:

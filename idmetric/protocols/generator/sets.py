@@ -43,11 +43,10 @@ from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.options import OUTPUTS, add_outputs, add_references, asked, where_of
+from idmetric.protocols.generator.options import asked, where_of
 from idmetric.protocols.generator.outputs import read
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
-DATA = OUTPUTS  # help of --data
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
 _SIMILARITIES = ("centroid",)
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
@@ -75,16 +74,6 @@ class Options:
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval sets`."""
-    add_outputs(parser)
-    add_references(parser)
-    parser.add_argument("--pool", action="store_true", help="take all subjects as one set")
-    parser.add_argument("--biased", action="store_true", help="CMMD as in its released code (default: unbiased)")
-    text = "random draws of n images of a set (default: %(default)s)"
-    parser.add_argument("--draws", type=int, default=100, metavar="N", help=text)
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:

@@ -87,17 +87,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval sensitivity`."""
-    given = Options()
-    parser.add_argument("--rescale", action="store_true", help="divide each kind of change by its largest")
-    parser.add_argument("--no-anchor", action="store_true", help="leave the anchor itself out of its grid")
-    text = "objects to render grids of if there is no --data (default %(default)s, as in the paper)"
-    parser.add_argument("--identities", type=int, default=given.identities, help=text)
-    parser.add_argument("--world-seed", type=int, default=given.seed, help="of the world (default %(default)s)")
-    parser.add_argument("--size", type=int, default=given.size, help="of its pictures (default %(default)s)")
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.rescale, not args.no_anchor, args.identities, args.world_seed, args.size)

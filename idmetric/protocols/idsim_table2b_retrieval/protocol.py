@@ -77,14 +77,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval idsim`."""
-    parser.add_argument("--set", choices=tuple(BENCHMARKS), help="which benchmark all rows are (default: by dataset)")
-    text = "of each of CUTE's objects and modes (default 10, as in the paper)"
-    parser.add_argument("--triplets", type=int, default=10, metavar="N", help=text)
-    parser.add_argument("--paper", choices=IDSIM_ROWS, help="the paper's row to compare with (default: by the model)")
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.set, args.triplets, args.paper))

@@ -15,7 +15,7 @@ attention, target-semantic prompting: both take SAM's own features) are not made
 places and no cold one (five for DINOv2), a weighting of three masks that is trained on the reference (PerSAM-F), and
 boxes in steps 2 and 3. `positives` and `negatives` choose the number of places; ID-Sim does not say which it used.
 
-SAM's weights are its authors' (Apache-2.0), read by transformers: pip install 'idmetric[visid]'.
+SAM's weights are its authors' (Apache-2.0), read by transformers: pip install 'idmetric[eval]'.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _open(name: str, hub: dict[str, Any]) -> tuple[Any, Any]:
     try:
         from transformers import AutoConfig, SamModel, SamProcessor
     except ImportError as error:
-        raise ImportError(f"SAM needs transformers: {install('visid')}") from error
+        raise ImportError(f"SAM needs transformers: {install('eval')}") from error
 
     try:
         kind = AutoConfig.from_pretrained(name, **hub).model_type

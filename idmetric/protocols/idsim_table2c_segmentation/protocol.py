@@ -37,7 +37,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.patches import MATCHES
 from idmetric.evaluate import segmentation as measures
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
@@ -54,27 +53,6 @@ OPTIONAL = ("data",)
 
 
 _SETTINGS, _OPTIONS = Settings(), Options()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval segmentation`."""
-    parser.add_argument("--references", type=int, default=1, metavar="N", help="images shown of a subject (default 1)")
-    text = "how a patch is compared with the reference (default %(default)s; see docs/evaluate-patches.md)"
-    parser.add_argument("--match", choices=MATCHES, default="prototype", help=text)
-    text = "images of other subjects to search for each subject (default: all)"
-    parser.add_argument("--others", type=int, metavar="N", help=text)
-    text = "compare the mask's box or the mask itself with the reference (default %(default)s, as PODS's code)"
-    parser.add_argument("--score", choices=("box", "mask"), default="box", help=text)
-    text = "longer side at which masks are compared, in pixels; 0 = their own (default %(default)s)"
-    parser.add_argument("--side", type=int, default=512, metavar="N", help=text)
-    text = (
-        "a Segment Anything Model: folder or Hub repository, such as facebook/sam-vit-huge (default: the prior alone)"
-    )
-    parser.add_argument("--sam", metavar="SOURCE", help=text)
-    text = "points on and off the subject (default 1 1; PODS's code: 2 0)"
-    parser.add_argument("--points", type=int, nargs=2, default=[1, 1], metavar="N", help=text)
-    text = "objects to render if there is no --data (default %(default)s)"
-    parser.add_argument("--identities", type=int, default=30, metavar="N", help=text)
 
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:

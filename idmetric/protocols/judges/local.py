@@ -1,4 +1,4 @@
-"""A vision-language model on this machine, through transformers, as a judge (`pip install 'idmetric[visid]'`)."""
+"""A vision-language model on this machine, through transformers, as a judge (`pip install 'idmetric[eval]'`)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class LocalModel:
         try:
             import transformers
         except ImportError as error:
-            raise ImportError(f"a local judge needs transformers: {install('visid')}") from error
+            raise ImportError(f"a local judge needs transformers: {install('eval')}") from error
 
         self.name = os.fspath(source)
         options = {"revision": revision, "trust_remote_code": False, "local_files_only": local_files_only}

@@ -71,7 +71,7 @@ def read_question(path: Path) -> Question:
         return _question(path.stem, given)
     except JudgeError as error:
         raise JudgeError(f"{path}: {error}") from error
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError) as error:
         raise JudgeError(f"{path}: not readable: {error}") from error
 
 

@@ -42,16 +42,6 @@ OPTIONAL = ("data", "model")
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval dreambench`."""
-    text = "ratings: the published folder, or a file with lists (default: those of an imported manifest)"
-    parser.add_argument("--ratings", type=Path, metavar="PATH", help=text)
-    text = "only images of this category; may be repeated (default: all four)"
-    parser.add_argument("--category", action="append", choices=tuple(CATEGORIES), help=text)
-    text = "round correlations to four decimals before they are averaged, as the released code does"
-    parser.add_argument("--published-rounding", action="store_true", help=text)
-
-
 def read_data(path: Path) -> Manifest:
     """The manifest of --data, an imported manifest or a folder of generated images."""
     return dreambench_samples.read(path) if path.is_dir() else read(path)

@@ -92,14 +92,6 @@ class Labelled:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval study`."""
-    text = "share of votes for one answer from which a label counts (default: %(default)s, as in ID-Sim)"
-    parser.add_argument("--agreement", type=float, default=AGREEMENT, metavar="SHARE", help=text)
-    text = "pairs with less agreement: drop (default) leaves them out of AP and AUC, different is ID-Sim's rule"
-    parser.add_argument("--undecided", choices=("drop", "different"), default="drop", help=text)
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.agreement, args.undecided))

@@ -70,13 +70,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval mmeb`."""
-    parser.add_argument(
-        "--paper", choices=tuple(TABLE_1), help="the paper's row to compare with (default: by the model)"
-    )
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.paper))

@@ -78,15 +78,6 @@ class Options:
 _SETTINGS, _OPTIONS = Settings(), Options()
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `idmetric eval mveb`."""
-    text = f"a set's meta-task ({', '.join(TASKS)}), where it is not one of MVEB's; may be repeated"
-    parser.add_argument("--task", action="append", default=[], metavar="DATASET=TASK", help=text)
-    parser.add_argument(
-        "--paper", choices=tuple(VISME_TABLE_1), help="the paper's row to compare with (default: by the model)"
-    )
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     wrong = [given for given in args.task if "=" not in given]

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.train import pretrained
-from idmetric.train.idsim.loss import Negatives, Objective, PatchMetric
-from idmetric.train.options import check_least, check_positive, option
-from idmetric.train.processes import Precision
+from idmetric.train.options import Precision, check_least, check_positive, option
+
+Negatives = Literal["batch", "single"]
+PatchMetric = Literal["sinkhorn", "cosine", "pooled"]
+Objective = Literal["infonce", "hinge", "bce"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ section 3.3). Both losses see the same candidates (Figure 3).
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.losses.arrays import cosines
 from idmetric.losses.info_nce import info_nce
 from idmetric.losses.triplet import binary_cross_entropy, hinge
-
-Negatives = Literal["batch", "single"]
-PatchMetric = Literal["sinkhorn", "cosine", "pooled"]
-Objective = Literal["infonce", "hinge", "bce"]
+from idmetric.train.idsim.config import Negatives, Objective, PatchMetric
 
 
 class Similarities(NamedTuple):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from idmetric.models.tokens import Pool
 from idmetric.train import pretrained
 from idmetric.train.options import check_least, check_positive, option
 
@@ -33,7 +32,9 @@ class Config:
     )
     backbone_weights: str = option("", pretrained.HELP)
     image_size: int | None = option(None, "side of the encoder's input; none = its own (section 4.1)")
-    pool: Pool = option("auto", "descriptor: class token, or timm's pooling without one (section 4.1)")
+    pool: Literal["auto", "cls", "avg", "head"] = option(
+        "auto", "descriptor: class token, or timm's pooling without one (section 4.1)"
+    )
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
     # the batches
     loss: Literal["recall@k", "infonce", "contrastive", "softmax-margin"] = option("recall@k", "objective (Table 6)")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric.losses.near_id_objectives import BIAS
 from idmetric.train import pretrained
-from idmetric.train.nearid import siglip
-from idmetric.train.nearid.data import Shape
-from idmetric.train.nearid.objectives import PAIRS, Objective
-from idmetric.train.options import check_least, check_positive, option
-from idmetric.train.processes import Precision
+from idmetric.train.options import Precision, check_least, check_positive, option
+
+if TYPE_CHECKING:
+    from idmetric.train.nearid.data import Shape
+
+Objective = Literal["nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle"]
+PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # one positive for each anchor
+SIGLIP2 = "google/siglip2-so400m-patch14-384"  # section 4.1
+BIAS = -10.0  # losses.near_id_objectives.BIAS, as a literal to keep --help quick; a test compares them
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Config:
     """The paper's settings; settings that it does not state name their source."""
 
     backbone: str = option(
-        siglip.SIGLIP2,
+        SIGLIP2,
         "frozen model (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with attention "
         "pooling",
     )
@@ -95,6 +98,8 @@ class Config:
     @property
     def shape(self) -> Shape:
         """The slots of a tuple; InfoNCE has one positive, and uses distractors only in its second variant."""
+        from idmetric.train.nearid.data import Shape
+
         positives = 1 if self.objective in PAIRS else self.positives
         distractors = 0 if self.objective == "info-nce" else self.distractors
         return Shape(positives, distractors, self.near, self.mask_prob, self.mask_prob_apn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,9 +10,6 @@ from torch import Tensor
 from idmetric.losses.arrays import cosines
 from idmetric.losses.near_id import Tuples, near_id_terms
 from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
-
-Objective = Literal["nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle"]
-PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # one positive for each anchor
 
 
 def values_of(config: Any, tuples: Tuples, oracle: Tensor, tau: float | Tensor) -> dict[str, Tensor]:

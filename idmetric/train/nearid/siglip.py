@@ -19,9 +19,8 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import load_state
 from idmetric.models import backbone as backbones
 from idmetric.models.nearid import NearID, NearIDConfig
+from idmetric.train.nearid.config import SIGLIP2 as SIGLIP2
 from idmetric.train.pretrained import RANDOM, weights_file
-
-SIGLIP2 = "google/siglip2-so400m-patch14-384"  # NearID, section 4.1
 
 
 def start(

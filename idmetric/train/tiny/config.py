@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,31 +13,12 @@ from numpy.typing import NDArray
 from idmetric.checkpoints.config import check_mirror_sizes
 from idmetric.io.settings import shown
 from idmetric.models.efficientnet_lite import timm_name
-from idmetric.models.idsim import IDSimConfig
-from idmetric.train.options import option
-from idmetric.train.processes import Precision
-from idmetric.train.tiny.photos import spread
+from idmetric.train.options import Precision, option
+
+if TYPE_CHECKING:
+    from idmetric.models.idsim import IDSimConfig
 
 RESNET_18 = (2, 2, 2, 2)
-
-
-# input sides are larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
-_RESNET = IDSimConfig(
-    backbone="resnet18",
-    image_size=176,
-    hidden=256,
-    mean=(0.5, 0.5, 0.5),
-    std=(0.25, 0.25, 0.25),
-    backbone_args={"channels": (32, 64, 128, 256), "output_stride": 16},
-)
-_LITE = IDSimConfig(
-    image_size=224,
-    hidden=256,
-    mean=(0.5, 0.5, 0.5),
-    std=(0.5, 0.5, 0.5),
-    features="final",
-    patch_stages=(3, 4),
-)
 
 
 @dataclass(frozen=True)
@@ -142,14 +123,19 @@ class Config:
     @property
     def model(self) -> IDSimConfig:
         """The model that is trained."""
+        from idmetric.models.idsim import IDSimConfig
+
+        # input sides are larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
+        shared: dict[str, Any] = {"hidden": 256, "mean": (0.5, 0.5, 0.5), "mirror_sizes": self.mirror_sizes}
         if self.backbone == "resnet18":
-            args = {**_RESNET.backbone_args, "channels": self.channels}
+            args: dict[str, Any] = {"channels": self.channels, "output_stride": 16}
             if self.layers != RESNET_18:  # models and runs from before there was this setting keep their hash
                 args["layers"] = self.layers
-            made = replace(_RESNET, backbone_args=args)
-        else:
-            made = replace(_LITE, backbone=timm_name(self.backbone))
-        return replace(made, image_size=self.image_size or made.image_size, mirror_sizes=self.mirror_sizes)
+            return IDSimConfig("resnet18", self.image_size or 176, std=(0.25, 0.25, 0.25), backbone_args=args, **shared)
+        return IDSimConfig(
+            timm_name(self.backbone), self.image_size or 224, std=(0.5, 0.5, 0.5), features="final",
+            patch_stages=(3, 4), **shared,
+        )  # fmt: skip
 
 
 SMOKE: Mapping[str, Any] = {
@@ -160,6 +146,11 @@ SMOKE: Mapping[str, Any] = {
 
 
 RENDERED, PHOTOS, LABELLED = 0, 1, 2
+
+
+def spread(count: int, part: float) -> NDArray[np.bool_]:
+    """Mark this part of the places 0..count - 1, rounded half up, evenly."""
+    return np.asarray(np.diff(np.floor(np.arange(count + 1) * part + 0.5 + 1e-9)) > 0)
 
 
 def sources(config: Config) -> NDArray[np.int64]:

@@ -31,6 +31,7 @@ from idmetric.images.read import read_image
 from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.io.output import replacing, take_space
 from idmetric.io.prefetch import in_order
+from idmetric.train.tiny.config import spread
 
 CROP_AREA = (0.2, 1.0)  # of the photo
 PART_AREA = (0.1, 0.6)  # of the photo, where it is cut out
@@ -72,11 +73,6 @@ def families(files: Sequence[Path]) -> list[list[int]]:
     every = list(range(len(files)))
     found = [members[file.parent] for file in files]
     return [family if len(family) > 1 else every for family in found]
-
-
-def spread(count: int, part: float) -> NDArray[np.bool_]:
-    """Mark this part of the places 0..count - 1, rounded half up, evenly."""
-    return np.asarray(np.diff(np.floor(np.arange(count + 1) * part + 0.5 + 1e-9)) > 0)
 
 
 def store_photos(path: Path, files: Sequence[Path], size: int) -> None:

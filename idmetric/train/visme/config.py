@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from idmetric.train.options import check_least, check_positive, option
 from idmetric.train.visme.plan import Plan
-from idmetric.train.visme.wording import Captions
+
+Captions = Literal["image-to-text", "text-to-image", "both"]
 
 RANDOM = "random"  # as the model: a very small one
 

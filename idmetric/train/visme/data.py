@@ -30,8 +30,9 @@ import numpy as np
 from idmetric.data.manifest.same_image import has_image
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.train.visme.config import Captions
 from idmetric.train.visme.plan import Data, Pool, Rows
-from idmetric.train.visme.wording import Captions, Kind, Wording
+from idmetric.train.visme.wording import Kind, Wording
 
 _NEAR = ("distractor", "identity-edit")  # roles of another identity in the parent's context
 
@@ -262,8 +263,8 @@ class _Samples:
                 flat += members
                 spans |= {m: (start, len(flat), start + k) for k, m in enumerate(members)}
             rows.append((row, query, *spans[row]))
-        stands, query, start, stop, own = np.array(rows, np.int64).reshape(-1, 5).T
-        return Pool(name, stands, query, np.array(flat, np.int64), start, stop, own, same)
+        stands, queries, starts, stops, owns = np.array(rows, np.int64).reshape(-1, 5).T
+        return Pool(name, stands, queries, np.array(flat, np.int64), starts, stops, owns, same)
 
 
 def _ragged(lists: Mapping[int, Iterable[int]], count: int) -> tuple[Rows, Rows]:

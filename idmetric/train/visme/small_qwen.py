@@ -31,7 +31,7 @@ def write(
     try:
         import transformers
     except ImportError as error:
-        raise ImportError(f"Qwen needs transformers: {install('visid')}") from error
+        raise ImportError(f"Qwen needs transformers: {install('train')}") from error
     target = Path(folder)
     tokenizer = _tokenizer(transformers)
     tokenizer.save_pretrained(target)

