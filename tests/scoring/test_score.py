@@ -186,3 +186,15 @@ def test_pairs_need_two_images(model: Any, pairs: list[Any]) -> None:
 def test_missing_fields_are_empty_in_csv() -> None:
     found = Scores([{"distance": 0.1, "seed": 3}, {"distance": 0.2}], ("distance", "seed"))
     assert list(csv.reader(io.StringIO(found.to_csv()))) == [["distance", "seed"], ["0.1000", "3"], ["0.2000", ""]]
+
+
+def test_the_summary_is_also_given_without_copies() -> None:
+    given = ((0.0, True), (0.1, False), (0.3, False), (0.4, True))
+    rows = [{"rank": 1, "distance": d, "image": "a", "reference": "b", "copy": copy} for d, copy in given]
+    found = Scores(rows, ("distance",), threshold=0.3)
+    assert found.summary["passing"] == 3
+    new = found.summary["without_copies"]
+    assert (new["n"], new["mean"], new["passing"]) == (2, pytest.approx(0.2), 2)
+    lines = found.to_table().splitlines()
+    assert lines[-1] == "without copies: n 2, mean 0.2000, std 0.1414, share passing 1.0000 (2 of 2 at most 0.3)"
+    assert "without_copies" not in Scores(rows[1:3], ("distance",)).summary
