@@ -120,9 +120,7 @@ def sharpness(image: Image.Image) -> float:
     return float(inner.var() / x.var()) if x.std() > 1e-6 else 0.0
 
 
-def _groups(
-    items: Sequence[Item], lookup: _Lookup, keep: Keep, max_distance: float | None
-) -> Iterator[list[Record]]:
+def _groups(items: Sequence[Item], lookup: _Lookup, keep: Keep, max_distance: float | None) -> Iterator[list[Record]]:
     """Yield the groups of linked images: rows of an image that is kept and of those that repeat it."""
     sharp = {item.key: sharpness(lookup.image(item)) for item in items} if len(items) > 1 else {}
     rest = list(items)

@@ -47,7 +47,7 @@ from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Progress, Settings, VectorScorer, bind
-from idmetric.protocols.generator.checks import ALL, check, groups_of, notes_on, refuse_judges, thresholds_of
+from idmetric.protocols.generator.checks import check, groups_of, notes_on, refuse_judges, thresholds_of
 from idmetric.protocols.generator.columns import CLIP, columns_of, highest_agreements, means_of, prompt_fidelity
 from idmetric.protocols.generator.comparison import add_differences, by_place
 from idmetric.protocols.generator.copying import copying
