@@ -1,4 +1,4 @@
-"""Gray images against references in color, whose distances are too large: color is a part of the identity."""
+"""Gray images against references in color: color is a part of the identity, so their distances are too large."""
 
 from __future__ import annotations
 

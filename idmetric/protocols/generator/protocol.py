@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser)
     add_references(parser)
     add_copying(parser)
-    text = "add CopyRate, which compares with mirrored references and is no test for copies"
+    text = "add CopyRate, which compares with mirrored references and does not detect copies"
     parser.add_argument("--copy-rate", action="store_true", help=text)
     text = "also group by this field or column; may be repeated"
     parser.add_argument("--by", action="append", default=[], metavar="COLUMN", help=text)
