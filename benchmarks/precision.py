@@ -1,9 +1,10 @@
-"""Score drift of half precision, and memory of loading, for the published models' full sizes with random weights.
+"""Score drift of half precision, and memory of loading: `tiny`, and the published models' sizes with random weights.
 
     python benchmarks/precision.py PHOTO [PHOTO ...] [--model nearid]
 
-For each precision, the script prints the range of the distances of all pairs of the photos, their largest and mean
-change relative to float32, and the seconds per photo; then the peak of anonymous memory while loading.
+For each precision, the script prints the range of the distances of all pairs of the photos, and of as many images of
+noise, their largest and mean change relative to float32, and the seconds per image; then the peak of anonymous memory
+while loading.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 
 from idmetric import IDSim, NearID
 from idmetric.checkpoints import released
@@ -27,8 +30,10 @@ from idmetric.models.idsim import IDSimConfig
 from idmetric.models.nearid import NearIDConfig
 
 
-def full_size(name: str) -> Embedder:
-    """The architecture of a published model with random weights, large enough for its scores to differ."""
+def model_of(name: str) -> Embedder:
+    """`tiny`, or the architecture of a published model with random weights, large enough for its scores to differ."""
+    if name == "tiny":
+        return IDSim(name)
     torch.manual_seed(0)
     model: Embedder = NearID(NearIDConfig()) if name == "nearid" else IDSim(IDSimConfig(released.IDSIM[name].backbone))
     with torch.no_grad():
@@ -66,33 +71,36 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("photos", nargs="+")
-    parser.add_argument("--model", default="nearid", choices=["nearid", *released.IDSIM])
+    parser.add_argument("--model", default="nearid", choices=["tiny", "nearid", *released.IDSIM])
     args = parser.parse_args()
-    model = full_size(args.model)
+    model = model_of(args.model)
     pairs = torch.tensor(list(itertools.combinations(range(len(args.photos)), 2))).T
-    reference: dict[str, torch.Tensor] = {}
-    print("| precision | distance | range of distances | largest change | mean change | s per photo |")
-    print("|---|---|---|---|---|---|")
+    rng = np.random.default_rng(0)
+    noise = [Image.fromarray(rng.integers(0, 256, (448, 448, 3), dtype=np.uint8)) for _ in args.photos]
+    reference: dict[tuple[str, str], torch.Tensor] = {}
+    print("| images | precision | distance | range of distances | largest change | mean change | s per image |")
+    print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         model.half().save_pretrained(folder)  # as NearID is published
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             model = type(model).from_pretrained(folder, dtype=dtype)
-            start = time.monotonic()
-            found = model.embed(args.photos, batch_size=1)
-            seconds = (time.monotonic() - start) / len(args.photos)
-            for name in ("cls", "patch"):
-                distances = model.pairwise(found, distance=name)[pairs[0], pairs[1]].cpu()
-                base = reference.setdefault(name, distances)
-                change = (distances - base).abs()
-                print(
-                    f"| {str(dtype)[6:]} | {name} | {base.min():.4f} to {base.max():.4f} | {change.max():.5f} | "
-                    f"{change.mean():.5f} | {seconds:.1f} |",
-                    flush=True,
-                )
-        kind = type(model)
+            for kind, images in (("photos", args.photos), ("noise", noise)):
+                start = time.monotonic()
+                found = model.embed(images, batch_size=1)
+                seconds = (time.monotonic() - start) / len(images)
+                for name in ("cls", "patch"):
+                    distances = model.pairwise(found, distance=name)[pairs[0], pairs[1]].cpu()
+                    base = reference.setdefault((kind, name), distances)
+                    change = (distances - base).abs()
+                    print(
+                        f"| {kind} | {str(dtype)[6:]} | {name} | {base.min():.4f} to {base.max():.4f} | "
+                        f"{change.max():.5f} | {change.mean():.5f} | {seconds:.2f} |",
+                        flush=True,
+                    )
+        built = type(model)
         del model, found
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:  # this one has memory to reuse
-            peak, size = pool.submit(peak_of_loading, folder, kind).result()
+            peak, size = pool.submit(peak_of_loading, folder, built).result()
         print(f"loading: peak {peak:.0f} MB of anonymous memory for {size:.0f} MB of weights")
 
 

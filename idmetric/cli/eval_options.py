@@ -175,6 +175,8 @@ def _generator(options: Options) -> None:
     _add_outputs(options)
     _add_references(options)
     _add_copying(options)
+    text = "add CopyRate, which compares with mirrored references and does not detect copies"
+    options.add_argument("--copy-rate", action="store_true", help=text)
     text = "also group by this field or column; may be repeated"
     options.add_argument("--by", action="append", default=[], metavar="COLUMN", help=text)
     options.add_argument("--against", metavar="METHOD", help="compare each method with this one (default: each two)")

@@ -28,6 +28,7 @@ from idmetric.io.blas import one_thread
 Array = NDArray[np.float64]
 SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter
 THRESHOLD = 0.7  # from this agreement on, an image is a copy (measurements: docs/reports/copies.md)
+MANY = 0.1  # above this share of copies, the scores of a set of images are those of its copies
 _SMALL = 32
 _CROPS = (0.8, 0.87, 0.93, 1.0)  # of a side
 _GATE = 0.7  # coarse correlation below which nothing is compared further

@@ -56,8 +56,9 @@ def near_duplicates(
     """Find groups of images that repeat each other's pixels.
 
     Two images are linked if they have the same bytes, or if one is a copy of the other (compressed, scaled,
-    cropped, relit, mirrored; `idmetric.evaluate.copies`) and is among its nearest neighbours. Links are followed: a
-    copy's copy is in the group too.
+    cropped, relit, mirrored; `idmetric.evaluate.copies`) and is among its nearest neighbours. Of linked images one is
+    kept, and those that repeat it are its group; of the rest another is kept, and so on. So a copy's copy that does not
+    repeat the kept image is never suggested to go with it.
 
     Args:
         gallery: up to date.
@@ -71,9 +72,8 @@ def near_duplicates(
 
     Returns:
         A row for each image of a group, large groups first. `keep` is true for one image of each group; `distance`,
-        `copy_agreement` and `mirrored` compare the others with it; `reason` is "kept", "same bytes", "copy", "near" or,
-        for images linked only through others, "linked". Copies of several frames or pages repeat all of them; else
-        `reason` is "first frame only", and `keep` is true.
+        `copy_agreement` and `mirrored` compare the others with it; `reason` is "kept", "same bytes", "copy" or "near".
+        Copies of several frames or pages repeat all of them; else `reason` is "first frame only", and `keep` is true.
 
     Raises:
         GalleryError: if a file has changed since the gallery was brought up to date.
@@ -105,9 +105,10 @@ def _near_duplicates(
                 links.join(a, b)
         if progress is not None:
             progress(number, len(pairs[0]))
-    groups = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
-    groups = sorted((g for g in groups if len(g) > 1), key=lambda g: (-len(g), g[0].place))
-    rows = [row for number, group in enumerate(groups, 1) for row in _group(number, group, vectors, keep, max_distance)]
+    linked = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
+    groups = [group for some in linked for group in _groups(some, vectors, keep, max_distance)]
+    groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
+    rows = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
     return Records(rows, DUPLICATES)
 
 
@@ -123,25 +124,41 @@ def sharpness(image: Image.Image) -> float:
     return float(inner.var() / x.var()) if x.std() > 1e-6 else 0.0
 
 
-def _group(
-    number: int, items: Sequence[Item], lookup: _Lookup, keep: Keep, max_distance: float | None
-) -> Iterator[Record]:
-    sharp = {item.key: sharpness(lookup.image(item)) for item in items}
+def _groups(items: Sequence[Item], lookup: _Lookup, keep: Keep, max_distance: float | None) -> Iterator[list[Record]]:
+    """Yield the groups of linked images: rows of an image that is kept and of those that repeat it."""
+    sharp = {item.key: sharpness(lookup.image(item)) for item in items} if len(items) > 1 else {}
+    rest = list(items)
+    while len(rest) > 1:
+        first = _kept(rest, sharp, keep)
+        compared = [first, *(item for item in rest if item is not first)]
+        rows = [_row(first, item, sharp[item.key], lookup, max_distance) for item in compared]
+        rest = [item for item, row in zip(compared, rows, strict=True) if not row["reason"]]
+        if len(rest) < len(rows) - 1:
+            yield [row for row in rows if row["reason"]]
 
-    first = _kept(items, sharp, keep)
-    others = [item for item in items if item is not first]
-    for item in (first, *others):
-        far = lookup.distance(first, item)
-        copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
-        near = max_distance is not None and far <= max_distance
-        reason = ("kept" if item is first else "same bytes" if item.key == first.key
-                  else FIRST_FRAME if (copy.found or near) and not lookup.later_frames_agree(first, item)
-                  else "copy" if copy.found else "near" if near else "linked")  # fmt: skip
-        keep_it = reason in ("kept", FIRST_FRAME)
-        yield {"group": number, "size": len(items), "keep": keep_it, "reason": reason, "image": item.place,
-               "name": item.name, "identity": item.identity, "width": item.width, "height": item.height,
-               "bytes": item.size, "sharpness": sharp[item.key], "distance": far, "copy_agreement": copy.agreement,
-               "mirrored": copy.mirrored}  # fmt: skip
+
+def _row(first: Item, item: Item, sharp: float, lookup: _Lookup, max_distance: float | None) -> Record:
+    """Compare an image with the one that is kept; `reason` is empty if it does not repeat it."""
+    far = lookup.distance(first, item)
+    copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
+    near = max_distance is not None and far <= max_distance
+    reason = ("kept" if item is first else "same bytes" if item.key == first.key
+              else FIRST_FRAME if (copy.found or near) and not lookup.later_frames_agree(first, item)
+              else "copy" if copy.found else "near" if near else "")  # fmt: skip
+    return {
+        "keep": reason in ("kept", FIRST_FRAME),
+        "reason": reason,
+        "image": item.place,
+        "name": item.name,
+        "identity": item.identity,
+        "width": item.width,
+        "height": item.height,
+        "bytes": item.size,
+        "sharpness": sharp,
+        "distance": far,
+        "copy_agreement": copy.agreement,
+        "mirrored": copy.mirrored,
+    }
 
 
 def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item:

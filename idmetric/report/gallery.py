@@ -38,7 +38,8 @@ def gallery_page(
     Args:
         duplicates: from `near_duplicates`. groups: from `identities`; None leaves identities out.
         note: the reason for leaving identities out.
-        most: images on the page; duplicates come first, then identities, then single images.
+        most: images on the page; duplicates come first, then identities, then single images. Totals, and the files to
+            remove, are those of all groups.
 
     Raises:
         ImportError: without jinja2. GalleryError: as `Gallery.query`.
@@ -48,6 +49,10 @@ def gallery_page(
     all_copies = _by_group(duplicates)
     all_clusters = [rows for rows in _by_group(groups or ()) if len(rows) > 1]
     copies = [_removable(rows, items) for rows in _first(all_copies, shown, most)]
+    unseen = [
+        {"path": row["image"], "bytes": row["bytes"]}
+        for rows in all_copies[len(copies) :] for row in _removable(rows, items) if not (row["keep"] or row["fixed"])
+    ]  # fmt: skip
     clusters = [_marked(rows) for rows in _first(all_clusters, shown, most)]
     grouped = {row["image"] for rows in (*all_copies, *all_clusters) for row in rows}
     single = [place for place in items if place not in grouped][: most - len(shown)]
@@ -63,9 +68,9 @@ def gallery_page(
     ]  # fmt: skip
     return render(
         "gallery", ("theme.js", "gallery.js"),
-        {"record": {"images": images, "pictures": [pictures.get(key) for key in keys]}},
+        {"record": {"images": images, "pictures": [pictures.get(key) for key in keys], "unseen": unseen}},
         images=images, number=shown, copies=copies, clusters=clusters, single=single, count=len(items),
-        problems=gallery.problems, signature=signature, note=note, neighbors=NEIGHBORS,
+        problems=gallery.problems, signature=signature, note=note, neighbors=NEIGHBORS, unseen=len(unseen),
         left={"copies": len(all_copies) - len(copies), "clusters": len(all_clusters) - len(clusters),
               "images": len(items) - len(shown)},
     )  # fmt: skip

@@ -77,6 +77,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
         "score", ("theme.js", "score.js", "compare.js"), {"record": found, "matches": _matches(entries)},
         signature=found["signature"], skipped=found["skipped"], messages=messages, details=album.details,
         baseline=baseline, baseline_note=found.get("baseline_note"), named=found["summary"].get("named"),
+        new=found["summary"].get("without_copies"),
         pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
         thresholds=thresholds, enough=ENOUGH,
         basis=next((row["probability_basis"] for row in rows if "probability_basis" in row), None),

@@ -10,9 +10,10 @@ A file's extension selects its format. Colors follow the order of the models and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
 from idmetric.protocols.common.result import Result, Value, slug
+from idmetric.protocols.generator.copying import copying
 from idmetric.report.curves import step_curves, steps_of
 from idmetric.report.figure import Place, new_figure, save_figure
 
@@ -210,25 +212,35 @@ def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, ti
 
 
 def trade_off(
-    found: Mapping[str, Mapping[str, tuple[Value, Value]]], path: Place, names: tuple[str, str], title: str = ""
+    found: Mapping[str, Mapping[str, tuple[Value, Value]]],
+    path: Place,
+    names: tuple[str, str],
+    title: str = "",
+    copying: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> None:
     """Draw methods by two scores with intervals, a panel per model; the Pareto front is dashed.
 
     Args:
         found: model -> method -> its two scores, higher = better. names: of the scores.
+        copying: model -> methods that return copies, which are drawn hollow and left off the front.
     """
     figure, axes = new_figure(1, len(found))
     for panel, (model, methods) in zip(axes, found.items(), strict=True):
         x, y = (np.array([pair[k].value for pair in methods.values()]) for k in range(2))
+        new = np.array([method not in copying.get(model, ()) for method in methods])
         for k, (method, (a, b)) in enumerate(methods.items()):
             spread = [[[max(0.0, v.value - v.low)], [max(0.0, v.high - v.value)]]
                       if v.low is not None and v.high is not None else None for v in (a, b)]  # fmt: skip
-            panel.errorbar(a.value, b.value, yerr=spread[1], xerr=spread[0], fmt="o", color=f"C{k % 10}", capsize=3)
-            at = a.value, b.value
-            panel.annotate(method, at, xytext=(6, 6), textcoords="offset points", fontsize="small", parse_math=False)
-        best = np.flatnonzero(on_front(x, y))
-        best = best[np.argsort(x[best])]
-        panel.plot(x[best], y[best], color="0.5", linestyle="--", linewidth=1, zorder=0)
+            fill = "full" if new[k] else "none"
+            panel.errorbar(
+                a.value, b.value, yerr=spread[1], xerr=spread[0], fmt="o", color=f"C{k % 10}", capsize=3, fillstyle=fill
+            )
+            at, label = (a.value, b.value), method if new[k] else f"{method} (copies)"
+            panel.annotate(label, at, xytext=(6, 6), textcoords="offset points", fontsize="small", parse_math=False)
+        if new.any():
+            best = np.flatnonzero(new)[on_front(x[new], y[new])]
+            best = best[np.argsort(x[best])]
+            panel.plot(x[best], y[best], color="0.5", linestyle="--", linewidth=1, zorder=0)
         panel.margins(0.15)
         panel.set(xlabel=names[0], ylabel=names[1], title=title or model)
 
@@ -240,7 +252,8 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
     Items named "pairs" (score, same) give ROC, precision and recall, and distributions; "parts" (score, oracle) the
     oracle's ECDF; "grid", with rows of the bench "sensitivity", bars and trends; "reliability" its curve. Rows of
-    methods with identity, and diversity or CLIP-T, give their Pareto front; rows of steps give curves.
+    methods with identity, and diversity or CLIP-T, give the Pareto front of those that make new pictures; rows of steps
+    give curves.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -269,7 +282,8 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
     for other in ("diversity", "CLIP-T"):
         fronts = {r.model: methods for r in results if len(methods := _methods(r, other)) > 1}
         if fronts:
-            trade_off(fronts, place("pareto", other), ("identity", other))
+            copies = {r.model: copying(r) for r in results}
+            trade_off(fronts, place("pareto", other), ("identity", other), copying=copies)
     if stepped := [result for result in results if steps_of(result)]:
         step_curves(stepped, place("steps"))
 

@@ -67,7 +67,8 @@ def score(
         cache: a folder that keeps embeddings by the content of the images; a stopped run resumes from it.
         calibration: adds `probability` to the rows; a file, a `Calibration`, or "stored" for the one saved
             with the model. prior: the share of images with the same identity, in (0, 1); default: of the calibration.
-        copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`.
+        copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give a
+            `GrayWarning` for gray images against references in color.
         threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`.
         batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
         progress: called with (images done, images in all).

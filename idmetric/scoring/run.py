@@ -18,6 +18,7 @@ from idmetric.models.embedding import Embedding, concatenate
 from idmetric.scoring.copies import Prints, mark_copy, warn_of_repeated_references
 from idmetric.scoring.encoder import Encoder
 from idmetric.scoring.files import Cross
+from idmetric.scoring.gray import is_gray, warn_of_gray
 from idmetric.scoring.memory import Seen
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.reader import Reader
@@ -65,7 +66,8 @@ class Run:
         if self._watcher is not None:
             self._watcher.references |= dict.fromkeys(found)
 
-        rows = []
+        rows, gray = [], []
+        in_color = all(is_gray(seen.small) is False for seen in found.values())
         before = references[[0]]
         for file, seen in self._encoder.images([(p, None) for p in work.candidates], self._progress):
             with _naming(file[0]):
@@ -78,10 +80,13 @@ class Run:
                     self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
                     before = seen.embedding
             mark_copy(row, file[0], self._prints.of(file[0], seen.small), prints)
+            if in_color and is_gray(seen.small):
+                gray.append(file[0])
             rows.append(row)
             if self._watcher is not None:
                 nearest = (names[best], None)
                 self._watcher.add(row, file, nearest, seen.extra, found[nearest].extra)
+        warn_of_gray(gray)
         return rows
 
     def _against(self, names: list[str], best: int, distances: list[float], image: str) -> Record:
@@ -108,14 +113,18 @@ class Run:
     def pairs(self, pairs: Pairs) -> list[Record]:
         """Make a row for each readable pair."""
         rows: list[Record] = []
+        gray: dict[str, None] = {}
         done = 0
         for part, found in self._encoder.windows(pairs):
             for pair in part:
                 a, b = (found.get(file) for file in pair.files)
                 if a is not None and b is not None:
                     rows.append(self._pair(pair, a, b))
+                    if is_gray(b.small) and is_gray(a.small) is False:
+                        gray[pair.b] = None
             done += len(part)
             self._progress(done, len(pairs))
+        warn_of_gray(list(gray))
         return rows
 
     def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:

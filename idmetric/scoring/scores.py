@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from idmetric.io import json_file
@@ -97,7 +97,8 @@ class Scores(Records):
 
         Returns:
             n, mean (None without rows), std (n - 1; None for fewer than two rows); with a threshold also threshold,
-            passing (how many are not above it) and share_passing in [0, 1]; with a published score also named.
+            passing (how many are not above it) and share_passing in [0, 1]; with copies among the rows also
+            without_copies, these numbers of the other rows; with a published score also named.
         """
         distances = [row["distance"] for row in self.rows]
         found: dict[str, Any] = {
@@ -109,6 +110,9 @@ class Scores(Records):
             passing = len(distances) - len(self.failing)
             share = passing / len(distances) if distances else None
             found |= {"threshold": self.threshold, "passing": passing, "share_passing": share}
+        new = [row for row in self.rows if not row.get("copy")]
+        if len(new) < len(self.rows):
+            found["without_copies"] = replace(self, rows=new, named=None).summary
         if self.named is not None:
             found["named"] = asdict(self.named)
         return found

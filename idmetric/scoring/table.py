@@ -70,6 +70,15 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 
 def _summary(found: dict[str, Any]) -> str:
+    line = f"summary: {_numbers(found)}"
+    if (new := found.get("without_copies")) is not None:
+        line += f"\nwithout copies: {_numbers(new)}"
+    if (named := found.get("named")) is not None:
+        line += f"\n{named['name']}: {'none' if named['value'] is None else four(named['value'])} ({named['note']})"
+    return line
+
+
+def _numbers(found: dict[str, Any]) -> str:
     parts = [f"n {found['n']}"]
     if found["mean"] is not None:
         parts.append(f"mean {four(found['mean'])}")
@@ -78,7 +87,4 @@ def _summary(found: dict[str, Any]) -> str:
     if found.get("share_passing") is not None:
         share = four(found["share_passing"])
         parts.append(f"share passing {share} ({found['passing']} of {found['n']} at most {found['threshold']:g})")
-    line = f"summary: {', '.join(parts)}"
-    if (named := found.get("named")) is not None:
-        line += f"\n{named['name']}: {'none' if named['value'] is None else four(named['value'])} ({named['note']})"
-    return line
+    return ", ".join(parts)

@@ -127,7 +127,7 @@ def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
 def test_the_sample_of_generators_lists_what_each_method_did(site: Path, page: Any) -> None:
     page.goto((site / "sample-generator.html").as_uri())
     text = page.inner_text("body")
-    assert all(name in text for name in ("copy", "drift", "good", "swap", "CopyRate", "copy - good"))
+    assert all(name in text for name in ("copy", "drift", "good", "swap", "real SCR", "copy - good"))
     assert page.locator("td img").count() > 30
     assert "sample-generator.html" in (site / "protocols-generator.html").read_text(encoding="utf-8")
 

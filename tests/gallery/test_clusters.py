@@ -190,10 +190,29 @@ def test_nearness_links_what_pixels_do_not(gallery: Gallery, duplicates: Records
     assert not any("p3.png" in group for group in groups(duplicates))
     found = near_duplicates(gallery, max_distance=far + 1e-4)
     assert any({"p0.png", "p3.png"} <= group for group in groups(found))
-    assert {row["reason"] for row in found} <= {"kept", "same bytes", "copy", "near", "linked"}
+    assert {row["reason"] for row in found} <= {"kept", "same bytes", "copy", "near"}
     for wrong in ({"neighbours": 0}, {"keep": "newest"}, {"max_distance": -0.1}, {"max_distance": float("nan")}):
         with pytest.raises(ValueError, match=rf"{next(iter(wrong))}"):
             near_duplicates(gallery, **wrong)  # type: ignore[arg-type]
+
+
+def test_every_file_that_could_go_repeats_the_one_that_is_kept(tiny: IDSim, tmp_path: Path) -> None:
+    """Frames of a zoom hang together like a chain, whose ends do not repeat each other."""
+    (tmp_path / "p").mkdir()
+    for k in range(7):
+        picture(40).crop((6 * k, 5 * k, 200 - 6 * k, 160 - 5 * k)).save(tmp_path / "p" / f"{k}.png")
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(tmp_path / "p")
+
+    rows = near_duplicates(gallery).rows
+    assert groups(rows) == [{"0.png", "1.png", "2.png", "3.png", "4.png"}, {"5.png", "6.png"}]
+    assert [row["name"] for row in rows if row["keep"]] == ["0.png", "5.png"]
+    assert [row["size"] for row in rows] == [5] * 5 + [2] * 2
+    assert all(row["copy_agreement"] >= 0.7 for row in rows)
+
+    limit = max(row["distance"] for row in rows)
+    burst = near_duplicates(gallery, max_distance=limit).rows
+    assert all(row["reason"] == "copy" or row["distance"] <= limit for row in burst if not row["keep"])
 
 
 def test_a_file_that_changed_meanwhile_is_an_error(tiny: IDSim, tmp_path: Path) -> None:

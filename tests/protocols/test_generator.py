@@ -91,6 +91,7 @@ def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
             assert row["worst"].value == pytest.approx(min(means), abs=1e-6)
             assert row["SCR@0.9"].value == pytest.approx(np.mean(np.array(means) < 0.9))
             assert row["real"].value == pytest.approx(np.mean(list(real.values())), abs=1e-6)
+            assert row["real SCR@0.9"].value == pytest.approx(np.mean(np.array(list(real.values())) < 0.9))
             several = [(i, j) for i in SEEDS for j in range(i)]
             apart = [np.mean([1 - like(image(method, s, p, i), image(method, s, p, j)) for i, j in several])
                      for s in SUBJECTS for p in prompts]  # fmt: skip
@@ -247,7 +248,8 @@ def test_copy_rate_tells_a_reference_from_its_mirror_image(folder: Path, metric:
     picture(folder / "train" / "dog" / "0.png", 5, 70)
     (folder / "out" / "b" / "dog" / "on_a_beach_0.png").write_bytes((folder / "train" / "dog" / "0.png").read_bytes())
     settings = Settings(bootstrap=0, store=folder / "store")
-    [result] = run(given(folder, training=str(folder / "train")), {"tiny": metric}, settings)
+    data, asked = given(folder, training=str(folder / "train")), Options(copy_rate=True)
+    [result] = run(data, {"tiny": metric}, settings, asked)
 
     def vector(image: Image.Image) -> torch.Tensor:
         return F.normalize(metric.embed(image.convert("RGB")).cls[0].double(), dim=-1)
@@ -270,7 +272,7 @@ def test_copy_rate_tells_a_reference_from_its_mirror_image(folder: Path, metric:
     for name in ("a/cat/on_a_beach_0.png", "b/dog/on_a_beach_0.png"):
         assert rates[name] > 0.5
     assert rates["a/cat/on_a_beach_1.png"] == pytest.approx(1 - rates["a/cat/on_a_beach_0.png"], abs=1e-3)
-    [result] = run(given(folder), {"tiny": metric}, PLAIN, Options(copies=False))
+    [result] = run(given(folder), {"tiny": metric}, PLAIN)
     assert "CopyRate" not in values(result, method="a")
 
 
@@ -357,6 +359,19 @@ def test_copies_of_references_and_of_training_images_count(folder: Path, photos:
     copied = [name for name, copy in zip(items["image"], items["copy"], strict=True) if copy]
     assert copied == ["a/cat/on_a_beach_0.png", "b/dog/on_a_beach_0.png"]
     assert values(result, method="a")["copies"].value == pytest.approx(1 / 18)
+
+
+def test_methods_that_copy_are_named(folder: Path, photos: list[Path]) -> None:
+    for k, subject in enumerate(SUBJECTS):
+        Image.open(photos[k]).save(folder / "refs" / subject / "photo.jpg")
+    made = folder / "out" / "a"
+    for name in ("cat/on_a_beach_0.png", "cat/on_a_beach_1.png"):  # 2 of 18 are more than a tenth, 1 is not
+        Image.open(photos[0]).save(made / name)
+    Image.open(photos[1]).save(folder / "out" / "b" / "dog" / "on_a_beach_0.png")
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options(held_out=True))
+    assert [note for note in result.notes if "copies" in note] == [
+        "WARNING: more than 10 % of the images are copies, and off the Pareto fronts: a"
+    ]
 
 
 def test_agreements_are_kept_and_equal_those_of_the_detector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,11 +129,14 @@ def test_images_are_sorted_by_what_is_asked(visit: Open, report: tuple[Path, dic
 
 def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
     distances = [row["distance"] for row in found["rows"]]
+    judged = [row["distance"] for row in found["rows"] if not row["copy"]]
+    assert len(judged) == len(distances) - 1
 
     def check(limit: float, word: str = "pass") -> None:
-        passes = sum(d <= limit for d in distances)
-        assert page.inner_text("#passes") == f"{passes} of {len(distances)}"
-        assert page.inner_text("#count").startswith(f"{passes} of {len(distances)} {word} at ")
+        passes = sum(d <= limit for d in judged)
+        copied = f"; with copies {sum(d <= limit for d in distances)} of {len(distances)}"
+        assert page.inner_text("#passes") == f"{passes} of {len(judged)}{copied}"
+        assert page.inner_text("#count") == f"{passes} of {len(judged)} {word} at {limit:.4f}{copied}"
         assert page.locator(".card.pass").count() == page.locator(".dots i.pass").count() == passes
         assert page.locator(".card.pass .state").all_inner_texts() == [word] * passes
 
@@ -144,8 +147,11 @@ def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
     page.click("text=false accepts 5 %")
     check(0.125, "nearer")
     assert page.input_value("#threshold") == "0.1250"
-    page.locator(".open").first.click()
+    page.locator(".card:has(.state) .open").first.click()
     assert "at 0.1250 (false accepts 5 %)" in page.inner_text("#about")
+    page.keyboard.press("Escape")
+    page.locator(".card:not(:has(.state)) .open").click()
+    assert "0.1250" not in page.inner_text("#about")
     page.keyboard.press("Escape")
     slider = page.locator("#slider")
     for _ in range(40):
@@ -195,8 +201,9 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
     page.wait_for_function("document.activeElement.closest('.card')", timeout=5000)  # the dialog gives it back late
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
-    assert page.locator(".state:visible").all_inner_texts() == ["pass"] * (len(NAMES) + 1)
-    assert page.inner_text("#passes") == f"{len(NAMES) + 1} of {len(NAMES) + 1}"
+    count = len(NAMES) + 1
+    assert page.locator(".state:visible").all_inner_texts() == ["pass"] * count
+    assert page.inner_text("#passes") == f"{count} of {count}"  # against the one reference that nothing copies
     assert page.locator("#status option:disabled").count() == 0
 
 
@@ -231,10 +238,12 @@ def test_images_are_filtered_by_text_and_status(page: Any, found: dict[str, Any]
     page.fill("#filter", "")
     page.fill("#threshold", repr(found["rows"][3]["distance"]))
     page.select_option("#status", "pass")
-    assert shown(page, "rank") == ["1", "2", "3", "4"]
+    ranks = [str(row["rank"]) for row in found["rows"] if not row["copy"]]  # a copy neither passes nor fails
+    assert shown(page, "rank") == [rank for rank in ranks if int(rank) <= 4]
     page.select_option("#status", "fail")
-    assert shown(page, "rank") == [str(k) for k in range(5, len(NAMES) + 2)]
+    assert shown(page, "rank") == [rank for rank in ranks if int(rank) > 4]
     page.select_option("#status", "copy")
+    assert page.locator(".card:visible .state").count() == page.locator(".card.pass:visible").count() == 0
     assert [Path(p).name for p in shown(page)] == ["copied.png"]
     page.select_option("#status", "unreadable")
     assert shown(page) == []

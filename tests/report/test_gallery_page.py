@@ -158,16 +158,28 @@ def test_missing_files_become_placeholders(visit: Open, photos: Path, index: Pat
     assert "no picture" in page.inner_text(".cluster .hole")
 
 
-def test_a_large_gallery_says_what_it_left_out(index: Path) -> None:
+def test_totals_and_scripts_cover_groups_that_are_not_shown(
+    visit: Open, index: Path, photos: Path, tmp_path: Path
+) -> None:
     from idmetric import IDSim
     from idmetric.gallery import Gallery
     from idmetric.gallery.clusters import near_duplicates
     from idmetric.report.gallery import gallery_page
 
     gallery = Gallery(index, IDSim("tiny", device="cpu"))
-    page = gallery_page(gallery, near_duplicates(gallery), None, signature=gallery.metric.signature("cls"), most=5)
-    assert "shows 4 of 18 images" in page or "shows 5 of 18 images" in page
-    assert "Not shown: 2 duplicate groups" in page
+    groups, signature = near_duplicates(gallery), gallery.metric.signature("cls")
+    for most, number in ((5, 2), (1, 0)):
+        text = gallery_page(gallery, groups, None, signature=signature, most=most)
+        assert f"shows {2 * number or 1} of 18 images" in text or f"shows {2 * number + 1} of 18 images" in text
+        assert f"Not shown: {4 - number} duplicate groups" in text
+        (tmp_path / "few.html").write_text(text, encoding="utf-8")
+        page = visit(tmp_path / "few.html")
+        assert page.inner_text("#copies-title") == "Duplicates 4 groups"
+        sizes = {name: (photos / name).stat().st_size for name in NASTY}
+        assert page.inner_text("#sum") == f"4 files to remove, {sum(sizes.values()) / 1e6:.2f} MB saved"
+        assert all(f"'{path}'" in saved(page, "#remove") for path in map(str, photos.glob("back*")))
+        page.uncheck("#unseen")
+        assert page.inner_text("#sum").startswith(f"{number} files to remove")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from idmetric import IDSim, ImageReadError, score, score_pairs
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
 from idmetric.cli.score import main
+from idmetric.scoring.gray import GrayWarning
 from idmetric.scoring.scores import RequestError, Scores
 
 Print = Callable[..., str]
@@ -186,3 +188,39 @@ def test_pairs_need_two_images(model: Any, pairs: list[Any]) -> None:
 def test_missing_fields_are_empty_in_csv() -> None:
     found = Scores([{"distance": 0.1, "seed": 3}, {"distance": 0.2}], ("distance", "seed"))
     assert list(csv.reader(io.StringIO(found.to_csv()))) == [["distance", "seed"], ["0.1000", "3"], ["0.2000", ""]]
+
+
+def test_the_summary_is_also_given_without_copies() -> None:
+    given = ((0.0, True), (0.1, False), (0.3, False), (0.4, True))
+    rows = [{"rank": 1, "distance": d, "image": "a", "reference": "b", "copy": copy} for d, copy in given]
+    found = Scores(rows, ("distance",), threshold=0.3)
+    assert found.summary["passing"] == 3
+    new = found.summary["without_copies"]
+    assert (new["n"], new["mean"], new["passing"]) == (2, pytest.approx(0.2), 2)
+    lines = found.to_table().splitlines()
+    assert lines[-1] == "without copies: n 2, mean 0.2000, std 0.1414, share passing 1.0000 (2 of 2 at most 0.3)"
+    assert "without_copies" not in Scores(rows[1:3], ("distance",)).summary
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_gray_images_against_references_in_color_are_named_once(model: Any, tmp_path: Path, cached: bool) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("ref", "colored", "gray0", "gray1"):
+        picture = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((64, 64))
+        (picture.convert("L") if "gray" in name else picture).save(tmp_path / f"{name}.png")
+    ref, images = tmp_path / "ref.png", [tmp_path / f"{name}.png" for name in ("colored", "gray0", "gray1")]
+    cache = tmp_path / "cache" if cached else None
+
+    for _ in range(2):
+        with pytest.warns(GrayWarning) as seen:
+            score(model, ref, images, cache=cache)
+        [said] = [str(one.message) for one in seen]
+        assert said.startswith(f"gray, where the references are in color: {images[1]}, {images[2]}; their distances")
+    with pytest.warns(GrayWarning, match=r"gray1\.png;"):
+        score_pairs(model, [(ref, images[0]), (ref, images[2]), (images[1], images[2])])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GrayWarning)
+        score(model, ref, images[:1])
+        score(model, [ref, images[1]], images[2:])
+        score(model, images[1:2], images[2:])

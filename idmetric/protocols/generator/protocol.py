@@ -15,8 +15,9 @@ and seeds.
 | worst | the lowest mean identity of a subject |
 | real | the same of real photos: mean similarity of a subject's references to each other |
 | SCR | share of subjects with a mean identity under a threshold, of the model's calibration or given by --scr |
+| real SCR | the same of real photos: share of subjects with `real` under the threshold |
 | copies | share of images that repeat the pixels of a reference or training image |
-| CopyRate | how surely images repeat a reference as it is rather than mirrored, 0 to 1; 1/2 = neither |
+| CopyRate | how surely images repeat a reference as it is rather than mirrored, 0 to 1; 1/2 = neither (--copy-rate) |
 | leaning | how much nearer images are to training images than to references, -1 to 1; above 0, they lean to copying |
 | diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
 | Vendi | effective number of different images of a prompt (Friedman and Dieng 2023), from 1 to the number of seeds |
@@ -39,14 +40,17 @@ from typing import cast
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.copies import MANY
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.arrays import Truths
+from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.checks import check, groups_of, notes_on, refuse_judges, thresholds_of
 from idmetric.protocols.generator.columns import CLIP, columns_of, highest_agreements, means_of, prompt_fidelity
 from idmetric.protocols.generator.comparison import add_differences, by_place
+from idmetric.protocols.generator.copying import copying
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Scores, are_cosines, score
 from idmetric.protocols.generator.items import keep
@@ -65,7 +69,7 @@ class Options:
         by: columns to group by. against: compare each method with this one alone.
         scr: similarities under which a subject has failed; empty: the threshold of a calibration, where there is one.
         calibration: the file to use in place of the model's own. rate: its false-accept rate.
-        copies: look for copies.
+        copies: look for copies. copy_rate: compare with mirrored references.
         held_out: references are not among the generators' training images, says the user.
     """
 
@@ -75,6 +79,7 @@ class Options:
     calibration: Path | None = None
     rate: float = 0.05
     copies: bool = True
+    copy_rate: bool = False
     held_out: bool = False
 
 
@@ -100,6 +105,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
         args.calibration,
         args.rate,
         not args.no_copies,
+        args.copy_rate,
         args.held_out or args.data is None,
     )
     results = run(data, models, settings, options, clip)
@@ -135,7 +141,7 @@ def run(
     notes = notes_on(bound.manifest, images, options.held_out)
     groups = dict(groups_of(images, bound.manifest, options.by))
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
-    mirrored = _mirrored(images, bound, models, settings) if options.copies else {}
+    mirrored = _mirrored(images, bound, models, settings) if options.copy_rate else {}
     fidelity = None
     if clip is not None:
         reader = cast(VectorScorer, bound.models.pop(CLIP))
@@ -157,6 +163,11 @@ def run(
                     if named is not None:
                         row["published"] = value_of(named, found.identity[chosen], images.subject[chosen], settings)
                     result.rows.append(row)
+        if copiers := copying(result):
+            result.notes.append(
+                f"WARNING: more than {100 * MANY:g} % of the images are copies, and off the Pareto fronts: "
+                f"{listed(copiers)}"
+            )
         _compare(images, found, settings, options, result)
         keep(images, found, bound.manifest, options.by, limits, result)
         results.append(result)
@@ -194,8 +205,12 @@ def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, 
     row["worst"] = Value(float(means.min()), None, None, len(means))
     if "real" in shared:
         row["real"] = shared.pop("real")
+    anchored = [name for name in own if name in found.real]
+    real = np.array([found.real[name] for name in anchored])
     for column, tau in limits.items():
         row[column] = intervals.mean((means < tau).astype(float), names, settings)
+        if anchored:
+            row[f"real {column}"] = intervals.mean((real < tau).astype(float), np.array(anchored, object), settings)
     return row | shared
 
 

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { images, pictures } = JSON.parse(document.getElementById("record").textContent);
+  const { images, pictures, unseen } = JSON.parse(document.getElementById("record").textContent);
   const at = (id) => document.getElementById(id);
 
   function fill(button) {
@@ -36,9 +36,10 @@
 
   // Files to remove
 
-  const ticks = [...document.querySelectorAll("[data-remove]")];
-  if (!ticks.length) return;
-  const chosen = () => ticks.filter((tick) => tick.checked && !tick.disabled).map((tick) => images[tick.dataset.remove]);
+  const ticks = [...document.querySelectorAll("[data-remove]")], others = at("unseen");
+  if (!ticks.length && !others) return;
+  const chosen = () => ticks.filter((tick) => tick.checked && !tick.disabled)
+    .map((tick) => images[tick.dataset.remove]).concat(others && others.checked ? unseen : []);
   const summary = () => {
     const some = chosen(), bytes = some.reduce((sum, image) => sum + image.bytes, 0);
     return `${some.length} ${some.length === 1 ? "file" : "files"} to remove, ${(bytes / 1e6).toFixed(2)} MB saved`;
@@ -51,7 +52,7 @@
     for (const group of document.querySelectorAll(".group"))
       group.querySelector(".none").hidden = [...group.querySelectorAll("[data-remove]")].some((tick) => !tick.checked);
   }
-  ticks.forEach((tick) => tick.addEventListener("change", show));
+  [...ticks, ...(others ? [others] : [])].forEach((tick) => tick.addEventListener("change", show));
   show();
 
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;

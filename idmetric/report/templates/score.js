@@ -35,27 +35,28 @@ const report = (() => {
     const neutral = [...document.querySelectorAll(".chip[data-neutral]")].some((chip) => Number(chip.dataset.threshold) === value);
     const [near, far, count] = neutral ? ["nearer", "farther", "nearer"] : ["pass", "fail", "pass"];
     document.documentElement.classList.toggle("neutral", neutral);
-    let passes = 0;
+    const within = cards.filter((card) => card.distance <= value);
     for (const card of cards) {
-      card.pass = card.distance <= value;
-      passes += card.pass;
+      card.pass = Boolean(card.state) && card.distance <= value;  // a copy neither passes nor fails
       card.el.classList.toggle("pass", card.pass);
       card.dot.classList.toggle("pass", card.pass);
-      card.state.textContent = card.pass ? near : far;
+      if (card.state) card.state.textContent = card.pass ? near : far;
     }
+    const passes = cards.filter((card) => card.pass).length, judged = cards.filter((card) => card.state).length;
+    const copied = judged < cards.length ? `; with copies ${within.length} of ${cards.length}` : "";
     document.documentElement.classList.remove("undecided");
     for (const option of $("status").options) option.disabled = false;
     document.documentElement.style.setProperty("--cut", cut(value) + "%");
-    $("passes").textContent = `${passes} of ${cards.length}`;
+    $("passes").textContent = `${passes} of ${judged}${copied}`;
     $("passes-title").textContent = neutral ? "Nearer" : "Pass";
     for (const option of $("status").options) {
       if (option.value === "pass") option.text = neutral ? "Nearer" : "Pass";
       if (option.value === "fail") option.text = neutral ? "Farther" : "Fail";
     }
-    $("count").textContent = `${passes} of ${cards.length} ${count} at ${value.toFixed(4)}`;
+    $("count").textContent = `${passes} of ${judged} ${count} at ${value.toFixed(4)}${copied}`;
     if (from !== "slider") $("slider").value = String(value);
     if (from !== "number") $("threshold").value = value.toFixed(4);  // `limit` stays exact
-    $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${cards.length} ${count}`);
+    $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${judged} ${count}`);
     for (const chip of document.querySelectorAll(".chip")) {
       chip.setAttribute("aria-pressed", String(Number(chip.dataset.threshold) === value));
     }
@@ -69,7 +70,7 @@ const report = (() => {
   }
 
   function verdict(card) {  // in words, once there is a threshold
-    if (limit === null) return null;
+    if (limit === null || !card.state) return null;
     const chip = document.querySelector(".chip[aria-pressed=true]");
     return `${card.state.textContent} at ${limit.toFixed(4)} (${chip ? chip.dataset.label : "your threshold"})`;
   }
@@ -96,7 +97,7 @@ const report = (() => {
     const text = $("filter").value.trim().toLowerCase(), status = $("status").value;
     let shown = 0;
     for (const card of cards) {
-      const right = { all: true, pass: card.pass, fail: !card.pass, copy: card.copy, itself: card.itself,
+      const right = { all: true, pass: card.pass, fail: card.state && !card.pass, copy: card.copy, itself: card.itself,
         unreadable: false }[status];
       card.shown = right && card.path.toLowerCase().includes(text);
       card.el.hidden = !card.shown;
