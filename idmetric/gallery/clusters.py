@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from PIL import Image
 
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import Copy, Print, compare, take_print
 from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
@@ -96,7 +97,7 @@ def _near_duplicates(
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
         together = links.root(a) == links.root(b)
         if not together and table.keys[a] in items and table.keys[b] in items:
-            near = max_distance is not None and far <= max_distance
+            near = max_distance is not None and comparable(far) <= comparable(max_distance)
             if near or compare(vectors.print(a), vectors.print(b)).found:
                 links.join(a, b)
         if progress is not None:
@@ -129,7 +130,7 @@ def _group(
     for item in (first, *others):
         far = lookup.distance(first, item)
         copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
-        near = max_distance is not None and far <= max_distance
+        near = max_distance is not None and comparable(far) <= comparable(max_distance)
         reason = ("kept" if item is first else "same bytes" if item.key == first.key else "copy" if copy.found
                   else "near" if near else "linked")  # fmt: skip
         yield {"group": number, "size": len(items), "keep": item is first, "reason": reason, "image": item.place,
@@ -165,7 +166,7 @@ def nearest_pairs(table: Table, neighbours: int) -> tuple[Ints, Ints, Double]:
         distance.append(far[one != rows])
     code, first = np.unique(np.concatenate(codes), return_index=True)
     found = np.concatenate(distance)[first]
-    order = np.lexsort((code, found))
+    order = np.lexsort((code, comparable(found)))
     return code[order] // len(table), code[order] % len(table), found[order]
 
 

@@ -39,6 +39,7 @@ from typing import cast
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.arrays import Truths
 from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
@@ -212,7 +213,7 @@ def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, 
     if "real" in shared:
         row["real"] = shared.pop("real")
     for column, tau in limits.items():
-        row[column] = intervals.mean((means < tau).astype(float), names, settings)
+        row[column] = intervals.mean((comparable(means) < comparable(tau)).astype(float), names, settings)
     return row | shared
 
 
