@@ -24,7 +24,8 @@ def comparable(scores: ArrayLike) -> NDArray[np.float64]:
     >>> comparable([0.1234561, 0.1234564]).tolist()
     [0.123456, 0.123456]
     """
-    return np.asarray(scores, dtype=np.float64).round(DIGITS)
+    found: NDArray[np.float64] = np.asarray(scores, dtype=np.float64).round(DIGITS)
+    return found
 
 
 def first_highest(scores: Numbers) -> int:

@@ -14,8 +14,8 @@ Array = NDArray[np.float64]
 def signed_rank(differences: ArrayLike, identity: ArrayLike) -> float:
     """Two-sided p of Wilcoxon's signed-rank test on each identity's mean difference (scipy.stats.wilcoxon).
 
-    Items of one identity are not independent, so identities are the units. With n identities p is 2 / 2**n at least:
-    six are needed for p < 0.05. Zero differences count half for each side; 1 if all are zero.
+    Items of one identity are not independent, so identities are the units. p is `smallest_p` at least: six identities
+    are needed for p < 0.05. Zero differences count half for each side; 1 if all are zero.
 
     Args:
         differences: (N,). identity: (N,), any type that sorts.
@@ -34,6 +34,11 @@ def signed_rank(differences: ArrayLike, identity: ArrayLike) -> float:
     if not means.any():
         return 1.0
     return float(wilcoxon(means, zero_method="zsplit").pvalue)
+
+
+def smallest_p(identities: int) -> float:
+    """The p of `signed_rank` where all differences of so many identities have one sign: 2 / 2^n."""
+    return float(min(1.0, 2.0 ** (1 - identities)))
 
 
 def holm(p: ArrayLike) -> Array:

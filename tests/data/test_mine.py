@@ -86,7 +86,7 @@ def test_near_copies_of_the_own_identity_do_not_crowd_the_answer_out(index: Inde
 
 
 @pytest.mark.parametrize("index", BOTH)
-def test_strangers_alike_in_six_decimals_are_taken_in_order_of_rows_whatever_the_noise_of_products(
+def test_strangers_alike_in_six_decimals_are_taken_in_order_of_rows(
     index: Index,
 ) -> None:
     rng = np.random.default_rng(1)
