@@ -387,11 +387,7 @@ RANKINGS = [
     *changes("store/nearest.py", NEAREST,
         ("numbers[column], similarity[query, column]", "column, similarity[query, column]"),
     ),
-    *changes("store/nearest.py", "data/test_mine.py::test_differences_below_single_precision_are_still_told_apart",
-        ("return rows, best.min(1)", "return rows, best.min(1) - 1"),
-    ),
     *changes("protocols/common/ranked.py", f"{RANKED}::test_tables_are_those_of_loops",
-        ("kept = ~(scores < least)", "kept = scores > least"),
         ("own = own[self.image[self.gallery[own]] != self.image[row]]", "own = own[own != row]"),
         ("kept[own] = kept[hidden] = False", "kept[own] = False"),
         ("np.count_nonzero(wrong >= least) < WRONG", "len(wrong) < 1"),
@@ -448,10 +444,6 @@ STUDIES = [
 
 STATISTICS = [
     *changes("evaluate/open_set.py", "evaluate/test_open_set.py",
-        ("answers.score < threshold", "answers.score <= threshold"),
-        ("return cls(s.astype(np.float64), r, k, 1 / count[place.ravel()])",
-         "return cls(s.astype(np.float64), r, k, np.ones(len(s)))"),
-        ("answers.right & (answers.score >= threshold)", "answers.known & (answers.score >= threshold)"),
         ("return _beaten(answers, answers.right)", "return _beaten(answers, answers.known)"),
         ("math.sqrt(known_accuracy(answers, threshold) * unknown_accuracy(answers, threshold))",
          "(known_accuracy(answers, threshold) + unknown_accuracy(answers, threshold)) / 2"),
@@ -503,7 +495,6 @@ GENERATOR = "protocols/test_generator.py"
 
 GENERATORS = [
     *changes("protocols/generator/images.py", f"{GENERATOR}::test_copy_rate_tells_a_reference_from_its_mirror_image",
-        ("np.maximum(plain, mirrored).argmax(1)", "plain.argmax(1)"),
         ("(mirrored[rows, nearest] - plain[rows, nearest]) / _TEMPERATURE",
          "(mirrored[rows, nearest] - plain[rows, nearest])"),
     ),
