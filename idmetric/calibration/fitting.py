@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.calibration.curves import Curve, Isotonic, Platt, from_log_odds
 from idmetric.calibration.thresholds import both_kinds
-from idmetric.evaluate.arrays import Numbers, Truths
+from idmetric.evaluate.arrays import Truths
 from idmetric.io.hints import need
 
 Array = NDArray[np.float64]
@@ -56,18 +56,18 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
     return _isotonic(s, r, limit) if method == "isotonic" else _platt(s, r)
 
 
-def _isotonic(s: Numbers, r: Truths, limit: float) -> Isotonic:
+def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     from sklearn.isotonic import IsotonicRegression
 
-    found = IsotonicRegression(out_of_bounds="clip").fit(s.astype(np.float64), r.astype(float))
+    found = IsotonicRegression(out_of_bounds="clip").fit(s, r.astype(float))
     x, p = np.asarray(found.X_thresholds_), np.clip(found.y_thresholds_, limit, 1 - limit)
     if p[0] == p[-1]:
         raise Flat
     return Isotonic(tuple(x.tolist()), tuple(p.tolist()))
 
 
-def _platt(s: Numbers, r: Truths) -> Platt:
+def _platt(s: Array, r: Truths) -> Platt:
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     from sklearn.linear_model import LogisticRegression
 
@@ -75,7 +75,7 @@ def _platt(s: Numbers, r: Truths) -> Platt:
     target = np.where(r, high, low)
     center, scale = float(s.mean()), float(s.std()) or 1.0
     # a target between 0 and 1 is one pair of each kind, weighted
-    x = np.tile((s.astype(np.float64) - center) / scale, 2)[:, None]
+    x = np.tile((s - center) / scale, 2)[:, None]
     model = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
     model.fit(x, np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
     slope = float(model.coef_[0, 0]) / scale

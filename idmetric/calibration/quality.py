@@ -67,10 +67,11 @@ def brier_score(probabilities: ArrayLike, same: ArrayLike) -> float:
 
 
 def _probabilities(probabilities: ArrayLike, same: ArrayLike) -> tuple[Array, Truths]:
-    p, r = labelled(probabilities, same, ("probabilities", "same"))
+    _, r = labelled(probabilities, same, ("probabilities", "same"))
+    p = np.asarray(probabilities, dtype=np.float64)  # measured, not ranked: not rounded
     if ((p < 0) | (p > 1)).any():
         raise ValueError(f"probabilities must lie in [0, 1], found {p.min()} to {p.max()}")
-    return p.astype(np.float64), r
+    return p, r
 
 
 def _binned(probabilities: ArrayLike, same: ArrayLike, bins: int) -> tuple[Array, Truths, NDArray[np.int64]]:

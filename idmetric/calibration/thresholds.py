@@ -1,4 +1,4 @@
-"""Decisions by a threshold: two images show the same identity if their similarity reaches it."""
+"""Decisions by a threshold: two images show the same identity if their similarity reaches it, in six decimals."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Numbers, Truths, labelled
+from idmetric.evaluate.arrays import STEP, Truths, comparable, labelled
 from idmetric.evaluate.bootstrap import Interval, bootstrap
 
 
@@ -41,7 +41,7 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
     s, r = both_kinds(scores, same)
     if not np.isfinite(threshold):
         raise ValueError(f"threshold must be finite, got {threshold}")
-    accepted = s.astype(np.float64, copy=False) >= np.float64(threshold)
+    accepted = s >= comparable(threshold)
     hits, alarms = int(accepted[r].sum()), int(accepted[~r].sum())
     own, others = int(r.sum()), int((~r).sum())
     return OperatingPoint(float(threshold), 2 * hits / (own + hits + alarms), hits / own, alarms / others)
@@ -72,8 +72,9 @@ def best_f1(scores: ArrayLike, same: ArrayLike) -> OperatingPoint:
 def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -> OperatingPoint:
     """The lowest threshold that accepts no more than a share of the pairs of two identities.
 
-    It is the lowest such score, or, if even the highest score accepts too many, the next number above it, which accepts
-    no pair. The point's `false_accept` is the actual rate: at most `rate`, less if pairs are few or tied.
+    It is the lowest such score, or, if even the highest score accepts too many, the next number of six decimals above
+    it, which accepts no pair. The point's `false_accept` is the actual rate: at most `rate`, less if pairs are few or
+    tied.
 
     Args:
         scores, same: as in `operating_point`.
@@ -94,8 +95,7 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
 
     first = others[allowed]  # the highest score that must not be accepted
     above = s[s > first]
-    threshold = above.min() if len(above) else np.nextafter(first, first.dtype.type(np.inf))  # in the scores' own type
-    return operating_point(s, r, float(threshold))
+    return operating_point(s, r, float(above.min() if len(above) else first + STEP))
 
 
 @dataclass(frozen=True)
@@ -152,14 +152,14 @@ def accepted(scores: ArrayLike, threshold: float) -> float:
     Raises:
         ValueError: if there are no scores.
     """
-    s = np.asarray(scores, dtype=np.float64)
+    s = comparable(scores)
     if not s.size:
         raise ValueError("no scores: a share needs one at least")
-    return float((s >= threshold).mean())
+    return float((s >= comparable(threshold)).mean())
 
 
-def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[Numbers, Truths]:
-    """Scores (N,) and labels (N,) with pairs of one identity and of two.
+def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
+    """Scores (N,), `comparable`, and labels (N,) with pairs of one identity and of two.
 
     Raises:
         ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.

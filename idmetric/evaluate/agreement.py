@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import numbers, paired
+from idmetric.evaluate.arrays import comparable, numbers, paired
 
 Array = NDArray[np.float64]
 
@@ -38,11 +38,11 @@ def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
 
 
 def spearman(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
-    """Spearman's rank correlation: Pearson's of the ranks, equal values sharing their mean rank.
+    """Spearman's rank correlation: Pearson's of the ranks, equal values (`arrays.comparable`) sharing their mean rank.
 
     Arguments, range and errors as in `pearson`.
     """
-    a, b = _two(x, y, "Spearman's correlation")
+    a, b = map(comparable, _two(x, y, "Spearman's correlation"))
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return _undefined(a, b, constant)
     return pearson(mean_ranks(a), mean_ranks(b))
@@ -56,7 +56,7 @@ def kendall(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
     """
     from scipy import stats
 
-    a, b = _two(x, y, "Kendall's tau")
+    a, b = map(comparable, _two(x, y, "Kendall's tau"))
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return _undefined(a, b, constant)
     return float(stats.kendalltau(a, b).statistic)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.agreement import fisher_mean, pearson
-from idmetric.evaluate.arrays import paired
+from idmetric.evaluate.arrays import comparable, paired
 
 Array = NDArray[np.float64]
 
@@ -108,11 +108,11 @@ def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tall
     if np.isinf(table).any():
         raise ValueError("margins must not be infinite")
 
-    won, valid = (table > 0)[some], valid[some]
+    won, valid = (comparable(table) > 0)[some], valid[some]
     wins, trials = won.sum(1), valid.sum(1)
     if count_mean:
         trials = trials + 1
-        wins = wins + (np.nansum(table[some], axis=1) > 0)  # the mean has the sum's sign
+        wins = wins + (comparable(np.nansum(table[some], axis=1)) > 0)  # the mean has the sum's sign
     success: NDArray[np.bool_] = np.all(won | ~valid, axis=1)
 
     return Tally(np.flatnonzero(some), success, wins, trials)
@@ -121,7 +121,7 @@ def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tall
 def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Margins:
     """SSR and PA over the samples' margins (NearID, equation 5).
 
-    A tie loses. NaN margins do not count, nor do samples without a valid margin.
+    A tie, a margin of 0 in six decimals, loses. NaN margins do not count, nor do samples without a valid margin.
 
     Args:
         margins: (S, M), or a sequence of S arrays (M,) of any lengths.

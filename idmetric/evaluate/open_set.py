@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import labelled, truths
+from idmetric.evaluate.arrays import STEP, comparable, labelled, truths
 
 Array = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -30,7 +30,7 @@ class Answers:
     """The nearest gallery image of each query.
 
     Attributes:
-        score: (Q,), its similarity, any sign.
+        score: (Q,), its similarity, any sign, as `arrays.comparable` rounds it.
         right: (Q,), whether it shows the query's identity; False for unknown identities.
         known: (Q,), whether the gallery has the query's identity.
         weight: (Q,), 1 / the number of queries of the query's identity.
@@ -55,7 +55,7 @@ class Answers:
         if (r & ~k).any():
             raise ValueError("an unknown identity is not in the gallery: nothing there can be right")
         _, place, count = np.unique(names, return_inverse=True, return_counts=True)
-        return cls(s.astype(np.float64), r, k, 1 / count[place.ravel()])
+        return cls(s, r, k, 1 / count[place.ravel()])
 
     def rows(self, chosen: NDArray[Any]) -> Answers:
         """Some of the answers with their weights, such as a bootstrap sample of identities."""
@@ -68,7 +68,7 @@ def known_accuracy(answers: Answers, threshold: float = -math.inf) -> float:
     Raises:
         ValueError: without queries of known identities.
     """
-    return _share(answers.right & (answers.score >= threshold), answers.known, answers)
+    return _share(answers.right & (answers.score >= comparable(threshold)), answers.known, answers)
 
 
 def unknown_accuracy(answers: Answers, threshold: float) -> float:
@@ -77,7 +77,7 @@ def unknown_accuracy(answers: Answers, threshold: float) -> float:
     Raises:
         ValueError: without queries of unknown identities.
     """
-    return _share(answers.score < threshold, ~answers.known, answers)
+    return _share(answers.score < comparable(threshold), ~answers.known, answers)
 
 
 def open_set_score(answers: Answers, threshold: float) -> float:
@@ -123,7 +123,7 @@ def curve(answers: Answers) -> tuple[Array, Array, Array]:
     """
     known, unknown = _total(answers.known, answers), _total(~answers.known, answers)
     thresholds, place = np.unique(answers.score, return_inverse=True)
-    thresholds = np.append(thresholds, np.nextafter(thresholds[-1], np.inf))
+    thresholds = np.append(thresholds, thresholds[-1] + STEP)
 
     def reaching(chosen: Truths) -> Array:
         """The weight of the chosen queries that reach each threshold."""

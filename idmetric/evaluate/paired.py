@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import numbers, paired
+from idmetric.evaluate.arrays import comparable, numbers, paired
 from idmetric.io.hints import need
 
 Array = NDArray[np.float64]
@@ -14,8 +14,8 @@ Array = NDArray[np.float64]
 def signed_rank(differences: ArrayLike, identity: ArrayLike) -> float:
     """Two-sided p of Wilcoxon's signed-rank test on each identity's mean difference (scipy.stats.wilcoxon).
 
-    Items of one identity are not independent, so identities are the units. With n identities p is 2 / 2**n at least:
-    six are needed for p < 0.05. Zero differences count half for each side; 1 if all are zero.
+    Items of one identity are not independent, so identities are the units. p is `smallest_p` at least: six identities
+    are needed for p < 0.05. Zero differences count half for each side; 1 if all are zero.
 
     Args:
         differences: (N,). identity: (N,), any type that sorts.
@@ -30,11 +30,15 @@ def signed_rank(differences: ArrayLike, identity: ArrayLike) -> float:
     d = numbers("differences", differences).astype(np.float64)
     _, place = np.unique(np.asarray(identity), return_inverse=True)
     sums, ones = paired(np.bincount(place.ravel(), d), np.bincount(place.ravel()), ("sums", "counts"))
-    means = sums / ones
-    means[np.abs(means) < 1e-12] = 0
+    means = comparable(sums / ones)
     if not means.any():
         return 1.0
     return float(wilcoxon(means, zero_method="zsplit").pvalue)
+
+
+def smallest_p(identities: int) -> float:
+    """The p of `signed_rank` where all differences of so many identities have one sign: 2 / 2^n."""
+    return float(min(1.0, 2.0 ** (1 - identities)))
 
 
 def holm(p: ArrayLike) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmetric.evaluate.arrays import Truths, paired
+from idmetric.evaluate.arrays import Truths, comparable, paired
 
 
 def on_front(x: ArrayLike, y: ArrayLike) -> Truths:
@@ -20,7 +20,7 @@ def on_front(x: ArrayLike, y: ArrayLike) -> Truths:
     Raises:
         ValueError: if they are empty, not of one shape, or not finite.
     """
-    a, b = paired(x, y)
+    a, b = map(comparable, paired(x, y))
     not_lower = (a[:, None] >= a) & (b[:, None] >= b)
     higher = (a[:, None] > a) | (b[:, None] > b)
     beaten: Truths = np.asarray((not_lower & higher).any(0), dtype=bool)

@@ -1,6 +1,7 @@
 """Ranking statistics of similarity scores: of one query, or of many by `per_query`.
 
-Scores may have any sign; higher = retrieved earlier. How ties count:
+Scores may have any sign; higher = retrieved earlier. Scores are equal if they agree in six decimals
+(`arrays.comparable`). How ties count:
 
 * `average_precision`, `ndcg` and `roc_auc` as in scikit-learn: items of equal score share one place: a model with
   constant scores gets the value of a random ranking.
@@ -17,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Numbers, Truths, labelled, paired, truths
+from idmetric.evaluate.arrays import Numbers, Truths, comparable, labelled, paired, truths
 
 Array = NDArray[np.float64]
 Over = Literal["reachable", "all"]
@@ -110,6 +111,7 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponenti
         ValueError: if no gain is above 0 or one is below it, shapes differ, or a number is not finite.
     """
     s, g = paired(scores, gains, ("scores", "gains"))
+    s = comparable(s)
     if g.min() < 0 or g.max() <= 0:
         raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
 
@@ -216,7 +218,7 @@ def triplet_accuracy(near: ArrayLike, far: ArrayLike) -> float:
         ValueError: if there are no triplets, shapes differ, or a similarity is not finite.
     """
     a, b = paired(near, far, ("near", "far"))
-    return float((a > b).mean())
+    return float((comparable(a - b) > 0).mean())
 
 
 # Many queries

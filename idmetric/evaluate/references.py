@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import numbers
+from idmetric.evaluate.arrays import comparable, numbers
 
 # With this many references the farthest is a threshold: one more genuine photo, exchangeable with n of them, lies
 # beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
@@ -51,7 +51,7 @@ def percentile(value: float, genuine: ArrayLike) -> float:
     Raises:
         ValueError: if there are no distances, or a number is not finite.
     """
-    g = numbers("genuine", genuine).astype(np.float64)
+    g, own = comparable(numbers("genuine", genuine)), comparable(value)
     if not np.isfinite(value):
         raise ValueError(f"value must be finite, got {value}")
-    return float(100 * ((g < value).mean() + (g == value).mean() / 2))
+    return float(100 * ((g < own).mean() + (g == own).mean() / 2))

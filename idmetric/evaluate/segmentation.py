@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Numbers, Truths, numbers, truths
+from idmetric.evaluate.arrays import Numbers, Truths, comparable, numbers, truths
 
 Array = NDArray[np.float64]
 COCO_IOUS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())  # at least so much overlap is a hit
@@ -235,7 +235,7 @@ def _detections(
     ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike
 ) -> tuple[Array, Array, Truths, Array]:
     overlaps, there = numbers("ious", ious).astype(np.float64), truths("present", present)
-    s = np.asarray(scores, dtype=np.float64)
+    s = comparable(scores)
     at = numbers("thresholds", thresholds).astype(np.float64)
     if not overlaps.shape == s.shape == there.shape:
         raise ValueError(f"ious, scores and present must be (N,), got {overlaps.shape}, {s.shape} and {there.shape}")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import Copy, Print, compare, take_print
 from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
@@ -100,7 +101,7 @@ def _near_duplicates(
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
         together = links.root(a) == links.root(b)
         if not together and table.keys[a] in items and table.keys[b] in items:
-            near = max_distance is not None and far <= max_distance
+            near = max_distance is not None and comparable(far) <= comparable(max_distance)
             if near or compare(vectors.print(a), vectors.print(b)).found:
                 links.join(a, b)
         if progress is not None:
@@ -141,7 +142,7 @@ def _row(first: Item, item: Item, sharp: float, lookup: _Lookup, max_distance: f
     """Compare an image with the one that is kept; `reason` is empty if it does not repeat it."""
     far = lookup.distance(first, item)
     copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
-    near = max_distance is not None and far <= max_distance
+    near = max_distance is not None and comparable(far) <= comparable(max_distance)
     reason = ("kept" if item is first else "same bytes" if item.key == first.key
               else FIRST_FRAME if (copy.found or near) and not lookup.later_frames_agree(first, item)
               else "copy" if copy.found else "near" if near else "")  # fmt: skip
@@ -188,7 +189,7 @@ def nearest_pairs(table: Table, neighbours: int) -> tuple[Ints, Ints, Double]:
         distance.append(far[one != rows])
     code, first = np.unique(np.concatenate(codes), return_index=True)
     found = np.concatenate(distance)[first]
-    order = np.lexsort((code, found))
+    order = np.lexsort((code, comparable(found)))
     return code[order] // len(table), code[order] % len(table), found[order]
 
 

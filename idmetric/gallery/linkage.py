@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.io.hints import need
 from idmetric.store.nearest import Single, distances
 
@@ -55,7 +56,7 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
                 )
             if len(rows) > 2:
                 tree = hierarchy.linkage(_distances(table[rows]), linkage)
-                inside = hierarchy.fcluster(tree, threshold, "distance")
+                inside = hierarchy.fcluster(tree, comparable(threshold), "distance")
                 labels[rows] = len(table) + np.array([rows[inside == own].min() for own in inside])
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)]
@@ -71,12 +72,12 @@ def _components(table: Single, threshold: float) -> NDArray[np.int64]:
     step = max(1, _CELLS // max(1, count))
     for start in range(0, count, step):
         similarity = table[start : start + step] @ table[start:].T
-        a, b = np.divmod(np.flatnonzero(similarity >= 1 - threshold - slack), similarity.shape[1])
+        a, b = np.divmod(np.flatnonzero(similarity >= 1 - threshold - slack - STEP), similarity.shape[1])
         a, b = a + start, b + start
         a, b = a[label[a] != label[b]], b[label[a] != label[b]]
         for part in range(0, len(a), 2**16):  # float32 may be off by a little
             x, y = a[part : part + 2**16], b[part : part + 2**16]
-            near = distances(table[x], table[y]) <= threshold
+            near = comparable(distances(table[x], table[y])) <= comparable(threshold)
             graph = coo_matrix((np.ones(int(near.sum()), bool), (label[x[near]], label[y[near]])), (count, count))
             found = connected_components(graph, directed=False)[1][label]
             first = np.full(count, count)
@@ -95,6 +96,6 @@ def _distances(vectors: Single) -> NDArray[np.float64]:
     for start in range(0, count, step):
         far = 1 - x[start : start + step] @ x[start:].T
         once = far[np.arange(len(far))[:, None] < np.arange(far.shape[1])]  # right of the diagonal
-        np.maximum(once, 0, out=out[filled : filled + len(once)])
+        out[filled : filled + len(once)] = comparable(np.maximum(once, 0))
         filled += len(once)
     return out

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import distance_matrix, needs_patches
+from idmetric.evaluate.arrays import comparable
 from idmetric.gallery.errors import GalleryError, StaleWarning
 from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
@@ -160,7 +161,7 @@ class Search:
         far = distance_matrix(query.to(device), theirs.to(device), self.distance)[0].double()
         check_distances(far, self.gallery.metric.dtype)
         hits = ((d, item) for d, (item, _) in zip(far.cpu().tolist(), found, strict=True))
-        return sorted(hits, key=lambda hit: hit[0])
+        return sorted(hits, key=lambda hit: comparable(hit[0]))
 
     def _patches(self, items: list[Item]) -> Embedding:
         """Return embeddings with patches, from the store or computed now, a few at a time."""

@@ -38,6 +38,7 @@ from pathlib import Path
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.evaluate.ranking import average_precision, precision_at_1, recall_at_k
 from idmetric.io import json_file
 from idmetric.io.output import check, replacing
@@ -222,7 +223,7 @@ def _nearest(block: Block, at: int, count: int) -> Ints:
     scores = block.scores[at].copy()
     scores[block.hidden[at]] = -np.inf
     least = -np.inf if count >= len(scores) else np.partition(scores, len(scores) - count)[len(scores) - count]
-    nearest = ~(scores < least)
+    nearest = ~(scores < least - 2 * STEP)  # equal ones are among them; measures round
     nearest[block.hidden[at]] = False
     return np.flatnonzero(nearest)
 
@@ -275,7 +276,7 @@ def _write_scores(top: Mapping[int, tuple[Ints, Array]], ids: np.ndarray, datase
 
     with replacing(file) as temporary, temporary.open("w", encoding="utf-8") as out:
         for number, (query, (rows, scores)) in enumerate(top.items()):
-            order = np.argsort(-scores, kind="stable")
+            order = np.argsort(-comparable(scores), kind="stable")
             near = {name(int(rows[k])): float(scores[k]) for k in order}
             out.write(f"{',' if number else '{'}\n{json_file.text(name(query))}: {json_file.text(near)}")
         out.write("\n}\n")

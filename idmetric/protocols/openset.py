@@ -38,6 +38,7 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate import open_set
+from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.open_set import Answers
 from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import listed, named, texts
@@ -201,7 +202,7 @@ def nearest(scorer: HasMatrix, search: Search) -> tuple[Ints, Array]:
         np.fmax(found, -np.inf, out=found)  # NaN: no answer of a judge
         for at, (_, hidden) in enumerate(search.places(part)):
             found[at, hidden] = -np.inf  # its own image
-        best = found.argmax(1)
+        best = np.array([first_highest(line) for line in found])
         rows[part], scores[part] = search.gallery[best], found[np.arange(len(best)), best]
     return rows, scores
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from idmetric.evaluate.arrays import comparable
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.protocols.common.result import Columns, Result, Value, footnotes, names_of
 from idmetric.report.page import render
@@ -130,7 +131,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
         if kind == "queries" and "identity" in shown:
             means = _by_identity(shown)
             by = next((name for name in means if _is_numeric(means[name]) and name != "queries"), "queries")
-            lowest = np.argsort(np.array(means[by], float), kind="stable")[:LINES].tolist()
+            lowest = np.argsort(comparable(means[by]), kind="stable")[:LINES].tolist()
             found.append(_table(result.model, "identities", means, lowest, f"lowest mean {by} first", ids))
 
     return found
@@ -216,14 +217,14 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
         score, same = np.asarray(columns["score"], float), np.asarray(columns["same"], bool)
         own, other = (np.flatnonzero(where) for where in (same, ~same))
         half = LINES // 2
-        worst, near = (values[np.argsort(sign * score[values], kind="stable")][:half].tolist()
+        worst, near = (values[np.argsort(sign * comparable(score[values]), kind="stable")][:half].tolist()
                        for values, sign in ((own, 1), (other, -1)))  # fmt: skip
         both = [k for pair in zip_longest(worst, near) for k in pair if k is not None]
         return both, "in turn the least similar of one identity and the most similar of two"
 
     if {"wrong_1_score", "right_score"} <= columns.keys():
         wrong, right = (np.array(columns[name], float) for name in ("wrong_1_score", "right_score"))
-        order = np.argsort(-(wrong - right), kind="stable")[:LINES]  # NaN, without a wrong image, comes last
+        order = np.argsort(-comparable(wrong - right), kind="stable")[:LINES]  # NaN, without a wrong image, comes last
         return order.tolist(), "sorted by the nearest wrong image's similarity less that of the first right one"
 
     first = next((name for name, values in columns.items() if _is_numeric(values)), None)
@@ -231,7 +232,7 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
     if first is None:
         return list(range(min(count, LINES))), "in their order"
     values = np.array([math.nan if v is None else float(v) for v in columns[first]])
-    return [int(k) for k in np.argsort(values, kind="stable")[:LINES]], f"lowest {first} first"
+    return [int(k) for k in np.argsort(comparable(values), kind="stable")[:LINES]], f"lowest {first} first"
 
 
 def _image(name: str | None, score: float | None, ids: Mapping[str, int]) -> Cell:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
@@ -66,7 +67,7 @@ def ecdf(values: ArrayLike) -> tuple[Array, Array]:
 
 def _steps(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array, int]:
     """Count accepted pairs of one identity, and all accepted pairs, at each score, highest first; and all pairs."""
-    s, r = np.asarray(scores, dtype=np.float64), np.asarray(same, dtype=bool)
+    s, r = comparable(scores), np.asarray(same, dtype=bool)
     if s.ndim != 1 or s.shape != r.shape or r.all() or not r.any():
         raise ValueError(f"needs scores (N,) and labels of both kinds, got {s.shape}, {int(r.sum())} of {r.size} true")
     order = np.argsort(-s, kind="stable")

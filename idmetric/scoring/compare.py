@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmetric.evaluate.arrays import comparable
 from idmetric.images.read import ImageReadError, Outside
 from idmetric.io.decimals import rounded
 from idmetric.models.onnx import OnnxModel
@@ -186,7 +187,7 @@ def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[s
     """Rank the rows; sort them by distance, except pairs, which keep their order."""
     for row in rows:
         row.update(rounded(row))
-    ranked = sorted(rows, key=lambda row: row["distance"])
+    ranked = sorted(rows, key=lambda row: comparable(row["distance"]))
     for rank, row in enumerate(ranked, 1):
         row["rank"] = rank
 

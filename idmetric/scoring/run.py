@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from idmetric.distance.finite import NonFiniteError, check_distances
 from idmetric.distance.matrix import distance as distance_of
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import Print
 from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.io.decimals import rounded
@@ -72,7 +73,7 @@ class Run:
         for file, seen in self._encoder.images([(p, None) for p in work.candidates], self._progress):
             with _naming(file[0]):
                 far = _numbers(self.metric.pairwise(references, seen.embedding, self._settings.distance))[:, 0]
-            best = int(far.argmin())
+            best = int(comparable(far).argmin())
             row = self._against(names, best, far.tolist(), file[0])
             if self.metric.named is not None:
                 self.distances.append(far.tolist())

@@ -122,7 +122,9 @@ class Scores(Records):
         """The rows with a distance above the threshold."""
         if self.threshold is None:
             return []
-        return [row for row in self.rows if not row["distance"] <= self.threshold]
+        from idmetric.evaluate.arrays import comparable  # NumPy: not for --help
+
+        return [row for row in self.rows if not comparable(row["distance"]) <= comparable(self.threshold)]
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--format json` prints; numbers with nine significant digits."""

@@ -5,8 +5,8 @@
 Both go over the table a block at a time (by matrix products, or with FAISS's flat index) and keep a shortlist by
 float32 similarity. They measure each pair of the shortlist again in float64, and accept the answer once it provably
 beats all rows left out; otherwise they double the shortlist. FAISS and matrix products therefore give the same rows and
-the same numbers, and equal rows come in the order of the table. With matrix products, memory does not grow with the
-table.
+the same numbers. Rows that are equally near in six decimals (`evaluate.arrays.comparable`) come in the order of the
+table. With matrix products, memory does not grow with the table.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.io.hints import install
 
 Single = NDArray[np.float32]
@@ -93,7 +94,7 @@ def cosines(query: Single, vectors: Single) -> Double:
 
 
 def nearest(queries: NDArray[np.floating], table: Table, k: int, *, index: Index = "auto") -> tuple[Ints, Double]:
-    """Find the k rows of the table nearest to each query, nearest first; of equal ones the first row first.
+    """Find the k rows of the table nearest to each query, nearest first; of equally near ones the first row first.
 
     Args:
         queries: (Q, D). table: at least one row.
@@ -175,7 +176,7 @@ def nearest_other(
 
     def allowed(queries: Ints, rows: Ints, similarity: Double) -> NDArray[np.bool_]:
         others: NDArray[np.bool_] = theirs[rows] != own[queries, None]
-        return others if ceiling is None else others & (similarity < ceiling)
+        return others if ceiling is None else others & (similarity < comparable(ceiling))
 
     # its own group, k others, and one more to prove that none was missed; rounded up, so that few lengths differ
     need = np.bincount(theirs, minlength=len(used))[own] + k + 1
@@ -209,7 +210,7 @@ class _Work:
 
     Attributes:
         measure: gives the score by which rows rank, higher = nearer; similarity_at_0: the cosine of a score of 0.
-        allowed: which rows (Q, L), of these scores, count for these queries (Q,).
+        allowed: which rows (Q, L), of these scores as they are compared, count for these queries (Q,).
     """
 
     queries: Single
@@ -224,7 +225,8 @@ class _Work:
     def run(self, need: Ints) -> tuple[Ints, Double]:
         """Return rows (Q, k), -1 if there are fewer, and scores (Q, k); `need`: lengths of the first shortlists."""
         rows, best = np.full((len(self.queries), self.k), -1), np.full((len(self.queries), self.k), -np.inf)
-        slack = self.queries.shape[1] * 2.0**-23  # float32 similarities may be off by this much, at most
+        # float32 similarities may be off by this much, at most, and rounded ones by a step
+        slack = self.queries.shape[1] * 2.0**-23 + STEP
         open_ = np.ones(len(self.queries), dtype=bool)
 
         while open_.any():
@@ -234,7 +236,7 @@ class _Work:
             for part in np.split(waiting, range(step, len(waiting), step)):
                 shortlist, bound = self.search(self.queries[part], length)
                 found, score = self._best(part, shortlist)
-                sure = self.similarity_at_0 + score[:, -1] > bound.astype(np.float64) + slack
+                sure = self.similarity_at_0 + comparable(score[:, -1]) > bound.astype(np.float64) + slack
                 sure |= length == len(self.table)
 
                 rows[part[sure]], best[part[sure]] = found[sure], score[sure]
@@ -250,9 +252,9 @@ class _Work:
         vectors, at = self.table.rows(different), at.reshape(shortlist.shape)
         score = np.stack([self.measure(q, vectors[a]) for q, a in zip(self.queries[part], at, strict=True)])
         if self.allowed is not None:
-            score = np.where(self.allowed(part, shortlist, score), score, -np.inf)
+            score = np.where(self.allowed(part, shortlist, comparable(score)), score, -np.inf)
 
-        order = np.lexsort((shortlist, -score))[:, : self.k]
+        order = np.lexsort((shortlist, -comparable(score)))[:, : self.k]
         best = np.take_along_axis(score, order, 1)
         rows = np.where(best == -np.inf, -1, np.take_along_axis(shortlist, order, 1))
         short = ((0, 0), (0, self.k - order.shape[1]))  # a table of fewer than k

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.lineage import VIEW_ROLES, lineages, matched_sets, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.models.embedder import Embedder
@@ -192,7 +193,7 @@ def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
     for row in np.flatnonzero(np.isin(rows.slot.astype(str), ("anchor", "positive", "negative"))):
         slots[rows.group[row]][rows.slot[row]].append(int(row))
     wins = [
-        vectors[a] @ vectors[p] > vectors[a] @ vectors[n]
+        comparable(vectors[a] @ vectors[p] - vectors[a] @ vectors[n]) > 0
         for group in slots.values()
         for a in group["anchor"]
         for p in group["positive"]

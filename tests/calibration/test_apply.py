@@ -28,7 +28,7 @@ from idmetric.calibration.curves import Isotonic, Platt, from_log_odds, log_odds
 def pairs(seed: int = 0, identities: int = 40, count: int = 1500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scores, whether of one identity, and the identities: P(same | score) is logistic, with slope 8 and middle 0.4."""
     rng = np.random.default_rng(seed)
-    scores = rng.uniform(-0.2, 1, count)
+    scores = rng.uniform(-0.2, 1, count).round(6)
     same = rng.random(count) < from_log_odds(8 * (scores - 0.4))
     first = rng.integers(identities, size=count)
     return (

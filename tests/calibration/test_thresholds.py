@@ -6,7 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from idmetric.calibration.thresholds import OperatingPoint, best_f1, f1_at, operating_point, threshold_at_false_accept
+from idmetric.calibration.thresholds import (
+    OperatingPoint,
+    accepted,
+    best_f1,
+    f1_at,
+    operating_point,
+    threshold_at_false_accept,
+)
 from tests.reference import statistics_loop as slow
 
 
@@ -14,7 +21,7 @@ def pairs(seed: int, digits: int, count: int = 80) -> tuple[np.ndarray, np.ndarr
     rng = np.random.default_rng(seed)
     same = rng.random(count) < 0.4
     same[:2] = True, False
-    return (rng.normal(size=count) + same).round(digits) - 1, same
+    return ((rng.normal(size=count) + same).round(digits) - 1).round(6), same  # equal scores without noise
 
 
 @settings(deadline=None)
@@ -60,14 +67,16 @@ def test_a_rate_that_rounding_would_miss_is_reached() -> None:
     assert threshold_at_false_accept(scores, scores == 200, 0.29).false_accept == 0.29
 
 
-def test_float32_scores_are_decided_as_they_are() -> None:
-    scores = np.array([0.7, 0.7, 0.1], dtype=np.float32)
+def test_scores_that_agree_in_six_decimals_are_decided_alike() -> None:
+    scores = np.array([0.7, 0.7 - 1e-7, 0.1])
     same = [False, True, True]
-    found = threshold_at_false_accept(scores, same, 0)
-    assert found == OperatingPoint(float(np.nextafter(np.float32(0.7), np.float32(1))), 0.0, 0.0, 0.0)
-    assert not (scores >= found.threshold).any()
-    assert threshold_at_false_accept(scores.astype(float), same, 0).threshold > float(scores[0])
-    assert best_f1(scores, same).threshold == float(np.float32(0.1))
+    for these in (scores, scores.astype(np.float32)):
+        found = threshold_at_false_accept(these, same, 0)
+        assert found == OperatingPoint(pytest.approx(0.700001, abs=1e-12), 0.0, 0.0, 0.0)
+        assert not (these >= found.threshold).any()
+        assert best_f1(these, same).threshold == 0.1
+        assert operating_point(these, same, 0.7) == OperatingPoint(0.7, 0.5, 0.5, 1.0)
+        assert accepted(these, 0.7) == pytest.approx(2 / 3)
 
 
 def test_a_perfect_separation() -> None:

@@ -159,6 +159,31 @@ def test_p_is_of_the_first_metric_alone() -> None:
     assert "p" not in row
 
 
+@pytest.mark.parametrize(
+    ("methods", "subjects", "against", "expected"),
+    [
+        (6, 8, None, "0.117 (15 tests on 8 subjects); --against METHOD compares with one method (0.039)"),
+        (6, 8, "m0", None),
+        (6, 10, None, None),
+        (6, 5, None, "0.938 (15 tests on 5 subjects); 0.05 needs 10 subjects"),
+        (2, 5, None, "0.062 (1 tests on 5 subjects); 0.05 needs 6 subjects"),
+    ],
+)  # fmt: skip
+def test_a_p_that_no_difference_can_bring_below_5_percent_is_stated(
+    methods: int, subjects: int, against: str | None, expected: str | None
+) -> None:
+    """Differences of one sign for all subjects, as large as they may be, reach the stated p, and no lower one."""
+    identity = {f"m{m}": {(f"s{k}", "x", "0"): 0.01 * m * (1 + k) for k in range(subjects)} for m in range(methods)}
+    result = Result("generator", "m", [])
+    add_differences(result, {"identity": identity}, Settings(bootstrap=0), against)
+    assert result.notes == ([] if expected is None else [f"smallest possible p here: {expected}"])
+    least = min(row["p"].value for row in result.rows)  # type: ignore[union-attr]
+    if expected is None:
+        assert least < 0.05
+    else:
+        assert expected.startswith(f"{least:.3f} ")
+
+
 def test_missing_places_are_listed_and_left_out_of_pairs(folder: Path) -> None:
     (folder / "out" / "b" / "dog" / "on_a_beach_1.png").unlink()
     for path in (folder / "out" / "a" / "mug").iterdir():

@@ -59,7 +59,7 @@ def slow(result: Result, data: Manifest, threshold: float) -> tuple[float, float
         known = any(rows[g].identity == row.identity for g in others)
         if not known and any(rows[g].identity == row.identity for g in gallery):
             continue
-        named = x[q] @ x[best] >= threshold
+        named = round(float(x[q] @ x[best]), 6) >= threshold
         good = named and rows[best].identity == row.identity if known else not named
         shares[known].setdefault(row.identity, []).append(float(good))
     baks, baus = (float(np.mean([np.mean(v) for v in shares[known].values()])) for known in (True, False))

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from idmetric.data.curate.balance import hashed
 from idmetric.data.manifest.lineage import lineages, with_parents_found
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.store.nearest import Index, Neighbours, nearest_other
 
 Progress = Callable[[int, int], None]
@@ -161,7 +162,7 @@ def hard_pairs(
         if progress is not None:
             progress(done, total)
 
-    best = sorted(pairs, key=lambda pair: (-pairs[pair], pair))[:limit]
+    best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))[:limit]
     rows: list[tuple[int, str, str, float | None]] = []
     for number, (a, b) in enumerate(best):
         rows += [(a, f"pair-{number:06d}", "anchor", None), (b, f"pair-{number:06d}", "negative", pairs[a, b])]

@@ -20,8 +20,11 @@ from idmetric.data.curate.balance import hashed
 from idmetric.data.curate.mine import Mined, Progress, grouped
 from idmetric.data.manifest.same_image import has_image, image_keys
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
+from idmetric.store.nearest import cosines
 
 _CELLS = 2**24  # similarities held at once
+_NOISE = 1e-5  # of a cosine in float32, at most
 Key = tuple[str | None, str]  # image and text
 
 
@@ -73,13 +76,15 @@ def query_negatives(
         for row in targets:
             first.setdefault(keys[row], row)
         pool, at = list(first.values()), {key: n for n, key in enumerate(first)}
+        ranked = unit[pool]
         step = max(1, _CELLS // max(1, len(pool)))
         for start in range(0, len(queries), step):
             part = queries[start : start + step]
-            scores = unit[part] @ unit[pool].T if pool else np.zeros((len(part), 0))
-            for q, line in zip(part, scores, strict=True):
+            for q, line in zip(part, unit[part] @ ranked.T, strict=True):
                 line[[at[key] for key in own[groups[q]] if key in at]] = -np.inf
-                drawn = _drawn(line, k, skip, depth, np.random.default_rng(hashed(seed, "negatives", names[q])[0]))
+                near = _nearest(unit[q], ranked, line, skip + depth)[skip:]
+                rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
+                drawn = near[np.sort(rng.permutation(len(near))[:k])].tolist()
                 rows += [(pool[n], groups[q], "negative", float(line[n])) for n in drawn]
                 if not drawn:
                     without.append(names[q])
@@ -90,14 +95,22 @@ def query_negatives(
     return Mined(grouped(manifest, rows), without)
 
 
-def _drawn(scores: NDArray[np.floating], k: int, skip: int, depth: int, rng: np.random.Generator) -> list[int]:
-    """At most k places from the window of the ranking, the most similar first."""
-    most = min(skip + depth, int(np.isfinite(scores).sum()))
-    if most <= skip:
-        return []
-    near = np.argpartition(-scores, most - 1)[:most]
-    window = near[np.lexsort((near, -scores[near]))][skip:]
-    return [int(n) for n in window[np.sort(rng.permutation(len(window))[:k])]]
+def _nearest(
+    query: NDArray[np.float32], pool: NDArray[np.float32], scores: NDArray[np.floating], count: int
+) -> NDArray[np.int64]:
+    """At most `count` places of a pool, nearest first; of equally near ones the first first.
+
+    Args:
+        scores: of the pool by a product of matrices; -inf where a target is left out.
+    """
+    count = min(count, int(np.isfinite(scores).sum()))
+    if not count:
+        return np.empty(0, np.int64)
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    near = np.flatnonzero(scores >= least - _NOISE)
+    exact = cosines(query, pool[near])  # the product's noise depends on a target's place in it
+    found: NDArray[np.int64] = near[np.argsort(-comparable(exact), kind="stable")][:count]
+    return found
 
 
 def _keys(manifest: Manifest) -> list[Key]:

@@ -13,6 +13,7 @@ from idmetric.calibration.fitting import Method, fit
 from idmetric.calibration.quality import brier_score, expected_calibration_error, log_loss, reliability
 from idmetric.calibration.thresholds import Threshold, accepted, threshold_at_false_accept
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.protocols.calibrate.pairs import Pairs
 from idmetric.protocols.common.arrays import Array, Truths
 from idmetric.protocols.common.intervals import any_statistic
@@ -43,7 +44,7 @@ def decision_row(found: Threshold, scores: Array, pairs: Pairs) -> Row:
 def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings, label: str = "") -> Row:
     """A calibration's threshold, and the pairs that it accepts among ones that it was not chosen on."""
     threshold, count = 1 - float(given["distance"]), len(scores)
-    took = (scores >= threshold).astype(np.float64)
+    took = (comparable(scores) >= comparable(threshold)).astype(np.float64)
     row: Row = {"what": f"threshold for {given['false_accept_rate']:g} false accepts{label}"}
     row["distance"] = Value(float(given["distance"]), None, None, count)
 

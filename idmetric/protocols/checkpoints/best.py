@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from idmetric.evaluate.arrays import comparable
 from idmetric.protocols.checkpoints.reading import BASE
 from idmetric.protocols.common.result import Row, Value
 from idmetric.protocols.generator.columns import CLIP
@@ -72,10 +73,10 @@ def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
     if not kept:
         return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
 
-    top = max(kept, key=lambda step: identity[step].value)  # the earliest of equal ones
+    top = max(kept, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
     highest, low = identity[top].value, identity[top].low
     bound = highest if low is None else low
-    chosen = next(step for step in kept if identity[step].value >= bound)
+    chosen = next(step for step in kept if comparable(identity[step].value) >= comparable(bound))
     among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
     unknown = "" if copies else "; copies were not looked for"
     if chosen != top:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import DIGITS, STEP, comparable, first_highest
 from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import listed
 from idmetric.protocols.common.intervals import auc, codes, owners
@@ -230,8 +231,9 @@ class Found:
             raise ValueError(f"query {number} has no positive")
         right = scores[own]
         least = right.min()
-        # nothing below the last positive changes a measure; NaN stays, for the measures to refuse
-        kept = ~(scores < least)
+        # nothing below the last positive changes a measure; NaN stays, for the measures to refuse, and so do scores
+        # that may equal the last positive's: measures round them
+        kept = ~(scores < least - 2 * STEP)
         kept[own] = kept[hidden] = False
         others = np.flatnonzero(kept)
         wrong = scores[others]
@@ -243,21 +245,21 @@ class Found:
 
         right, wrong, rows = _answered(right), _answered(wrong), self.gallery[others]
         self._note_right(number, self.gallery[own], right, wrong)
-        if np.count_nonzero(wrong >= least) < WRONG:  # the next ones lie below the last positive
+        if np.count_nonzero(wrong >= least) < WRONG:  # the next ones may lie below the last positive
             wrong, rows = _answered(scores), self.gallery
             wrong[own] = wrong[hidden] = -np.inf
         self._note_wrong(number, rows, wrong)
 
     def _note_right(self, number: int, rows: Ints, scores: Array, wrong: Array) -> None:
         """Note the positive that a query finds first; of equally similar ones, the first in the gallery."""
-        near, best = self.near, scores.argmax()
+        near, best = self.near, first_highest(scores)
         near.right[number], near.right_score[number] = rows[best], scores[best]
-        near.right_rank[number] = 1 + np.count_nonzero(wrong > scores[best])
+        near.right_rank[number] = 1 + np.count_nonzero(comparable(wrong) > comparable(scores[best]))
 
     def _note_wrong(self, number: int, rows: Ints, scores: Array) -> None:
         """Note the other images that a query finds first, as above; overwrites their scores with -inf."""
         for k in range(min(WRONG, len(scores))):
-            first = scores.argmax()
+            first = first_highest(scores)
             if scores[first] == -np.inf:
                 break
             self.near.wrong[number, k], self.near.wrong_score[number, k] = rows[first], scores[first]
@@ -383,7 +385,7 @@ def within_kept(
     else:
         inputs: dict[str, NDArray[Any] | str] = {
             "features": scorer.digest(search.gallery), "measures": " ".join(measures),
-            "settings": f"{settings.seed} {settings.bootstrap} {PAIRS} {OWN_PAIRS} {_CELLS}",
+            "settings": f"{settings.seed} {settings.bootstrap} {PAIRS} {OWN_PAIRS} {_CELLS} {DIGITS}",
             "queries": search.queries, "gallery": search.gallery, "identity": search.identity, "image": search.image,
         }  # fmt: skip
         found = remembered(settings.store / "tables" / f"{slug(name)}.safetensors", inputs, compute)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.evaluate.paired import holm, signed_rank
+from idmetric.evaluate.paired import holm, signed_rank, smallest_p
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
 
+LEVEL = 0.05  # of a test
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
 
 
@@ -44,7 +46,7 @@ def differences(scores: Scored, settings: Settings, against: str | None = None) 
 
 
 def add_differences(result: Result, scores: Mapping[str, Scored], settings: Settings, against: str | None) -> None:
-    """Add a row for each two methods, and all tests as items.
+    """Add a row for each two methods, all tests as items, and a note if no p can fall to 0.05.
 
     Args:
         scores: metric -> method -> place -> score; p of the first metric is in the rows.
@@ -66,7 +68,23 @@ def add_differences(result: Result, scores: Mapping[str, Scored], settings: Sett
             p=[d.p for d in found], p_holm=corrected, subjects=[d.subjects for d in found],
             pairs=[x.count for x in v],
         )  # fmt: skip
+        if metric == next(iter(scores)) and found:
+            result.notes.extend(_smallest(found, against))
     result.rows.extend(rows.values())
+
+
+def _smallest(found: Sequence[Difference], against: str | None) -> list[str]:
+    """A note if Holm's smallest p, tests x `smallest_p`, lies above 0.05: no difference is large enough for less."""
+    subjects = max(d.subjects for d in found)
+    least = smallest_p(subjects)
+    tests, with_one = len(found), len({name for d in found for name in (d.a, d.b)}) - 1
+    if tests * least <= LEVEL:
+        return []
+
+    note = f"smallest possible p here: {min(1, tests * least):.3f} ({tests} tests on {subjects} subjects)"
+    if against is None and with_one * least <= LEVEL:
+        return [f"{note}; --against METHOD compares with one method ({with_one * least:.3f})"]
+    return [f"{note}; {LEVEL:g} needs {math.ceil(math.log2(2 * tests / LEVEL))} subjects"]
 
 
 def by_place(method: Sequence[Any], places: Sequence[tuple[str, ...]], values: Sequence[float]) -> Scored:

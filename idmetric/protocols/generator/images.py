@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.diversity import mean_pairwise_distance, vendi_score
 from idmetric.evaluate.references import leave_one_out
 from idmetric.protocols.common.arrays import Array, Ints, Truths
@@ -171,7 +172,7 @@ def score(
         own = np.flatnonzero(images.subject == name)
         if len(own):
             found = scorer.matrix(images.rows[own], references)
-            identity[own], nearest[own] = found.mean(1), references[found.argmax(1)]
+            identity[own], nearest[own] = found.mean(1), references[comparable(found).argmax(1)]
             shown = images.training.get(name)
             if leaning is not None and shown is not None:
                 between = scorer.matrix(references, shown)
@@ -218,7 +219,7 @@ def _copy_rate(plain: Array, mirrored: Array) -> Array:
     Args:
         plain, mirrored: (N, R), cosines of the images with the references, and with the mirrored references.
     """
-    nearest = np.maximum(plain, mirrored).argmax(1)
+    nearest = comparable(np.maximum(plain, mirrored)).argmax(1)
     rows = np.arange(len(plain))
     apart = (mirrored[rows, nearest] - plain[rows, nearest]) / _TEMPERATURE
     found: Array = 1 / (1 + np.exp(apart.clip(-500, 500)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.protocols.common.arrays import Ints
 from idmetric.protocols.common.columns import free
 from idmetric.protocols.common.result import Result
@@ -29,13 +30,13 @@ def keep(
     for method in images.methods:
         own: Ints = np.flatnonzero(images.method == method)
         each, counts = means_of(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
-        worst = [min(own[images.subject[own] == name], key=lambda k: found.identity[k]) for name in each]
+        worst = [min(own[images.subject[own] == name], key=lambda k: comparable(found.identity[k])) for name in each]
         result.keep(
             "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
             method=[method] * len(each), subject=list(each), identity=list(each.values()),
             real=[found.real.get(name) for name in each],
             images=[counts[name] for name in each],
-            **{name: [mean < tau for mean in each.values()] for name, tau in limits.items()},
+            **{name: (comparable(list(each.values())) < comparable(tau)).tolist() for name, tau in limits.items()},
         )  # fmt: skip
     scenes = [of for of in images.scenes if len(of) > 1]
     if scenes:
@@ -49,7 +50,7 @@ def keep(
 
 def _scenes(images: Images, found: Scores, scenes: Sequence[Ints], ids: Names) -> dict[str, Any]:
     """The images of several subjects, with the subject that is least itself and its nearest reference."""
-    weakest = np.array([of[found.identity[of].argmin()] for of in scenes])
+    weakest = np.array([of[comparable(found.identity[of]).argmin()] for of in scenes])
     return {
         "image": ids[images.rows[weakest]], "nearest": ids[found.nearest[weakest]], "lowest": found.identity[weakest],
         "mean": [float(found.identity[of].mean()) for of in scenes], "weakest": images.subject[weakest],

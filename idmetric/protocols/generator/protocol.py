@@ -40,6 +40,7 @@ from typing import cast
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.arrays import Truths
@@ -208,9 +209,11 @@ def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, 
     anchored = [name for name in own if name in found.real]
     real = np.array([found.real[name] for name in anchored])
     for column, tau in limits.items():
-        row[column] = intervals.mean((means < tau).astype(float), names, settings)
+        failed = comparable(means) < comparable(tau)
+        row[column] = intervals.mean(failed.astype(float), names, settings)
         if anchored:
-            row[f"real {column}"] = intervals.mean((real < tau).astype(float), np.array(anchored, object), settings)
+            failed = comparable(real) < comparable(tau)
+            row[f"real {column}"] = intervals.mean(failed.astype(float), np.array(anchored, object), settings)
     return row | shared
 
 

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
 from idmetric.protocols.common.arrays import Array, Ints, Truths
 from idmetric.protocols.common.columns import texts
@@ -194,7 +195,7 @@ class _Model:
         there = np.isfinite(self._answered(name, near + far))
         anchor, positive, negative = (side[there] for side in plan.sides)
         near, far = near[there], far[there]
-        won = (near > far).astype(np.float64)
+        won = (comparable(near - far) > 0).astype(np.float64)
         value = mean(won, owners(self.identity, anchor), self.settings, self.paper(name, "accuracy"))
         self.result.rows.append({"dataset": name, "accuracy": value})
         self._keep("triplets", name, len(near), anchor=self.ids[anchor], positive=self.ids[positive],

@@ -35,6 +35,7 @@ import numpy as np
 from idmetric.data.embed import UnreadableError
 from idmetric.data.importers.mmeb_sets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.arrays import Array, Ints
@@ -168,7 +169,7 @@ def answers(scorer: HasMatrix, one: Questions) -> tuple[Array, Ints]:
         for k, line in zip(range(*part.indices(len(one.queries))), scores, strict=True):
             own = line[np.searchsorted(ranked, one.candidates[k])]
             won[k] = precision_at_1(own, np.arange(len(own)) == 0)
-            first[k] = one.candidates[k][0 if won[k] else 1 + own[1:].argmax()]
+            first[k] = one.candidates[k][0 if won[k] else 1 + first_highest(own[1:])]
 
     return won, first
 
