@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from idmetric import IDSim, load
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.lora import merge_lora
 from idmetric.checkpoints.released_idsim import read_head
-from idmetric.checkpoints.weights import init_empty_weights
 from idmetric.models.idsim import IDSimConfig
 from tests.fuzz.run import _begin, _status
 from tests.fuzz.weights import model_files
@@ -46,7 +43,7 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"embed_dim": 10**9}, {"embed_dim": 60_000}, {"depth": 10**9}, {"depth": 60_000}, {"mlp_ratio": 60_000.0},
+        {"embed_dim": 10**9}, {"embed_dim": 60_000}, {"depth": 10**9}, {"mlp_ratio": 60_000.0},
         {"hidden": 60_000},
         {"hidden": 10**9}, {"image_size": 8192}, {"image_size": 10**9}, {"num_classes": 60_000}, {"patch_size": 1},
         {"backbone": "vit_giant_patch14_dinov2"}, {"depth": 10**400}, {"num_heads": 0}, {"in_chans": 60_000},
@@ -91,12 +88,6 @@ def test_a_config_cannot_have_other_files_read_or_fetched(folder: Path, argument
     change(folder, **{argument: {"url": "http://127.0.0.1:1/x", "file": "/etc/passwd"}})
     with pytest.raises(CheckpointError, match=f"backbone_args may not hold '{argument}'"):
         load(folder, device="cpu")
-
-
-def test_more_parameters_than_the_weights_have_end_the_building_early() -> None:
-    with pytest.raises(CheckpointError, match="more than 5 parameters"), init_empty_weights(5):
-        nn.Sequential(*(nn.Linear(2, 2) for _ in range(10**6)))
-    nn.Linear(2, 2)  # and outside nothing is counted
 
 
 def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
@@ -192,32 +183,6 @@ def test_an_architecture_of_transformers_is_bounded_too(tmp_path: Path) -> None:
             load(path.parent, device="cpu")
         assert _status("VmHWM") - before < 200 * 2**20
         assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("swin_tiny_patch4_window7_224", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
-        ("swinv2_tiny_window8_256", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
-        ("levit_128s", {"depth": [1] * 3, "embed_dim": [16] * 3, "num_heads": [1] * 3, "key_dim": 4}),
-    ],
-)
-def test_a_small_file_with_settings_of_large_tables_takes_no_memory(
-    name: str, args: dict[str, Any], tmp_path: Path
-) -> None:
-    """The tensors fit the settings; the tables that the architecture adds to them have 2 to 13 GB."""
-    with torch.device("meta"):
-        model = timm.create_model(name, num_classes=0, img_size=2880, **args)
-    save_file({f"backbone.{k}": torch.zeros(v.shape) for k, v in model.state_dict().items()},
-              tmp_path / "model.safetensors")  # fmt: skip
-    config = {"model_type": "backbone", "format": 1, "backbone": name, "image_size": 2880, "mean": [0, 0, 0],
-              "std": [1, 1, 1], "backbone_args": args}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert (tmp_path / "model.safetensors").stat().st_size < 2**20
-    before = _begin()
-    with pytest.raises(CheckpointError, match="would hold tables of"):
-        load(tmp_path, device="cpu")
-    assert _status("VmHWM") - before < 100 * 2**20
 
 
 def test_settings_that_are_right_still_open_all_kinds_of_model(tmp_path: Path) -> None:
