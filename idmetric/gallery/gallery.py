@@ -243,7 +243,7 @@ class Gallery:
         Update the gallery first: embeddings are kept for the images that the last update listed.
 
         Args:
-            others: also remove the embeddings of all other models, weights and versions of this package in the folder.
+            others: also remove the embeddings of all other models and weights in the folder.
             wait: wait for processes that are updating the gallery; False raises `BusyError`.
 
         Raises:

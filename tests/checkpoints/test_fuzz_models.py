@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import time
@@ -116,42 +115,20 @@ def test_the_heads_of_a_release_are_read_without_running_code(tmp_path: Path) ->
     assert not ran.exists()
 
 
-HOSTILE = {
-    "a thousand wildcards": [".*" * 1000 + "b"],
-    "a thousand patterns of wildcards": [f".*.*.*b{k}" for k in range(1000)],
-    "nested quantifiers": ["(a+)+b", "((a*)*)*b", "(a{1,9}){1,9}b", "(.*.*.*.*)*" * 300 + "b"],
-    "ambiguous alternatives": ["(a|a)*b", "(a|aa)" * 300 + "b", "(" + "|" * 9000 + ")*b"],
-    "huge repeats": ["a{1000000}", "(a{1000}){1000}", "((){999999}){999999}", "a{" + "9" * 5000 + "}"],
-    "backreferences": [r"(a)\1", r"(a+)+\1"],
-    "lookarounds": ["(?=(a+)+b)a", "(?<!a)b"],
-    "deep groups": ["(" * 9000 + "a" + ")" * 9000],
-    "many patterns": [".*a" + "." * 80 + str(k) for k in range(1000)],
-    "long lists": ["a" * 50 + str(k) for k in range(100_000)],
-    "classes": [f"[{chr(300 + k)}a]+b" for k in range(8000)],
-}
+def test_a_pattern_is_a_name_or_the_end_of_one_and_regular_expressions_are_refused() -> None:
+    def alphas(**patterns: float) -> list[float]:
+        names = ["a.qkv", "b.qkv", "b.xqkv", "qkv"]
+        state = {f"{name}.weight": torch.zeros(1, 1) for name in names}
+        adapter = {f"{name}.lora_{x}.weight": torch.ones(1, 1) for name in names for x in "AB"}
+        merge_lora(state, adapter, {"lora_alpha": 1, "alpha_pattern": patterns})
+        return [state[f"{name}.weight"].item() for name in names]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("patterns", HOSTILE.values(), ids=HOSTILE)
-def test_an_adapter_with_any_patterns_is_read_or_refused_in_seconds(patterns: list[str]) -> None:
-    names = [f"{'a' * 60}.{k}.{'a' * 60}x" for k in range(100)]
-    state = {f"{name}.weight": torch.zeros(2, 2) for name in names}
-    adapter = {f"{name}.lora_{x}.weight": torch.zeros(2, 2) for name in names for x in "AB"}
-    start = time.process_time()
-    with contextlib.suppress(CheckpointError):
-        merge_lora(state, adapter, {"alpha_pattern": dict.fromkeys(patterns, 1)})
-    assert time.process_time() - start < 10
-
-
-def test_patterns_outside_the_syntax_are_refused_by_name() -> None:
-    state, adapter = {"a.weight": torch.zeros(2, 2)}, {f"a.lora_{x}.weight": torch.zeros(2, 2) for x in "AB"}
-    for pattern, reason in {
-        r"(a)\1": "not supported", "(?=a)": "of which only", "(?i)a": "of which only", "a++": "repeats a repeat",
-        "a{1000000}": "name modules plainly", "(a": "without", "a)": "without", "[a": "ends within", "*a": "nothing",
-        "[b-a]": "bad character range",
-    }.items():  # fmt: skip
-        with pytest.raises(CheckpointError, match=f"alpha_pattern: .*{reason}"):
-            merge_lora(dict(state), adapter, {"alpha_pattern": {pattern: 1}})
+    assert alphas(qkv=2) == [2, 2, 1, 2]
+    assert alphas(**{"b.qkv": 3, "qkv": 2}) == [2, 3, 1, 2]
+    assert alphas(**{r"a\.qkv": 4}) == [4, 1, 1, 1]
+    for pattern in (".*qkv", "(a+)+b", "[ab].qkv", "a|b", "^qkv", "qkv$", "a{9}", r"\d", ""):
+        with pytest.raises(CheckpointError, match=r"alpha_pattern .* is a regular expression: only names of modules"):
+            alphas(**{pattern: 2})
 
 
 def test_a_file_that_lies_about_its_length_takes_no_memory(folder: Path) -> None:
