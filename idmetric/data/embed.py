@@ -76,7 +76,7 @@ class EmbedderModel:
         """See `VectorModel`."""
         facts = self.metric.about()
         return {
-            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"][:16],
+            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"],
             "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
         }  # fmt: skip
 

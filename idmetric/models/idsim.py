@@ -182,10 +182,6 @@ class IDSim(Embedder):
                 f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"
             )
         self.settings = config
-        if saved is not None:
-            backbones.check_fit(
-                config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
-            )
         trunk: Any = backbones.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
         )
