@@ -157,7 +157,7 @@ def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
     if args.recipe == "visme":
         return recipes.visme(manifest, args.count or 7500, args.images or 4, args.seed, rules)
     if args.recipe == "ilgen-real":
-        from idmetric.data.curate.real_sets import ilgen_real
+        from idmetric.data.curate.recipes import ilgen_real
 
         return ilgen_real(manifest, args.variant or "all", args.count, args.seed, rules)
     variant, images = args.variant or "all", args.images or recipes.ILGEN_IMAGES

@@ -40,7 +40,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.data.common import add_on_error, add_output, check_output
-from idmetric.cli.data.generate_grid import make_grid
 from idmetric.cli.data.generate_options import (
     GRID_IDENTITY,
     OBJECT_ENGINES,
@@ -52,11 +51,10 @@ from idmetric.cli.data.generate_options import (
     shard,
     side,
 )
-from idmetric.cli.data.generate_work import Work
+from idmetric.cli.data.generate_work import Work, make_grid
 
 if TYPE_CHECKING:
-    from idmetric.data.generate import Engine, Task, Wording
-    from idmetric.data.generate.background import Remover
+    from idmetric.data.generate import Engine, Remover, Task, Wording
     from idmetric.data.generate.categories import Prompts
     from idmetric.data.manifest.table import Manifest
 
@@ -129,8 +127,6 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--limit", type=int, help="use only the first rows, or categories")
     text = "use only rows of this dataset; may be repeated"
     group.add_argument("--dataset", action="append", metavar="NAME", help=text)
-    text = "compare all finished files with their SHA-256, not only files with another size or time of change"
-    group.add_argument("--verify", action="store_true", help=text)
     group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
 
 
@@ -167,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[Task, Engine]:
     from idmetric.data import generate
-    from idmetric.data.generate.identity import GUIDANCE
+    from idmetric.data.generate.idsim import GUIDANCE
 
     own = {"guidance": GUIDANCE} if args.task == "identity" or _is_noise_by_flux(args) else {}
     engine = _engine(args, named(args), own)

@@ -83,12 +83,6 @@ def run(args: argparse.Namespace) -> int:
     if job.images.folder is not None and (job.images.written or job.images.reused):
         verb = "would write" if args.dry_run else "wrote"
         print(f"{verb} {job.images.written} images to {job.images.folder}, {job.images.reused} were there already")
-    if job.images.replaced:
-        print(
-            f"note: {job.images.replaced} of them were there with another content. If another dataset's images are in "
-            "that folder, import it again elsewhere (--images)",
-            file=sys.stderr,
-        )
     common.save(kept, args)
     return 4 if bad else 0
 

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from idmetric.data.manifest.rules import array_of, check_names
+from idmetric.data.manifest.rules import check_names
 from idmetric.data.manifest.schema import SCHEMA
-from idmetric.data.manifest.values import ManifestError, is_binary, json_reason, plain
+from idmetric.data.manifest.values import ManifestError, array_of, is_binary, plain
+from idmetric.io import json_file
 from idmetric.io.output import replacing, writing
 
 FORMATS = (".parquet", ".csv", ".jsonl")
@@ -97,9 +98,9 @@ def _read_lines(path: Path) -> pa.Table:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # also raised for numbers with thousands of digits
-                raise ManifestError(f"{path}: line {number} is not JSON: {json_reason(error)}") from error
+                row = json_file.parse(line)
+            except ValueError as error:  # also raised for numbers with thousands of digits
+                raise ManifestError(f"{path}: line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise ManifestError(f"{path}: line {number} is not an object of columns")
             rows.append(row)

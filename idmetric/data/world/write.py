@@ -20,17 +20,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.data.world.folder import (
-    MANIFEST,
-    ROWS,
-    claim,
-    own_folder,
-    place_of,
-    read_rows,
-    refuse_damaged,
-    remove,
-    write_manifest,
-)
+from idmetric.data.world.folder import MANIFEST, ROWS, claim, own_folder, place_of, read_rows, write_manifest
 from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, VERSION, Take, World
 from idmetric.io.output import OutputError, writing
 
@@ -112,21 +102,13 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
         yield from world.grid(number, plan.grids)
 
 
-def write_world(
-    folder: Path,
-    plan: Plan,
-    count: int,
-    assets: Path | None = None,
-    start: int = 0,
-    workers: int = 1,
-    done: Callable[[int], None] = lambda pictures: None,
-) -> Manifest:
+def write_world(folder: Path, plan: Plan, count: int, **options: Any) -> Manifest:
     """Render identities as `render_world` does, and read the manifest of the whole folder.
 
     The manifest includes identities that earlier runs rendered with the same plan. With millions of rows it takes
     gigabytes of memory; `render_world` writes it without reading it back.
     """
-    render_world(folder, plan, count, assets, start, workers, done)
+    render_world(folder, plan, count, **options)
     return read(folder / MANIFEST)
 
 
@@ -165,7 +147,13 @@ def render_world(
     workers = workers or cores()
     with own_folder(folder):
         claim(folder, {**asdict(plan), "version": VERSION}, assets)
-        missing = _missing(folder, range(start, start + count), done)
+        missing = []
+        for number in range(start, start + count):
+            if (folder / place_of(number) / ROWS).exists():
+                done(len(read_rows(folder, number)))
+            else:
+                missing.append(number)
+
         if workers == 1 or len(missing) < 2:
             _prepare(folder, plan, assets)
             for number in missing:
@@ -178,21 +166,6 @@ def render_world(
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _missing(folder: Path, numbers: range, done: Callable[[int], None]) -> list[int]:
-    """The numbers of unfinished identities; the files of finished ones are checked."""
-    missing, damaged = [], []
-    for number in numbers:
-        if not (folder / place_of(number) / ROWS).exists():
-            missing.append(number)
-            continue
-        try:
-            done(len(read_rows(folder, number)))
-        except ValueError as error:
-            damaged.append(str(error))
-    refuse_damaged(damaged)
-    return missing
 
 
 _job: dict[str, Any] = {}  # the world that this process renders
@@ -263,7 +236,7 @@ def _render(number: int) -> int:
 def _publish(making: Path, final: Path) -> None:
     """Give the folder its final name. It replaces an unfinished folder; a finished one has the same files and stays."""
     if final.exists() and not (final / ROWS).exists():
-        remove(final)
+        shutil.rmtree(final)
     try:
         making.rename(final)
     except OSError:
