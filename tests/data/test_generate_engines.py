@@ -534,8 +534,6 @@ def test_settings_have_types_and_ranges() -> None:
         ("sdxl_inpaint", {"steps": "many"}, "sdxl_inpaint.steps = 'many': a whole number is needed"),
         ("sdxl_inpaint", {"steps": 2.5}, "steps = 2.5: a whole number is needed"),
         ("sdxl_inpaint", {"steps": True}, "steps = True: a whole number is needed"),
-        ("sdxl_inpaint", {"steps": "0"}, "steps must be within 1..1000"),
-        ("sdxl_inpaint", {"strength": 1.5}, "strength must be within 0.01..1"),
         ("sdxl_inpaint", {"guidance": "nan"}, "guidance = nan: a finite number is needed"),
         ("iclight", {"added": 3}, "added = 3: text is needed"),
         ("sd_turbo", {"side": 513}, "side must be divisible by 8"),
@@ -607,7 +605,6 @@ def test_removers_take_settings_and_weights_of_their_own(folder: Path) -> None:
     for weights, settings, message in (
         ({"lora": "a/b"}, {}, "clipseg has no weights 'lora'; it has base"),
         ({}, {"tolerance": 3}, "clipseg has no setting 'tolerance'; it has least, most, threshold"),
-        ({}, {"most": 2}, r"clipseg.most must be within 0..1, not 2"),
     ):
         with pytest.raises(GenerateError, match=message):
             open_remover("clipseg", CPU, weights, **settings)  # type: ignore[arg-type]

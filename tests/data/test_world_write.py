@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from idmetric.cli.data import main
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.data.world import folder as folders
 from idmetric.data.world import write
@@ -212,32 +211,9 @@ def test_identities_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
 # ---- numbers and options
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"count": 0}, {"count": -1}, {"start": -1}, {"workers": -1}, {"assets": Path("nowhere")}]
-)
-def test_odd_numbers_are_refused_before_anything_is_written(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    message = "nowhere is not a folder" if "assets" in wrong else "at least 1 identity"
-    with pytest.raises(ValueError, match=message):
-        render_world(tmp_path / "world", PLAN, **{"count": 1, **wrong})
-    assert not (tmp_path / "world").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--workers", "-1"], "--workers -1: it must be at least 0"),
-        (["--start", "-5"], "--start -5: it must be at least 0"),
-        (["--seed", "-1"], "--seed -1: it must be at least 0"),
-        (["-n", "0"], "--identities 0: it must be at least 1"),
-        (["--assets", "nowhere"], "--assets nowhere is not a folder"),
-    ],
-)
-def test_the_command_names_the_flag_that_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
-) -> None:
-    for more in ([], ["--dry-run"]):
-        assert main(["world", "-o", str(tmp_path / "world"), *flags, *more]) == 1
-        assert message in capsys.readouterr().err
+def test_assets_that_are_not_there_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nowhere is not a folder"):
+        render_world(tmp_path / "world", PLAN, 1, Path("nowhere"))
     assert not (tmp_path / "world").exists()
 
 

@@ -144,8 +144,6 @@ def hard_pairs(
     Returns:
         Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, got {limit}")
     families = lineages(manifest)
     pools = text_pools(manifest, families, _usable(manifest, vectors))
     total = sum(map(len, pools))
@@ -219,8 +217,6 @@ def query_negatives(
     Returns:
         Rows of slot negative in the queries' groups; free columns are x_source (id of the target) and x_similarity.
     """
-    if min(k, depth) < 1 or skip < 0:
-        raise ValueError(f"k={k}, skip={skip}, depth={depth}: k and depth are at least 1, and skip at least 0")
     usable = _usable(manifest, vectors)
     names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)

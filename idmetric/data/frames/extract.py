@@ -53,14 +53,6 @@ class Settings:
     form: Literal["png", "jpg"] = "png"
     segmenter: Segmenter | None = None
 
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
-        if self.rate is not None and not 0 < self.rate < 1e6:
-            raise ValueError(f"rate must be a positive number of frames per second, got {self.rate}")
-        if self.segmenter is not None and self.annotation != "boxes":
-            raise ValueError(f"a segmenter draws masks of boxes: take them as annotation, not {self.annotation}")
-
 
 def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip: bool = False) -> dict[str, Any]:
     """Write the chosen frames of a clip and their masks to its own folder in `folder`, atomically; return its record.

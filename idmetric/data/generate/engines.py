@@ -29,8 +29,8 @@ from idmetric.data.generate.weights import (
     load_model,
     load_pipeline,
     load_tensors,
-    need,
 )
+from idmetric.io.hints import need
 from idmetric.io.settings import accept, from_text
 
 _FLUX_DEV = "FLUX.1 [dev] Non-Commercial License"
@@ -305,13 +305,6 @@ ENGINES: dict[str, type[Engine]] = {
     )
 }
 
-# setting -> smallest and largest value
-_RANGES: dict[str, tuple[float, float]] = {
-    "steps": (1, 1000), "guidance": (0, 100), "strength": (0.01, 1), "scale": (0, 10), "side": (8, 4096),
-    "highres_scale": (1, 4), "highres_strength": (0.01, 1), "low": (0, 10_000), "high": (0, 10_000),
-    "tolerance": (0, 442), "border": (0, 0.5), "clean": (0, 1), "threshold": (0, 1), "least": (0, 1), "most": (0, 1),
-    "fitting": (0, 1),
-}  # fmt: skip
 _KINDS = {"int": int, "float": float, "str": str}
 
 
@@ -344,7 +337,7 @@ def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         owner: the engine, a dataclass; its fields that hold numbers or text are settings.
 
     Raises:
-        GenerateError: for an unknown setting, a value of another type, or one out of range.
+        GenerateError: for an unknown setting, or a value of another type.
     """
     kinds = {f.name: _KINDS[str(f.type)] for f in fields(owner) if str(f.type) in _KINDS}
     if unknown := sorted(given.keys() - kinds.keys()):
@@ -357,18 +350,15 @@ def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         elif kind is int and isinstance(value, float) and value.is_integer():
             value = int(value)
         try:
-            found[setting] = converted = accept(f"{name}.{setting}", value, kind, finite=True)
+            found[setting] = accept(f"{name}.{setting}", value, kind, finite=True)
         except ValueError as error:
             raise GenerateError(str(error)) from None
-        low, high = _RANGES.get(setting, (-math.inf, math.inf))
-        if not isinstance(converted, str) and not low <= converted <= high:
-            raise GenerateError(f"{name}.{setting} must be within {low:g}..{high:g}, not {value!r}")
     return found
 
 
 def canny(image: Image.Image, low: float, high: float) -> Image.Image:
     """White Canny edges on black, RGB; an edge above `low` counts where it touches one above `high`."""
-    need("cv2")
+    need("generate", "generating images", cv2="cv2")
     import cv2
     import numpy as np
 
@@ -406,7 +396,7 @@ LIGHTNING = {
 
 def lightning_scheduler() -> Any:
     """A FlowMatchEulerDiscreteScheduler with the release's schedule (ID-Sim, A.2.1; NearID, 0.B.1)."""
-    need("diffusers")
+    need("generate", "generating images", diffusers="diffusers")
     from diffusers import FlowMatchEulerDiscreteScheduler
 
     return FlowMatchEulerDiscreteScheduler.from_config(LIGHTNING)
@@ -418,7 +408,7 @@ def fuse(pipe: Any, weights: Weights) -> Any:
     Raises:
         WeightsError: if the file cannot be read, or any of its layers does not fit the transformer.
     """
-    need("peft")
+    need("generate", "generating images", peft="peft")
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     state = load_tensors(weights)

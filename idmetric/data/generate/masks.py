@@ -36,11 +36,11 @@ from idmetric.data.generate.weights import (
     Rejected,
     Weights,
     load_transformer,
-    need,
     version,
 )
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.read import read_image
+from idmetric.io.hints import need
 from idmetric.io.output import replacing, writing
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def _surface(pixels: NDArray[np.float64], rim: Bits, tolerance: float) -> NDArra
 
 def _regions(mask: Bits) -> NDArray[np.int32]:
     """Label (H, W) of each pixel's connected region (4 neighbors): 1, 2, ..., 0 outside the mask."""
-    need("cv2")
+    need("generate", "generating images", cv2="cv2")
     import cv2
 
     labels: NDArray[np.int32] = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 
 DTYPES = ("bfloat16", "float16", "float32")
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
@@ -126,24 +126,13 @@ class Place:
 AUTO = Place()
 
 
-def need(package: str) -> None:
-    """Raise an ImportError that names the command to install an optional package, if it is missing."""
-    import importlib
-
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(f"generating images needs {package}: {install('generate')}") from error
-
-
 def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, **parts: Any) -> Any:
     """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype or another; `parts` replace components.
 
     Raises:
         WeightsError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
-    need("diffusers")
-    need("transformers")
+    need("generate", "generating images", diffusers="diffusers", transformers="transformers")
     folder = _pipeline_folder(weights, parts)
     for code in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
         raise WeightsError(f"cannot load {weights} as {kind}: it holds {code.relative_to(folder)}, and code is not run")
@@ -163,13 +152,13 @@ def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any)
 
 def load_model(kind: str, weights: Weights, place: Place) -> Any:
     """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
-    need("diffusers")
+    need("generate", "generating images", diffusers="diffusers")
     return _loaded(kind, weights, _folder(weights), place.torch_dtype())
 
 
 def load_transformer(weights: Weights, place: Place, processor: str, model: str) -> tuple[Any, Any]:
     """A processor and a model of transformers' classes of these names, on the device; errors as `load_pipeline`."""
-    need("transformers")
+    need("generate", "generating images", transformers="transformers")
     import transformers
 
     options = {} if weights.local else {"revision": weights.revision}

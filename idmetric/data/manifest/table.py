@@ -136,8 +136,6 @@ class Manifest:
 
     def source(self, index: int, column: str = "path") -> str | bytes | None:
         """The path, including `root`, or the bytes of a row's image, mask or part_mask; None if it is empty."""
-        if column not in PATHS:
-            raise KeyError(f"{column!r} is not a column of files; these are {', '.join(PATHS)}")
         data = self.table["image_bytes" if column == "path" else f"{column}_bytes"][index].as_py()
         if data is not None:
             return bytes(data)

@@ -6,20 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from idmetric.data.world.meshes import (
-    Rng,
-    Solid,
-    arc,
-    ball,
-    block,
-    cushion,
-    lathe,
-    piece,
-    place,
-    rounded,
-    sweep,
-    tube,
-)
+from idmetric.data.world.meshes import Rng, Solid, arc, ball, block, cushion, lathe, piece, place, rounded, sweep, tube
+
+_LYING = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], np.float32)  # turns the vertical axis to the viewer
 
 # Goods of a shop
 
@@ -48,12 +37,7 @@ def book(rng: Rng) -> list[Solid]:
     cover = block(w, h, 0.02)
     front, back = (place(cover, h, (0, 0, z)) for z in (d / 2, -d / 2))
     spine = place(block(0.03, h, d), max(h, d), (-w / 2, 0, 0))
-    return [
-        Solid("cover", "main", front),
-        Solid("cover", "main", back),
-        Solid("cover", "main", spine),
-        Solid("pages", "pale", pages),
-    ]
+    return [*(Solid("cover", "main", mesh) for mesh in (front, back, spine)), Solid("pages", "pale", pages)]
 
 
 def can(rng: Rng) -> list[Solid]:
@@ -245,9 +229,8 @@ def animal(rng: Rng) -> list[Solid]:
 
     for x in (-0.32, 0.32):
         for z in (-0.22, 0.22):
-            path = np.array(
-                [[x * length, lift, z * girth], [x * length * 1.05, lift * 0.5, z * girth], [x * length, 0, z * girth]]
-            )
+            knee = [x * length * 1.05, lift * 0.5, z * girth]
+            path = np.array([[x * length, lift, z * girth], knee, [x * length, 0, z * girth]])
             parts.append(Solid("legs", "main", sweep(path, [thin * 1.6, thin, thin * 1.1], uv=(0, 0, 0.4, 1))))
 
     head, reach, rise = rng.uniform(0.22, 0.36), rng.uniform(0.5, 0.65) * length, rng.uniform(0.1, 0.5)
@@ -264,13 +247,8 @@ def animal(rng: Rng) -> list[Solid]:
     for z in (-head / 3, head / 3):
         parts.append(piece("ears", "second", solid, (0.06, ear, flop), (reach, lift + rise + head / 2, z)))
     tail = rng.uniform(0.2, 0.6)
-    path = np.array(
-        [
-            [-length * 0.45, lift, 0],
-            [-length * 0.6, lift + tail * 0.1, 0],
-            [-length * 0.62, lift - tail * rng.uniform(-0.8, 0.8), 0],
-        ]
-    )
+    end = [-length * 0.62, lift - tail * rng.uniform(-0.8, 0.8), 0]
+    path = np.array([[-length * 0.45, lift, 0], [-length * 0.6, lift + tail * 0.1, 0], end])
     parts.append(Solid("tail", "main", sweep(path, [0.05, 0.04, 0.03])))
     if rng.random() < 0.4:
         ring = np.array([neck[1] - (neck[2] - neck[0]) * 0.06, neck[1], neck[1] + (neck[2] - neck[0]) * 0.06])
@@ -296,13 +274,11 @@ def bear(rng: Rng) -> list[Solid]:
 
     for s in (-1, 1):
         parts.append(piece("eyes", "dark", solid, head * 0.1, (s * head * 0.2, top + head * 0.1, head * 0.4)))
-        parts.append(
-            piece("ears", "second", solid, (ear, ear * tall, ear * 0.5), (s * head * 0.38, top + head * 0.42, 0))
-        )
+        at = (s * head * 0.38, top + head * 0.42, 0)
+        parts.append(piece("ears", "second", solid, (ear, ear * tall, ear * 0.5), at))
         parts.append(piece("arms", "main", solid, (limb, limb * long, limb), (s * fat * 0.55, fat * 0.6, fat * 0.15)))
-        parts.append(
-            piece("feet", "main", solid, (limb * 1.1, limb * 1.1, limb * long), (s * fat * 0.32, limb * 0.5, fat * 0.5))
-        )
+        size, at = (limb * 1.1, limb * 1.1, limb * long), (s * fat * 0.32, limb * 0.5, fat * 0.5)
+        parts.append(piece("feet", "main", solid, size, at))
 
     return parts
 
@@ -340,37 +316,22 @@ def car(rng: Rng) -> list[Solid]:
     base = 0.12
     parts = [
         piece("body", "main", rounded(soft, 0.3), (length, low * 1.4, width), (0, base + low * 0.6, 0)),
-        piece(
-            "cabin",
-            "main" if rng.random() < 0.6 else "second",
-            rounded(0.4, 0.35),
-            (length * cabin, high * 1.7, width * 0.88),
-            (at, base + low + high * 0.35, 0),
-        ),
-        piece(
-            "windows",
-            "glass",
-            rounded(0.25, 0.2),
-            (length * cabin * 0.82, high * 0.7, width * 0.9),
-            (at, base + low + high * 0.6, 0),
-        ),
-        piece(
-            "windows",
-            "glass",
-            rounded(0.25, 0.2),
-            (length * cabin * 0.99, high * 0.6, width * 0.7),
-            (at, base + low + high * 0.55, 0),
-        ),
     ]
+    slot, top = "main" if rng.random() < 0.6 else "second", base + low
+    size = (length * cabin, high * 1.7, width * 0.88)
+    parts.append(piece("cabin", slot, rounded(0.4, 0.35), size, (at, top + high * 0.35, 0)))
+    pane = rounded(0.25, 0.2)
+    for long, tall, wide, rise in ((0.82, 0.7, 0.9, 0.6), (0.99, 0.6, 0.7, 0.55)):
+        size = (length * cabin * long, high * tall, width * wide)
+        parts.append(piece("windows", "glass", pane, size, (at, top + high * rise, 0)))
     wheel, axle = rng.uniform(0.2, 0.3), rng.uniform(0.3, 0.36) * length
-    turned = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], np.float32)
 
     for x in (-axle, axle):
         for s in (-1, 1):
             z = s * width / 2
-            parts.append(piece("wheels", "dark", tube(around=20), (wheel, 0.09, wheel), (x, wheel / 2, z), turned))
+            parts.append(piece("wheels", "dark", tube(around=20), (wheel, 0.09, wheel), (x, wheel / 2, z), _LYING))
             parts.append(
-                piece("hubs", "metal", tube(around=14), (wheel * 0.55, 0.1, wheel * 0.55), (x, wheel / 2, z), turned)
+                piece("hubs", "metal", tube(around=14), (wheel * 0.55, 0.1, wheel * 0.55), (x, wheel / 2, z), _LYING)
             )
 
     for s in (-1, 1):
@@ -405,37 +366,18 @@ def shoe(rng: Rng) -> list[Solid]:
     parts = [
         piece("sole", "second", rounded(0.3, 0.6), (length, sole * 1.6, wide), (0, sole / 2, 0)),
         piece("toe", "main", rounded(0.8, 0.8), (length * 0.62, 0.32, wide * 0.95), (length * 0.18, sole + 0.06, 0)),
-        piece(
-            "upper",
-            "main",
-            rounded(0.5, 0.8),
-            (length * 0.5, tall, wide * 0.8),
-            (-length * 0.22, sole + tall * 0.42, 0),
-        ),
-        piece(
-            "opening",
-            "dark",
-            rounded(0.3, 0.9),
-            (length * 0.34, 0.06, wide * 0.6),
-            (-length * 0.22, sole + tall * 0.9, 0),
-        ),
     ]
+    size, back = (length * 0.5, tall, wide * 0.8), -length * 0.22
+    parts.append(piece("upper", "main", rounded(0.5, 0.8), size, (back, sole + tall * 0.42, 0)))
+    size = (length * 0.34, 0.06, wide * 0.6)
+    parts.append(piece("opening", "dark", rounded(0.3, 0.9), size, (back, sole + tall * 0.9, 0)))
 
     if heel > 0.05:
         parts.append(piece("heel", "second", block(1, 1, 1), (0.25, heel * 2, wide * 0.8), (-length * 0.34, -heel, 0)))
 
     for k in range(3):
-        x = -length * 0.02 + k * 0.09
-        parts.append(
-            piece(
-                "laces",
-                "pale",
-                tube(),
-                (0.03, wide * 0.5, 0.03),
-                (x, sole + 0.27 - k * 0.03, 0),
-                np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], np.float32),
-            )
-        )
+        place_ = (-length * 0.02 + k * 0.09, sole + 0.27 - k * 0.03, 0)
+        parts.append(piece("laces", "pale", tube(), (0.03, wide * 0.5, 0.03), place_, _LYING))
 
     return parts
 

@@ -55,23 +55,15 @@ class Plan:
     quality: int = 95
 
     def __post_init__(self) -> None:
-        if min(self.distractors, self.parts, self.context_edits, self.identity_edits, self.seed) < 0:
-            raise ValueError("numbers of edits and the seed are 0 or more")
-        if len(set(self.grids)) < len(self.grids):
-            raise ValueError(f"grids {self.grids} name a factor twice")
-
-        for name in self.grids:
-            if name not in FACTORS:
-                raise ValueError(f"no grid {name!r}; there are {', '.join(FACTORS)}")
+        if len(set(self.grids)) < len(self.grids) or set(self.grids) - set(FACTORS):
+            raise ValueError(f"grids {self.grids}: each of {', '.join(FACTORS)} at most once")
         for strength in self.strengths:
             if not 0 < strength <= 1:
                 raise ValueError(f"strength {strength} is not within (0, 1]")
         if len({f"{s:.2f}" for s in self.strengths}) < len(self.strengths):
             raise ValueError(f"strengths {self.strengths} must differ by 0.01 at least: names tell them apart")
-        if not self.strengths and (self.distractors or self.identity_edits):
-            raise ValueError("distractors and identity edits need at least one strength")
-        if self.size < 16 or self.views < 1 or not 1 <= self.quality <= 100:
-            raise ValueError("a world needs pictures of at least 16 pixels, at least one view, and a quality of 1..100")
+        if self.size < 16 or self.quality > 100:
+            raise ValueError("a world needs pictures of at least 16 pixels, and a quality of 1..100")
 
     @property
     def pictures(self) -> int:
@@ -138,8 +130,6 @@ def render_world(
         ValueError: if the folder holds a world of another plan, or damaged files, or if another run is using it.
         ChildProcessError: if a process died.
     """
-    if count < 1 or start < 0 or workers < 0:
-        raise ValueError("a world has at least 1 identity; its first number and the number of workers are 0 or more")
     if assets is not None and not assets.is_dir():
         raise ValueError(f"{assets} is not a folder of assets")
 
