@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -320,14 +319,3 @@ def test_masks_that_say_nothing_are_refused() -> None:
         contextual_canvas(image, ellipse(30, 20), rng, "medium")  # type: ignore[arg-type]
     with pytest.raises(ImageReadError, match="mask has 20x30 pixels and its image 30x20"):
         fit(image, ellipse(20, 30))
-
-
-def test_a_real_photo_goes_through_all_of_it(photo_root: Path) -> None:
-    photo = photo_root / "dev/eth80/eth80_1_1/0.jpg"
-    mask = photo.with_name("0_mask.png")
-    made = contextual_canvas(photo, mask, np.random.default_rng(0), "small")
-    assert 0.09 < made.parameters["covered"] < made.parameters["covered_before"]
-    _, cover = fit(photo, mask, 64, 8)
-    part, p = partial_mask(cover, np.random.default_rng(0))
-    assert 1 - bits(part).sum() / bits(cover).sum() == pytest.approx(p["removed"])
-    assert pad_randomly(photo, mask, np.random.default_rng(0)).image.size == Image.open(photo).size

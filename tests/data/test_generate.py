@@ -351,10 +351,10 @@ def test_a_stop_before_the_row_is_written_loses_that_image_alone(
     run(task, tmp_path / "whole")
     replacing, count = module.replacing, iter(range(100))
 
-    def dies(path: Path) -> Any:
+    def dies(path: Path, parents: bool) -> Any:
         if path.suffix == ".json" and next(count) == 3:
             raise KeyboardInterrupt
-        return replacing(path)
+        return replacing(path, parents)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "replacing", dies)

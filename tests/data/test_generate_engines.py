@@ -555,28 +555,6 @@ def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
     assert parts.vae.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("name", sorted(WEIGHTS))
-def test_offloading_changes_no_pixel(
-    name: str, folder: Path, engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the hooks that move parts to a device and back; here both are the CPU."""
-    plain = engine(name).edit(request())
-    moved: list[Any] = []
-
-    def settle(self: Place, pipe: Any) -> Any:
-        pipe.set_progress_bar_config(disable=True)
-        pipe.enable_model_cpu_offload(device="cpu")
-        moved.append(pipe)
-        return pipe
-
-    monkeypatch.setattr(Place, "settle", settle)
-    weights = {part: str(folder / place) for part, place in WEIGHTS[name].items()}
-    opened = open_engine(name, CPU, weights, **QUICK[name])
-    made = [opened.edit(request()) for _ in range(2)]
-    assert moved[0]._all_hooks
-    assert all(same(image, plain) for image in made)
-
-
 def test_clipseg_gives_a_mask_of_the_pictures_size(folder: Path) -> None:
     remover = open_remover("clipseg", CPU, {"base": str(folder / "clipseg")})
     picture = request().image

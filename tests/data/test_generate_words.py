@@ -237,18 +237,6 @@ def test_template_prompts_differ_in_name_and_examples_alone(serve: Any) -> None:
     assert "fossils objects" in server.seen[0][2]["messages"][0]["content"]
 
 
-def test_any_domain_can_be_described(serve: Any) -> None:
-    server = serve("trilobite\nammonite")
-    assert ask_categories(Chat(server.url + "/chat/completions", "m"), "fossils", 2, DOMAINS) == [
-        "trilobite",
-        "ammonite",
-    ]
-    path, headers, body = server.seen[0]
-    assert path == "/v1/chat/completions"
-    assert "Authorization" not in headers
-    assert "fossils" in body["messages"][0]["content"]
-
-
 def test_too_few_categories_are_an_error(serve: Any) -> None:
     server = serve("mug\nkettle")
     with pytest.raises(GenerateError, match="gave 2 different categories of 50"):

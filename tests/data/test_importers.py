@@ -273,14 +273,6 @@ def test_syncd_says_what_is_wrong(tmp_path: Path) -> None:
             import_dataset("syncd", root, options={option: "0.5"})
 
 
-def test_syncds_own_generator_names_files_with_their_folder(tmp_path: Path) -> None:
-    records = [syncd_record(n, filenames=[f"out/rigid/{n}_0_{view}.png" for view in range(2)]) for n in range(2)]
-    syncd(tmp_path, [{**r, "filenames": [Path(f).name for f in r["filenames"]]} for r in records])
-    (tmp_path / "metadata.json").unlink()
-    put(tmp_path / "metadata_0.json", json.dumps(records).encode())
-    assert import_dataset("syncd", tmp_path).column("identity") == ["syncd/0_0"] * 2 + ["syncd/1_0"] * 2
-
-
 def test_cute_finds_objects_above_their_scenes(tmp_path: Path) -> None:
     for name in ("apple_01/in_the_wild/1.jpg", "apple_01/studio/lighting_2/1.jpg", "apple_02/studio/lighting_2/1.jpg"):
         put(tmp_path / "cute" / name, png(1, kind="JPEG"))

@@ -65,8 +65,7 @@ def write_masks(
                 mask = _mask([own[frame] for own in codes[video]], codes[video], sizes[video])
             except ValueError as error:
                 raise ClipError(f"{path}: video {video}, {name}: {error}") from error
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(target) as temporary:
+            with replacing(target, parents=True) as temporary:
                 mask.save(temporary, format="PNG")
             written += 1
     return written

@@ -51,9 +51,7 @@ def read_categories(path: str | os.PathLike[str]) -> list[str]:
 
 def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
     """Write a file of categories atomically."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary:
+    with replacing(Path(path), parents=True) as temporary:
         temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
 
 

@@ -41,7 +41,7 @@ from idmetric.data.generate.weights import (
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.read import read_image
 from idmetric.io.hints import need
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -308,9 +308,7 @@ def make_masks(
             path = folder / digest[:2] / f"{digest[:32]}.png"
             if not path.is_file():
                 found = remover.mask(image, words[k])
-                with writing(path.parent):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as temporary:
+                with replacing(path, parents=True) as temporary:
                     found.save(temporary, "PNG")
         except (ImageReadError, Rejected) as error:
             problems[ids[k]] = str(error)

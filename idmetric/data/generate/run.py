@@ -116,10 +116,8 @@ def _do(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> tupl
 
         if flat == _FLAT:
             raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
-        path = root / f"{job.name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         note = json.dumps({**entry, "source": _source(task, job)}, ensure_ascii=False, sort_keys=True)
-        with replacing(path) as temporary:
+        with replacing(root / f"{job.name}.json", parents=True) as temporary:
             temporary.write_text(note, encoding="utf-8")
 
     return unusable, rejected
@@ -181,9 +179,7 @@ def _write(root: Path, job: Job, made: Made) -> Entry:
     for column, image in (("mask", made.mask), ("part_mask", made.part_mask), ("path", made.image)):
         if image is not None:
             row[column] = f"{job.name}.png" if column == "path" else f"{job.name}.{column}.png"
-            path = root / row[column]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
+            with replacing(root / row[column], parents=True) as temporary:
                 image.save(temporary, "PNG")
     return {"row": {k: v for k, v in row.items() if v is not None or k == "identity"}}
 

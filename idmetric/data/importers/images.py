@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.importers.source import SourceError
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import replacing
 
 Box = tuple[int, int, int, int]  # x and y of the top left corner, width, height
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}  # on Windows
@@ -76,9 +76,7 @@ class Images:
             return path
 
         if not self.dry:
-            with writing(path.parent):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
+            with replacing(path, parents=True) as temporary:
                 temporary.write_bytes(data)
         self.written += 1
         return path

@@ -14,7 +14,7 @@ from idmetric.data.manifest.rules import check_names
 from idmetric.data.manifest.schema import SCHEMA
 from idmetric.data.manifest.values import ManifestError, array_of, is_binary, plain
 from idmetric.io import json_file
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import replacing
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 CHUNK = 4096  # rows held as objects at once
@@ -63,9 +63,7 @@ def write_table(table: pa.Table, path: Path) -> None:
         table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
         _check_text(table, path)
 
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with replacing(path, parents=True) as temporary:
         if path.suffix == ".parquet":
             pyarrow.parquet.write_table(table.replace_schema_metadata(SCHEMA.metadata), temporary)
         elif path.suffix == ".csv":
