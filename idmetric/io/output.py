@@ -25,16 +25,21 @@ class OutputError(OSError):
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, parents: bool = False) -> Iterator[Path]:
     """A temporary file that takes the place of `path` when the block ends well, and else goes.
 
     It lies next to `path`, under a name that nobody can guess; a link that stands at `path` is replaced, not followed.
     A device or a pipe (/dev/stdout, /dev/null) is written to as it is.
 
+    Args:
+        parents: make the folders on the way.
+
     Raises:
         OutputError: if a file of that name cannot be written there; the file that was there is unchanged.
     """
     with writing(path):
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         device = _is_device(path)
         if device:
             yield path

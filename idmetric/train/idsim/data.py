@@ -192,7 +192,7 @@ class Loader:
     Args:
         batch_size, accumulation: triplets of a micro-batch, micro-batches of a step.
         noise: standard deviation of Gaussian noise on every picture. On anchor and positive alone, it would tell which
-            picture is the negative (`idmetric.data.generate.noise` has the paper's generative noise).
+            picture is the negative (`idmetric.data.generate.idsim` has the paper's generative noise).
     """
 
     triplets: Triplets
