@@ -213,7 +213,7 @@ def test_help_lists_recipes_without_loading_torch(capsys: pytest.CaptureFixture[
     code = "from idmetric.cli.train import main\ntry: main(['--help'])\nexcept SystemExit: pass"
     assert loaded_after(code).isdisjoint(set(HEAVY) - {"idmetric.train"})
     said = run.prints("accelerate launch -m idmetric.cli.train", "--help")
-    assert all(f"\n    {name} " in said for name in ("idsim", "nearid", "visme", "ilgen", "tiny"))
+    assert all(f"\n    {name} " in said for name in ("idsim", "nearid", "visme", "ilgen"))
     assert run("dino") == 2
 
 
@@ -232,7 +232,7 @@ def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str],
     assert "--resume" not in said
 
 
-@pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen", "tiny"])
+@pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen"])
 def test_every_recipe_has_its_options(name: str, run: Runner) -> None:
     module = importlib.import_module(cli.RECIPES[name][0])
     for part in ("build", "smoke_data", "SMOKE", "__doc__"):
