@@ -22,9 +22,6 @@ from typing import Any, Literal
 from idmetric.io import json_file, text_file, toml_file
 from idmetric.io.settings import accept, from_text, length, unwrapped
 
-# names in run folders and configuration files of version 0.1; as options they work without being listed
-RENAMED = {"rate": "lr", "classifier_rate": "classifier_lr", "batch": "batch_size", "clip": "max_grad_norm"}
-
 
 def option(default: Any, text: str) -> Any:
     """A field of a settings dataclass: its default, and a line for --help with its meaning and its source."""
@@ -36,33 +33,6 @@ def option(default: Any, text: str) -> Any:
 def flag(name: str) -> str:
     """The option of a field: save_every -> --save-every."""
     return f"--{name.replace('_', '-')}"
-
-
-def current(name: str) -> str:
-    """The name of a setting today, from the name that version 0.1 may have given it."""
-    return RENAMED.get(name, name)
-
-
-def check_least(settings: Any, **least: float) -> None:
-    """Check that these settings are not below their least values.
-
-    Raises:
-        ValueError: naming the first that is.
-    """
-    for name, value in least.items():
-        if not getattr(settings, name) >= value:
-            raise ValueError(f"{name} = {getattr(settings, name)}: it must be {value} or more")
-
-
-def check_positive(settings: Any, *names: str) -> None:
-    """Check that these settings are above 0.
-
-    Raises:
-        ValueError: naming the first that is not.
-    """
-    for name in names:
-        if not getattr(settings, name) > 0:
-            raise ValueError(f"{name} = {getattr(settings, name)}: it must be above 0")
 
 
 def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) -> None:
@@ -88,16 +58,14 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
                 flag(entry.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=shown
             )
             continue
-        many: dict[str, Any] = {
-            "metavar": _metavar(hints[entry.name]),
-            "type": _reader(entry.name, hints[entry.name]),
-            "default": argparse.SUPPRESS,
-        }
-        if typing.get_origin(kind) is tuple:
-            many["nargs"] = length(kind) or "*"
-        parser.add_argument(flag(entry.name), help=shown, **many)
-        for old in (old for old, new in RENAMED.items() if new == entry.name):
-            parser.add_argument(flag(old), dest=entry.name, help=argparse.SUPPRESS, **many)
+        parser.add_argument(
+            flag(entry.name),
+            metavar=_metavar(hints[entry.name]),
+            type=_reader(entry.name, hints[entry.name]),
+            nargs=(length(kind) or "*") if typing.get_origin(kind) is tuple else None,
+            default=argparse.SUPPRESS,
+            help=shown,
+        )
 
 
 def values_of(args: argparse.Namespace, config: type) -> dict[str, Any]:
@@ -124,7 +92,7 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     hints = {name: hint for config in configs for name, hint in typing.get_type_hints(config).items()}
     values: dict[str, Any] = {}
     for key, value in found.items():
-        name = current(key.replace("-", "_"))
+        name = key.replace("-", "_")
         if name not in hints:
             raise ValueError(f"--config {path}: there is no option {key!r}; there are {', '.join(sorted(hints))}")
         if name in values:

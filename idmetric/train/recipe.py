@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.models.embedder import Embedder
-from idmetric.train.options import check_least, option
+from idmetric.train.options import option
 from idmetric.train.processes import Precision
 
 
@@ -30,9 +30,6 @@ class Settings:
     workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
     wandb: str = option("", "project of Weights & Biases to log to as well")
     resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
-
-    def __post_init__(self) -> None:
-        check_least(self, seed=0, max_grad_norm=0, save_every=0, keep=0, validate_every=0, log_every=1, workers=-1)
 
 
 class Recipe(Protocol):
@@ -69,7 +66,7 @@ class Recipe(Protocol):
         return 1.0
 
     def load(self, step: int) -> Any:
-        """This process's share of a step's batch: nested dicts, lists, dataclasses of CPU tensors and plain values.
+        """This process's share of a step's batch: nested dicts, lists, tuples of CPU tensors and plain values.
 
         Called in loading processes, with a copy of the recipe without its modules: reads data, nothing else.
         """

@@ -23,9 +23,8 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.train import state
-from idmetric.train.ilgen.batches import draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.config import PAPER, SMOKE, Config
-from idmetric.train.ilgen.data import classes_of
+from idmetric.train.ilgen.data import classes_of, draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.objectives import Contrastive, SoftmaxMargin, mine
 from idmetric.train.ilgen.recipe import ILGen, build
 from idmetric.train.loader import Steps
@@ -422,10 +421,7 @@ def test_negatives_are_mined_at_the_steps_asked_for(data: Manifest) -> None:
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for options, text in (
-        ({"loss": "triplet"}, "choose recall@k"),
         ({"batch_size": 10}, "set --classes"),
-        ({"images": 1}, "images = 1: it must be 2 or more"),
-        ({"lr": 0.0}, "lr = 0.0: it must be above 0"),
         ({"loss": "softmax-margin", "epochs": 2}, "no pass is left for the encoder"),
     ):
         with pytest.raises(ValueError, match=text):

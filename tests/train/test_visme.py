@@ -25,16 +25,17 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models.visid import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import generator
+from idmetric.train.loader import Steps
 from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.processes import Processes
 from idmetric.train.validate import validation
 from idmetric.train.visme import items, recipe, small_qwen
+from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.config import SMOKE, Config
 from idmetric.train.visme.items import Packed, precision_at_1
 from idmetric.train.visme.plan import Batch, ScheduleError
 from idmetric.train.visme.recipe import VisME, build
-from idmetric.train.visme.schedule import Schedule, write
 from idmetric.train.visme.wording import Item
 from tests.train_parts import a_minute_offline, check_commands, free_port, kept, killed_at, same_results
 
@@ -178,10 +179,8 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_writes_its_schedule_and_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
+def test_a_run_writes_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
     found = trained(data, tmp_path / "run", hard=1, lr=0.01)
-    schedule = Schedule(tmp_path / "run" / "schedule.parquet")
-    assert schedule.plan == found.config.plan
     picture = data.image(0)
     opened = load(tmp_path / "run", device="cpu")
     assert isinstance(opened, VisIDEmbed)
@@ -214,40 +213,16 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
         trained(data, tmp_path / "run", **options)
     assert max(state.folders(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", **options)
-    assert same_results(tmp_path / "whole", tmp_path / "run", "schedule.parquet")
+    assert same_results(tmp_path / "whole", tmp_path / "run")
 
 
-@pytest.mark.slow
-def test_a_given_schedule_trains_the_same_weights_and_must_fit(data: Manifest, tmp_path: Path) -> None:
-    trained(data, tmp_path / "first")
-    kept = tmp_path / "first" / "schedule.parquet"
-    trained(data, tmp_path / "second", schedule=str(kept))
-    assert not (tmp_path / "second" / "schedule.parquet").exists()
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("first", "second")]
-    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
-    assert made(data, schedule=str(kept), steps=3, seed=5).schedule is not None
-    for changes, message in (
-        ({"hard": 1, "batch_size": 6, "samples": 2}, r"train with --batch-size 12 --samples 4 --hard 2"),
-        ({"steps": 5}, "4 batches for 5 steps: --steps 4"),
-    ):
-        with pytest.raises(ScheduleError, match=message):
-            made(data, schedule=str(kept), **changes)
-    with pytest.raises(ScheduleError, match="other data"):
-        made(data.take(np.arange(len(data)) > 1), schedule=str(kept), small_datasets="skip")
-
-
-def test_batches_are_the_same_with_and_without_the_file_and_in_other_processes(data: Manifest, tmp_path: Path) -> None:
-    plain, filed = made(data), made(data)
-    filed.prepare(tmp_path)
-    copy = pickle.loads(pickle.dumps(filed.loader))
+def test_batches_are_the_same_in_other_processes(data: Manifest) -> None:
+    found = made(data)
+    copy = pickle.loads(pickle.dumps(Steps(found, 0, 0)))
     for step in (3, 0):
-        a, b = plain.load(step), filed.load(step)
-        c = copy.load(filed.schedule[step], step, 0, 1)  # type: ignore[index]
-        assert a["rows"] == b["rows"] == c["rows"]
-        assert a["words"] == b["words"] == c["words"]
-        for x, y, z in zip(a["pixels"], b["pixels"], c["pixels"], strict=True):
-            assert x.equal(y)
-            assert x.equal(z)
+        a, b = found.load(step), copy[step]
+        assert (a["rows"], a["words"]) == (b["rows"], b["words"])
+        assert all(x.equal(y) for x, y in zip(a["pixels"], b["pixels"], strict=True))
 
 
 def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest) -> None:
@@ -259,7 +234,7 @@ def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest
     assert sum(isinstance(x, Tensor) for x in batch.values()) == 3
     images = batch["pixels"].take(slice(None))
     assert len(images) == len(batch["rows"]) == len(batch["words"])
-    assert kept(batch)["batch.pixels.0"].equal(batch["pixels"].flat)
+    assert kept(batch)["batch.pixels.flat"].equal(batch["pixels"].flat)
     assert None in images
     for row, pixels in zip(batch["rows"], images, strict=True):
         assert (pixels is None) == (row < 0)
@@ -306,16 +281,9 @@ def test_a_run_does_not_resume_on_another_model_or_other_data(data: Manifest, tm
     assert made(data, model=base).settings["weights"] != found["weights"]
 
 
-def test_an_old_schedule_of_other_settings_is_replaced(data: Manifest, tmp_path: Path) -> None:
-    found = made(data)
-    write(tmp_path / "schedule.parquet", found.data, replace(found.config.plan, seed=9))
-    found.prepare(tmp_path)
-    assert Schedule(tmp_path / "schedule.parquet").plan.seed == 0
-
-
-def test_table_2s_baseline_has_false_negatives(data: Manifest, tmp_path: Path) -> None:
-    found = trained(data, tmp_path / "run", sampling="naive", hard=0, batch_size=18, samples=6, mixing="equal")
-    batches = [found.schedule[step] for step in range(4)]  # type: ignore[index]
+def test_table_2s_baseline_has_false_negatives(data: Manifest) -> None:
+    found = made(data, sampling="naive", hard=0, batch_size=18, samples=6, mixing="equal")
+    batches = [draw(found.data, found.config.plan, step) for step in range(4)]
     assert all(len(h) == 0 for b in batches for h in b.hard)
     repeats = [len(set(found.data.shown[b.query].tolist())) < len(b.query) for b in batches]
     assert any(repeats)
@@ -447,10 +415,6 @@ def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Pa
         made(data, samples=7, batch_size=14)
     with pytest.raises(ManifestError, match="no samples in 1 rows"):
         made(data.take([0]))
-    with pytest.raises(ValueError, match="chunk = 0: it must be 1 or more"):
-        Config(chunk=0)
-    with pytest.raises(ValueError, match="lr = 0: it must be above 0"):
-        Config(lr=0)
     both = data.filter(dataset="d0", split="train")
     twice = Manifest.from_rows([*both, *(replace(r, id=f"again/{r.id}", dataset="copy", parent=None) for r in both)],
                                data.root)  # fmt: skip
@@ -482,7 +446,7 @@ def test_faults_of_later_steps_are_refused_before_the_first(
 def test_the_papers_settings_are_the_defaults() -> None:
     papers = {
         "steps": 3000, "batch_size": 1024, "samples": 64, "hard": 5, "rank": 16, "alpha": 32, "lr": 1e-4,
-        "temperature": 0.02, "max_pixels": 200_704, "max_length": 768, "sampling": "identity", "hard_as": "candidates",
+        "temperature": 0.02, "max_pixels": 200_704, "max_length": 768, "sampling": "identity",
         "learn_temperature": True, "symmetric": False, "model": "Qwen/Qwen2.5-VL-3B-Instruct",
     }  # fmt: skip
     assert asdict(Config()).items() >= papers.items()

@@ -18,7 +18,6 @@ from idmetric.train.visme import recipe
 from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
-from idmetric.train.visme.schedule import Schedule
 from idmetric.train.visme.wording import Item
 from tests.mmeb_files import COLORS, image, write_eval, write_train
 from tests.train.test_visme import made, noisy, trained
@@ -84,18 +83,6 @@ def test_a_batch_mixes_blocks_of_one_source_each(data: Manifest, mixed: dict[str
         assert len(shown) == len(set(shown))
         assert len(set(batch.query.tolist())) == 20
     assert together == {"mveb/0", "mveb/1", *MMEB}
-
-
-def test_batches_repeat_bit_for_bit_with_and_without_the_schedules_file(
-    data: Manifest, mixed: dict[str, Any], tmp_path: Path
-) -> None:
-    plain, filed = made(data, **mixed), made(data, **mixed)
-    filed.prepare(tmp_path)
-    assert len(Schedule(tmp_path / recipe.SCHEDULE)) == plain.steps
-    for step in (2, 0):
-        a, b = plain.load(step), filed.load(step)
-        assert (a["rows"], a["words"]) == (b["rows"], b["words"])
-        assert all(x.equal(y) for x, y in zip(a["pixels"], b["pixels"], strict=True))
 
 
 # Loss
@@ -223,4 +210,4 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, mixed: dict[st
     with killed_at(4, recipe.VisME):
         trained(data, tmp_path / "run", **options)
     trained(data, tmp_path / "run", **options)
-    assert same_results(tmp_path / "whole", tmp_path / "run", "schedule.parquet")
+    assert same_results(tmp_path / "whole", tmp_path / "run")

@@ -10,9 +10,11 @@ from idmetric.losses.near_id_objectives import BIAS
 from idmetric.train import pretrained
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.data import Shape
-from idmetric.train.nearid.objectives import PAIRS, Objective
-from idmetric.train.options import check_least, check_positive, option
+from idmetric.train.options import option
 from idmetric.train.processes import Precision
+
+Objective = Literal["nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle"]
+PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # one positive for each anchor
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,6 @@ class Config:
     cache_gb: float = option(100.0, "most GB of features in that folder")
 
     def __post_init__(self) -> None:
-        check_least(self, positives=1, distractors=0, repeat=1, batch_size=2, epochs=1, steps=0, chunk=1, warmup=0)
-        check_least(self, alpha=0, beta=0, weight_decay=0, cache_gb=0)
-        check_positive(self, "lr", "temperature")
-        if not all(0 <= p <= 1 for p in (self.mask_prob, *self.mask_prob_apn)):
-            raise ValueError("mask_prob and mask_prob_apn are probabilities in [0, 1]")
         if self.cache and self.augment:
             raise ValueError("--cache keeps features of unchanged pictures: add --no-augment, or leave it out")
         if self.beta and self.objective != "nearid":

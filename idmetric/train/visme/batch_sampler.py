@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,7 @@ def draw(data: Data, plan: Plan, step: int, share: NDArray[np.float64] | None = 
     rows = [int(data.pools[d].rows[i]) for d, i, _ in samples]
     query = np.array([data.pools[d].queries[i] for d, i, _ in samples], np.int64)
     owner, _, target = np.array(samples, np.int64).T.copy()
-    if plan.hard_as == "samples":
-        hard = _companions(data, plan, rows, owner)
-    else:
-        hard = _hard_candidates(data, plan, rows, query, taken, rng)
-    return Batch(owner, query, target, hard)
+    return Batch(owner, query, target, _hard_candidates(data, plan, rows, query, taken, rng))
 
 
 def _choose_blocks(share: NDArray[np.float64], blocks: int, rng: np.random.Generator) -> list[int]:
@@ -51,17 +48,10 @@ def _choose_blocks(share: NDArray[np.float64], blocks: int, rng: np.random.Gener
 
 def _naive(data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator) -> _Placed:
     """Instances drawn evenly, none twice in a batch, whatever their identities (Table 2, first row)."""
-    wanted = Counter(datasets)
-    drawn: dict[int, Iterator[int]] = {d: _shuffled(len(data.pools[d]), rng) for d in wanted}
-    used: dict[int, set[int]] = {d: set() for d in wanted}
+    drawn: dict[int, Iterator[int]] = {d: _shuffled(len(data.pools[d]), rng) for d in dict.fromkeys(datasets)}
     placed: _Placed = []
     for d in datasets:
-        block: list[int] = []
-        while len(block) < plan.samples:
-            i = next(n for n in drawn[d] if n not in used[d])
-            new = [j for j in _with_companions(data, plan, d, i, rng) if j not in used[d]][: plan.samples - len(block)]
-            block += new
-            used[d].update(new)
+        block = list(islice(drawn[d], plan.samples))
         placed.append(_with_targets(data.pools[d], block, rng))
     return placed
 
@@ -112,9 +102,7 @@ class _Filling:
         for i in _shuffled(len(self.data.pools[d]), self.rng):
             if len(placed) == self.plan.samples:
                 break
-            for j in _with_companions(self.data, self.plan, d, i, self.rng):
-                if len(placed) < self.plan.samples and not self._place(block, j) and j == i:
-                    break  # without the anchor, none of its hard negatives
+            self._place(block, i)
         while len(placed) < self.plan.samples:
             if not (self.data.pools[d].same and self._make_room(block)):
                 return False
@@ -128,20 +116,20 @@ class _Filling:
             out.append(_with_targets(pool, [i for i, _ in placed], self.rng) if pool.same else placed)
         return out
 
-    def _place(self, block: int, instance: int) -> bool:
+    def _place(self, block: int, instance: int) -> None:
+        """Put an instance into a block, unless the batch has one of its identities."""
         pool, shown = self.data.pools[self.datasets[block]], self.data.shown
         first = int(shown[pool.queries[instance]])
         if first in self.taken:
-            return False
+            return
         target = -1  # drawn at the end
         if not pool.same:
             target = int(pool.draw_targets(np.array([instance]), self.rng)[0])
             if int(shown[target]) in self.taken:
-                return False
+                return
             self.taken[int(shown[target])] = block
         self.taken[first] = block
         self.placed[block].append((instance, target))
-        return True
 
     def _make_room(self, block: int) -> bool:
         """Add a sample to a block: along a chain, each block gives a sample to the previous one and gets another.
@@ -199,16 +187,6 @@ def _shuffled(count: int, rng: np.random.Generator) -> Iterator[int]:
             yield i
 
 
-def _with_companions(data: Data, plan: Plan, dataset: int, instance: int, rng: np.random.Generator) -> list[int]:
-    """An instance, and with `hard_as="samples"` at most k instances of its dataset that are hard for it."""
-    if plan.hard_as != "samples" or not plan.hard:
-        return [instance]
-    pool = data.pools[dataset]
-    near = rng.permutation(data.designated(int(pool.rows[instance]))).tolist()
-    found = [pool.instance_of[r] for r in near if r in pool.instance_of and pool.instance_of[r] != instance]
-    return [instance, *found[: plan.hard]]
-
-
 # Hard negatives
 
 
@@ -232,12 +210,3 @@ def _hard_candidates(
                     used.add(what)
         out.append(np.array(found, np.int64))
     return tuple(out)
-
-
-def _companions(data: Data, plan: Plan, rows: Sequence[int], owner: Rows) -> tuple[Rows, ...]:
-    """The designated hard negatives of each sample that are samples of its dataset in the batch."""
-    there = set(zip(owner.tolist(), rows, strict=True)) if plan.hard else set()
-    return tuple(
-        np.array([r for r in data.designated(row).tolist() if r != row and (d, r) in there], np.int64)
-        for d, row in zip(owner.tolist(), rows, strict=True)
-    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from idmetric.train.options import check_least, check_positive, option
+from idmetric.train.options import option
 from idmetric.train.visme.plan import Plan
 from idmetric.train.visme.wording import Captions
 
@@ -28,10 +28,8 @@ class Config:
     samples: int = option(64, "samples of a block, all from one sub-dataset, M of Eq. 1 (section 5.3, Table 4)")
     hard: int = option(5, "most hard negatives of a sample, k (section 5.1); 0 = Table 2 without hard case mining")
     sampling: Literal["identity", "naive"] = option("identity", "each identity once a batch, or Table 2's baseline")
-    hard_as: Literal["candidates", "samples"] = option("candidates", "use of hard negatives (section 4.2.1: either)")
     mixing: Literal["size", "equal"] = option("size", "frequency of a dataset: by its size, or equal (not stated)")
     small_datasets: Literal["stop", "skip"] = option("stop", "what to do with datasets of too few identities")
-    schedule: str = option("", "file of batches drawn before; default: draw them into the run's schedule.parquet")
     # the words of queries and candidates
     instructions: tuple[str, ...] = option(
         (), "DATASET=WORDS: words of queries without text, or recognition, reidentification, grounding, editing"
@@ -63,10 +61,6 @@ class Config:
     validate_queries: int = option(256, "queries of each dataset in a validation")
     validate_images: int = option(1000, "images of whole identities in a validation by mAP, SSR and PA; 0 = none")
     seed: int = option(0, "of the batches, LoRA and dropout")
-
-    def __post_init__(self) -> None:
-        check_least(self, chunk=1, validate_queries=1, validate_images=0, warmup=0)
-        check_positive(self, "lr", "temperature")
 
     @property
     def plan(self) -> Plan:

@@ -64,7 +64,7 @@ class Loader:
         a target fill up the last shares; `negative_valid` excludes them.
         """
         pairs = self.wording.pairs(batch.query, batch.target, step)
-        hard = np.concatenate([batch.query[:0], *(batch.hard if self.plan.hard_as == "candidates" else ())])
+        hard = np.concatenate([batch.query[:0], *batch.hard])
         each = -(-len(hard) // count)
         own = share(self.plan.batch_size, rank, count)
         mine = [self.wording.candidate(row) for row in hard[rank * each : (rank + 1) * each].tolist()]

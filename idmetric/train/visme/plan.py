@@ -1,11 +1,13 @@
-"""Plan, sub-datasets and batches of a schedule, and the check of a batch (VisME, section 4.2.1)."""
+"""What batches are drawn from: the plan of a run, and its sub-datasets (VisME, section 4.2.1).
+
+A batch joins K blocks of M samples, each block from one sub-dataset (Eq. 1). With identity-aware sampling no identity
+occurs twice in a batch, even across datasets, and an identity is drawn in proportion to its instances.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
@@ -17,7 +19,7 @@ Rows = NDArray[np.int64]
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot be drawn, or a file that is not a schedule of this data."""
+    """Batches that cannot be drawn from this data."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,9 @@ class Plan:
     Args:
         steps: batches (section 5.1). batch_size: samples of each, hard negatives not counted (section 5.1).
         samples: M of Eq. 1, the paper's interleave batch size (Table 4). K is batch_size / samples.
-        hard: most hard negatives of a sample, k (section 5.1).
+        hard: most hard negatives of a sample, k (section 5.1): further candidates of the batch, without a query.
         sampling: "identity" for identity-aware sampling; "naive" for Table 2's baseline, which draws a block's
             instances evenly, whatever they show.
-        hard_as: use of hard negatives. "candidates": they join the batch as candidates without a query. "samples":
-            they are queries with their own targets, and count among the block's M. The paper's "sample k of its
-            designated hard negatives into the same mini-batch" can be read either way.
         mixing: how often a dataset gives a block: by its "size" in instances, or all "equal". The paper is silent.
         small_datasets: "stop" with an error at datasets of fewer than M identities, or "skip" them.
     """
@@ -42,24 +41,15 @@ class Plan:
     samples: int = 64
     hard: int = 5
     sampling: Literal["identity", "naive"] = "identity"
-    hard_as: Literal["candidates", "samples"] = "candidates"
     mixing: Literal["size", "equal"] = "size"
     small_datasets: Literal["stop", "skip"] = "stop"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {"steps": 1, "batch_size": 1, "samples": 1, "hard": 0, "seed": 0}.items():
-            if getattr(self, name) < least:
-                raise ScheduleError(f"{name} = {getattr(self, name)}: it must be {least} or more")
         if self.batch_size % self.samples:
             raise ScheduleError(
                 f"batch_size {self.batch_size} is not a multiple of samples {self.samples} (K blocks of M samples)"
             )
-        hints = typing.get_type_hints(Plan)
-        for name in ("sampling", "hard_as", "mixing", "small_datasets"):
-            values = typing.get_args(hints[name])
-            if getattr(self, name) not in values:
-                raise ScheduleError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(values)}")
 
     @property
     def blocks(self) -> int:
@@ -101,21 +91,16 @@ class Pool:
         at = start + (rng.random(len(chosen)) * (count - skips)).astype(np.int64)
         return self.targets[at + (skips & (at >= own))]
 
-    @cached_property
-    def instance_of(self) -> Mapping[int, int]:
-        """Row -> its instance."""
-        return {row: i for i, row in enumerate(self.rows.tolist())}
-
 
 @dataclass(frozen=True)
 class Data:
-    """The data from which a schedule is drawn.
+    """The data from which batches are drawn.
 
     Args:
         pools: the sub-datasets.
         shown: number (N,) of the identity that each row of the manifest shows, whatever the dataset.
         hard: rows, flat: the designated hard negatives of row r are hard[hard_start[r]:hard_start[r + 1]].
-        content: digest of the manifest's rows, because a schedule only holds their numbers.
+        content: digest of the manifest's rows, which the other arrays only number.
     """
 
     pools: tuple[Pool, ...]
@@ -135,7 +120,7 @@ class Data:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of everything that a schedule depends on."""
+        """Digest of everything that batches depend on."""
         start = np.zeros(0, np.int64) if self.hard_start is None else self.hard_start
         parts = [
             (json.dumps([p.name, len(p), p.same]).encode(), (p.rows, p.queries, p.targets, p.start, p.stop, p.own))
@@ -155,33 +140,13 @@ class Batch:
 
     Args:
         dataset: number of the sub-dataset, (B,). query, target: rows, (B,).
-        hard: rows of each sample's hard negatives, B arrays. With `hard_as="samples"` they are queries of this batch.
+        hard: rows of each sample's hard negatives, B arrays.
     """
 
     dataset: Rows
     query: Rows
     target: Rows
     hard: tuple[Rows, ...]
-
-
-def broken(batch: Batch, shown: Rows, plan: Plan) -> str:
-    """The first fault of a batch by its plan, in words; empty if there is none."""
-    if len(batch.query) != plan.batch_size or len(batch.target) != plan.batch_size:
-        return f"{len(batch.query)} samples, where the plan has {plan.batch_size}"
-    extra = list(batch.hard) if plan.hard_as == "candidates" else []
-    rows = np.concatenate([batch.query, batch.target, *extra])
-    if len(rows) and not (rows.min() >= 0 and rows.max() < len(shown)):
-        return f"row {rows.max() if rows.max() >= len(shown) else rows.min()} of a manifest of {len(shown)} rows"
-    if plan.sampling == "naive":
-        return ""
-    seen: dict[int, int] = {}
-    for place, (query, target) in enumerate(zip(batch.query.tolist(), batch.target.tolist(), strict=True)):
-        others = batch.hard[place].tolist() if extra else []
-        for what in [*{int(shown[query]), int(shown[target])}, *(int(shown[r]) for r in others)]:
-            if what in seen:
-                return f"place {place}: its identity is at place {seen[what]} already"
-            seen[what] = place
-    return ""
 
 
 # Which datasets
