@@ -85,6 +85,20 @@ def kept(batch: Any) -> dict[str, Tensor]:
     return found
 
 
+def read_log(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """The numbers of a log.jsonl by name ("loss", "validation/map"): steps and values."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(text)
+        numbers = record.pop("validation", None)
+        step = record.pop("step")
+        found = record if numbers is None else {f"validation/{k}": v for k, v in numbers.items()}
+        for name, value in found.items():
+            if isinstance(value, int | float):
+                series.setdefault(name, []).append((step, value))
+    return series
+
+
 SMOKE = {"steps": 2, "validate_every": 1}
 
 

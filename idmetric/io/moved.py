@@ -61,7 +61,6 @@ MOVED: dict[str, tuple[str, ...]] = {
     "idmetric.protocols.sensitivity": ("idmetric.protocols.idsim_fig6_sensitivity.protocol",),
     "idmetric.records": ("idmetric.scoring.records",),
     "idmetric.sinkhorn": ("idmetric.distance.sinkhorn",),
-    "idmetric.train.schedule": ("idmetric.train.visme.schedule",),
     "idmetric.visid": ("idmetric.models.visid",),
 }
 RENAMED = {

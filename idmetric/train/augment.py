@@ -162,7 +162,8 @@ def shift_scale(image: Image.Image, rng: Generator, shift: float = 0.1, scale: R
     right = round(rng.uniform(-shift * width, shift * width))
     down = round(rng.uniform(-shift * height, shift * height))
     factor = rng.uniform(*scale)
-    return F.affine(image, 0.0, [right, down], factor, [0.0, 0.0], InterpolationMode.BILINEAR, 0)
+    moved: Image.Image = F.affine(image, 0.0, [right, down], factor, [0.0, 0.0], InterpolationMode.BILINEAR, 0)
+    return moved
 
 
 def color_jitter(
@@ -185,7 +186,8 @@ def color_jitter(
 
 def blur(image: Image.Image, rng: Generator, kernel: int = 7, sigma: Range = (0.05, 0.6)) -> Image.Image:
     """Gaussian blur with a random standard deviation in pixels, limited to a square kernel of `kernel` pixels."""
-    return F.gaussian_blur(image, [kernel] * 2, [rng.uniform(*sigma)] * 2)
+    blurred: Image.Image = F.gaussian_blur(image, [kernel] * 2, [rng.uniform(*sigma)] * 2)
+    return blurred
 
 
 def add_noise(pixels: Tensor, strength: float, rng: Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""The log of a training run: lines on stdout, log.jsonl, TensorBoard, Weights & Biases, and curves.png.
+"""The log of a training run: lines on stdout, log.jsonl, TensorBoard, and Weights & Biases.
 
 log.jsonl has one object per line: {"step": 100, "loss": ..., "lr": ...}, means since the line before, and
 {"step": 100, "validation": {"map": ...}}. A resumed run removes the lines after its checkpoint: no step occurs twice.
@@ -7,7 +7,6 @@ log.jsonl has one object per line: {"step": 100, "loss": ..., "lr": ...}, means 
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 import warnings
@@ -24,7 +23,6 @@ from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
 
 FILE = "log.jsonl"
-_CURVES = 12  # plots in curves.png at most
 _RATES = ("images_per_second", "seconds_per_step", "waiting")
 
 
@@ -140,44 +138,6 @@ def truncate(path: Path, done: int) -> None:
         if 0 < done >= step:
             kept.append(text + "\n")
     replace_text(path, "".join(kept))
-
-
-def curves(out: Path) -> Path | None:
-    """Plot all numbers of log.jsonl over steps to curves.png; None without matplotlib, or without numbers."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print(f"no curves.png: plots need matplotlib: {install('train')}", file=sys.stderr)
-        return None
-    series = read(out / FILE)
-    chosen = [name for name in series if name not in _RATES][:_CURVES]
-    if not chosen:
-        return None
-    columns = min(3, len(chosen))
-    rows = math.ceil(len(chosen) / columns)
-    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
-    for place, name in enumerate(chosen):
-        axes = figure.add_subplot(rows, columns, place + 1)
-        steps, values = zip(*series[name], strict=True)
-        axes.plot(steps, values, marker="." if len(steps) < 30 else "")
-        axes.set(title=name, xlabel="step")
-        axes.grid(alpha=0.3)
-    figure.savefig(out / "curves.png", dpi=120)
-    return out / "curves.png"
-
-
-def read(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """The numbers of a log.jsonl by name ("loss", "validation/map"): steps and values."""
-    series: dict[str, list[tuple[int, float]]] = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(text)
-        numbers = record.pop("validation", None)
-        step = record.pop("step")
-        found = record if numbers is None else {f"validation/{k}": v for k, v in numbers.items()}
-        for name, value in found.items():
-            if isinstance(value, int | float):
-                series.setdefault(name, []).append((step, value))
-    return series
 
 
 def _short(value: float) -> str:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from idmetric.io.progress import Progress
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
-from idmetric.train.log import Log, Meter, curves
+from idmetric.train.log import Log, Meter
 from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.recipe import Recipe as Recipe  # part of this module
 from idmetric.train.recipe import Settings as Settings
@@ -54,7 +54,7 @@ def fit(
 
     Args:
         out: folder of the run. Result: config.json, model.safetensors (`idmetric.load(out)`), the same of the best
-            validation in best/; recipe.json, log.jsonl, tensorboard/, curves.png, checkpoints/. All processes must see
+            validation in best/; recipe.json, log.jsonl, tensorboard/, checkpoints/. All processes must see
             the same folder; only the main one writes.
         progress: called with (steps done, steps) between the lines of the log.
 
@@ -264,7 +264,7 @@ class _Run:
         self.processes.copy_from_main(buffer for module in self.modules.values() for buffer in module.buffers())
 
     def finish(self, record: Mapping[str, Any]) -> None:
-        """Write the results of the last and of the best step, the curves, and the record of a finished run."""
+        """Write the results of the last and of the best step, and the record of a finished run."""
 
         def write() -> None:
             self.recipe.save(self.out)
@@ -273,7 +273,6 @@ class _Run:
                 state.load_weights(folders[self.best["step"]], self.modules)
                 self.recipe.save(self.out / BEST)
                 state.load_weights(folders[self.done], self.modules)
-            curves(self.out)
             run_folder.write(self.out, {**record, "finished": True, "best": self.best})
 
         self.processes.on_main(write)

@@ -27,7 +27,6 @@ QUICK = ["--steps", "2", "--log-every", "1", "--workers", "0", "--cpu"]
 @pytest.fixture(autouse=True)
 def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.RECIPES, "pairs", ("tests.train_parts", "the tests' own recipe"))
-    monkeypatch.setattr("idmetric.train.loop.curves", lambda out: None)
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from idmetric.train.ilgen.data import classes_of, draw_classes, draw_images, dra
 from idmetric.train.ilgen.objectives import Contrastive, SoftmaxMargin, mine
 from idmetric.train.ilgen.recipe import ILGen, build
 from idmetric.train.loader import Steps
-from idmetric.train.log import read as read_log
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as loop
@@ -39,6 +38,7 @@ from tests.train_parts import (
     kept,
     killed_at,
     launched,
+    read_log,
     same_results,
 )  # fmt: skip
 
@@ -543,11 +543,11 @@ def test_pretrained_weights_come_from_a_file_or_the_hub_and_are_never_random_sil
 
 def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
     cases: list[tuple[Manifest, dict[str, Any], str]] = [
-        (data.replace(identity=None), {}, "no row has an identity.*idmetric data generate --task ilgen"),
-        (data.replace(split="test"), {}, "no row of split train .* has an identity"),
-        (data.take(range(4)), {}, "all images show one identity, 'thing-00'"),
-        (data.take([*range(4), 4, 5]), {}, "only one identity has 4 different images.*at most 4: --images 2 takes"),
-        (data.take([0, 4, 8]), {}, "no identity has 4 different images.*at most 1: --few-images repeat"),
+        (data.replace(identity=None), {}, "0 of the 0 identities .*idmetric data generate --task ilgen"),
+        (data.replace(split="test"), {}, "0 of the 0 identities of the training split"),
+        (data.take(range(4)), {}, "1 of the 1 identities .* two are needed"),
+        (data.take([*range(4), 4, 5]), {}, "1 of the 2 identities .* 4 different images.*--images 2 takes"),
+        (data.take([0, 4, 8]), {}, "0 of the 3 identities .* 4 different images.*--few-images repeat"),
         (data, {"classes": 400}, "9 identities have 4 images, and a batch takes 400 different ones: --classes 9"),
         (data, {"loss": "contrastive", "batch_size": 50}, "a batch takes 50 images of 36: --batch-size 36"),
         (data.take([*range(36), 36, 40, 44]), {}, "no identity of the validation split has two images"),

@@ -14,7 +14,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from idmetric.train.visme import batch_sampler as drawing
 from idmetric.train.visme.batch_sampler import draw
-from idmetric.train.visme.plan import Batch, Data, Plan, Pool, Rows, ScheduleError, expected_blocks, usable
+from idmetric.train.visme.config import Config as Plan
+from idmetric.train.visme.pools import Batch, Data, Pool, Rows, ScheduleError, expected_blocks, usable
 
 NONE: Rows = np.zeros(0, np.int64)
 
@@ -236,7 +237,7 @@ def test_impossible_neighbours_are_named() -> None:
 
 
 def test_a_batch_has_whole_blocks() -> None:
-    with pytest.raises(ScheduleError, match="not a multiple"):
+    with pytest.raises(ValueError, match="not a multiple"):
         Plan(batch_size=10, samples=4)
 
 

@@ -75,7 +75,7 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
     found = _images_of(data, TRAINING)
     enough = {name: found[name] for name in sorted(found) if few == "repeat" or len(found[name]) >= images}
     if len(enough) < 2:
-        raise ManifestError(_lack(data, found, images, len(enough)))
+        raise ManifestError(_lack(found, images, len(enough)))
     ids = data.column("id")
     chosen = np.array([_choose(name, rows, ids, images, seed) for name, rows in enough.items()], dtype=np.int64)
     named = [[name, *(ids[row] for row in rows)] for name, rows in zip(enough, chosen.tolist(), strict=True)]
@@ -121,19 +121,12 @@ def _choose(name: str, rows: list[int], ids: list[str], images: int, seed: int) 
     return [rows[k % len(rows)] for k in range(images)]
 
 
-def _lack(data: Manifest, found: dict[str, list[int]], images: int, enough: int) -> str:
-    if not found:
-        named = any(name is not None for name in data.column("identity"))
-        rows = "no row of split train (or without split)" if named else "no row"
-        return f"{rows} has an identity: column identity says which images are of one class; {_HOW_TO}"
-    if len(found) == 1:
-        return f"all images show one identity, {next(iter(found))!r}: others are needed as negatives; {_HOW_TO}"
+def _lack(found: dict[str, list[int]], images: int, enough: int) -> str:
     sizes = sorted((len(rows) for rows in found.values()), reverse=True)
-    many = "no identity has" if enough == 0 else "only one identity has"
-    ways = f"--images {sizes[1]} takes fewer, " if sizes[1] > 1 else ""
+    ways = f"--images {sizes[1]} takes fewer, --few-images repeat repeats them; " if len(sizes) > 1 else ""
     return (
-        f"{many} {images} different images, the N of a class; the {len(found)} identities have at most {sizes[0]}: "
-        f"{ways}--few-images repeat repeats them; {_HOW_TO}"
+        f"{enough} of the {len(found)} identities of the training split have {images} different images, the N of a "
+        f"class, and two are needed; column identity says which images are of one class: {ways}{_HOW_TO}"
     )
 
 

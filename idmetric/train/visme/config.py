@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.train.options import option
-from idmetric.train.visme.plan import Plan
-from idmetric.train.visme.wording import Captions
 
+Captions = Literal["image-to-text", "text-to-image", "both"]
 RANDOM = "random"  # as the model: a very small one
 
 
@@ -62,10 +61,16 @@ class Config:
     validate_images: int = option(1000, "images of whole identities in a validation by mAP, SSR and PA; 0 = none")
     seed: int = option(0, "of the batches, LoRA and dropout")
 
+    def __post_init__(self) -> None:
+        if self.batch_size % self.samples:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of samples {self.samples} (K blocks of M samples)"
+            )
+
     @property
-    def plan(self) -> Plan:
-        """How batches are drawn."""
-        return Plan(**{f.name: getattr(self, f.name) for f in fields(Plan)})
+    def blocks(self) -> int:
+        """K of Eq. 1."""
+        return self.batch_size // self.samples
 
 
 SMOKE: Mapping[str, Any] = {

@@ -40,7 +40,7 @@ from idmetric.train.visme.config import RANDOM, Config
 from idmetric.train.visme.config import SMOKE as SMOKE
 from idmetric.train.visme.data import Prepared
 from idmetric.train.visme.items import Loader, precision_at_1
-from idmetric.train.visme.plan import Data, expected_blocks, usable
+from idmetric.train.visme.pools import Data, expected_blocks, usable
 from idmetric.train.visme.wording import Wording
 
 
@@ -74,7 +74,7 @@ class VisME(Recipe):
         self.config, self.data, self.loader, self.validation, self.views = config, data, loader, validation, views
         self.model, self.processes = model, processes
         self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
-        self.share_of_blocks = expected_blocks(data, config.plan)
+        self.share_of_blocks = expected_blocks(data, config)
         self.best = "p@1" if validation else ""
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
@@ -100,7 +100,7 @@ class VisME(Recipe):
 
     def load(self, step: int) -> dict[str, Any]:
         """This process's share of a step's batch; see `Loader.load`."""
-        batch = draw(self.data, self.config.plan, step, self.share_of_blocks)
+        batch = draw(self.data, self.config, step, self.share_of_blocks)
         return self.loader.load(batch, step, self.rank, self.count)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
@@ -172,12 +172,12 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     found = prepared()
     if processes.main and found.notes:
         print(f"visme: left out: {'; '.join(found.notes)}", flush=True)
-    used = usable(found.data, config.plan)
+    used = usable(found.data, config)
     model = _model(config, settings, processes)
     model.check_limits()
     _check_words(data, found.wording, model, config)
     pictures = Pictures(data, settings.size_for, model.interpolation, model.background)
-    loader = Loader(pictures, found.wording, used, config.plan, config.same)
+    loader = Loader(pictures, found.wording, used, config.batch_size, config.same)
     held = prepared(splits=VALIDATION) if len(rows_in(data, VALIDATION)) else None
     views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
     if views is not None and not measurable(views):

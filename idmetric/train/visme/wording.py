@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
 
 from idmetric.models.visid import TASKS, VisIDConfig
-from idmetric.train.visme.plan import Rows
+from idmetric.train.visme.config import Captions
+from idmetric.train.visme.pools import Rows
 
-Captions = Literal["image-to-text", "text-to-image", "both"]
 CAPTION = "Find the caption that describes this image."  # our words; the paper gives none
 ILLUSTRATION = "Find the image that this caption describes:"
 

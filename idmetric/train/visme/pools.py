@@ -1,4 +1,4 @@
-"""What batches are drawn from: the plan of a run, and its sub-datasets (VisME, section 4.2.1).
+"""The sub-datasets that batches are drawn from (VisME, section 4.2.1).
 
 A batch joins K blocks of M samples, each block from one sub-dataset (Eq. 1). With identity-aware sampling no identity
 occurs twice in a batch, even across datasets, and an identity is drawn in proportion to its instances.
@@ -10,51 +10,17 @@ import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from idmetric.train.visme.config import Config
 
 Rows = NDArray[np.int64]
 
 
 class ScheduleError(ValueError):
     """Batches that cannot be drawn from this data."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How batches are drawn; defaults are the paper's.
-
-    Args:
-        steps: batches (section 5.1). batch_size: samples of each, hard negatives not counted (section 5.1).
-        samples: M of Eq. 1, the paper's interleave batch size (Table 4). K is batch_size / samples.
-        hard: most hard negatives of a sample, k (section 5.1): further candidates of the batch, without a query.
-        sampling: "identity" for identity-aware sampling; "naive" for Table 2's baseline, which draws a block's
-            instances evenly, whatever they show.
-        mixing: how often a dataset gives a block: by its "size" in instances, or all "equal". The paper is silent.
-        small_datasets: "stop" with an error at datasets of fewer than M identities, or "skip" them.
-    """
-
-    steps: int = 3000
-    batch_size: int = 1024
-    samples: int = 64
-    hard: int = 5
-    sampling: Literal["identity", "naive"] = "identity"
-    mixing: Literal["size", "equal"] = "size"
-    small_datasets: Literal["stop", "skip"] = "stop"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.batch_size % self.samples:
-            raise ScheduleError(
-                f"batch_size {self.batch_size} is not a multiple of samples {self.samples} (K blocks of M samples)"
-            )
-
-    @property
-    def blocks(self) -> int:
-        """K of Eq. 1."""
-        return self.batch_size // self.samples
 
 
 @dataclass(frozen=True)
@@ -152,55 +118,55 @@ class Batch:
 # Which datasets
 
 
-def usable(data: Data, plan: Plan) -> Data:
+def usable(data: Data, config: Config) -> Data:
     """The data without datasets that cannot give M samples.
 
     Raises:
-        ScheduleError: naming them, unless the plan skips them; or if the others cannot fill a batch.
+        ScheduleError: naming them, unless `small_datasets` skips them; or if the others cannot fill a batch.
     """
-    counted = list(zip(data.pools, _rooms(data, plan), strict=True))
-    few = [(pool.name, n) for pool, n in counted if n < plan.samples]
-    what = "identities" if plan.sampling == "identity" else "samples"
-    if few and plan.small_datasets == "stop":
+    counted = list(zip(data.pools, _rooms(data, config), strict=True))
+    few = [(pool.name, n) for pool, n in counted if n < config.samples]
+    what = "identities" if config.sampling == "identity" else "samples"
+    if few and config.small_datasets == "stop":
         listed = "; ".join(f"dataset {name!r} has {n}" for name, n in few[:10])
         more = f"; and {len(few) - 10} more" if len(few) > 10 else ""
         raise ScheduleError(
-            f"{listed}{more}: fewer {what} than the {plan.samples} samples of a block. Lower samples to at most "
+            f"{listed}{more}: fewer {what} than the {config.samples} samples of a block. Lower samples to at most "
             f"{max(1, min(n for _, n in few))}, leave these out (small_datasets=skip), or give them one "
             "name in column dataset"
         )
-    kept = [(pool, n) for pool, n in counted if n >= plan.samples]
+    kept = [(pool, n) for pool, n in counted if n >= config.samples]
     if not kept:
-        raise ScheduleError(f"no dataset has {plan.samples} {what} that have a target: lower samples")
+        raise ScheduleError(f"no dataset has {config.samples} {what} that have a target: lower samples")
     data = replace(data, pools=tuple(pool for pool, _ in kept))
-    room = int(sum(_most_blocks(data, plan)))
-    if room < plan.blocks:
+    room = int(sum(_most_blocks(data, config)))
+    if room < config.blocks:
         names = ", ".join(f"{pool.name!r} ({n})" for pool, n in kept)
         raise ScheduleError(
-            f"a batch of {plan.batch_size} takes {plan.blocks} blocks of {plan.samples} samples, and the datasets' "
-            f"{what} fill {room}: {names}. Lower batch_size to {room * plan.samples}, or samples"
+            f"a batch of {config.batch_size} takes {config.blocks} blocks of {config.samples} samples, and the "
+            f"datasets' {what} fill {room}: {names}. Lower batch_size to {room * config.samples}, or samples"
         )
     return data
 
 
-def _rooms(data: Data, plan: Plan) -> tuple[int, ...]:
-    return data.identities if plan.sampling == "identity" else tuple(len(p) for p in data.pools)
+def _rooms(data: Data, config: Config) -> tuple[int, ...]:
+    return data.identities if config.sampling == "identity" else tuple(len(p) for p in data.pools)
 
 
-def _most_blocks(data: Data, plan: Plan) -> Rows:
+def _most_blocks(data: Data, config: Config) -> Rows:
     """Most blocks of a batch that each dataset gives: one if there are enough datasets, else as many as it can fill."""
-    most = np.array(_rooms(data, plan), dtype=np.int64) // plan.samples
-    return np.minimum(most, 1) if len(data.pools) >= plan.blocks else most
+    most = np.array(_rooms(data, config), dtype=np.int64) // config.samples
+    return np.minimum(most, 1) if len(data.pools) >= config.blocks else most
 
 
-def expected_blocks(data: Data, plan: Plan) -> NDArray[np.float64]:
+def expected_blocks(data: Data, config: Config) -> NDArray[np.float64]:
     """Blocks that each dataset gives to a batch on average: by weight, but no more than it can fill; they sum to K."""
-    weight = np.array([len(p) if plan.mixing == "size" else 1 for p in data.pools], dtype=np.float64)
-    most = _most_blocks(data, plan).astype(np.float64)
+    weight = np.array([len(p) if config.mixing == "size" else 1 for p in data.pools], dtype=np.float64)
+    most = _most_blocks(data, config).astype(np.float64)
     share = np.zeros(len(weight))
     free = np.ones(len(weight), dtype=bool)
     while free.any():  # the excess over a limit goes to the other datasets
-        share[free] = weight[free] / weight[free].sum() * (plan.blocks - most[~free].sum())
+        share[free] = weight[free] / weight[free].sum() * (config.blocks - most[~free].sum())
         over = free & (share > most)
         if not over.any():
             break
