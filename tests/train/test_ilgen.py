@@ -380,32 +380,6 @@ def test_supplement_s2_counts_the_descriptors_parameters() -> None:
         assert model.num_features == width
 
 
-def test_descriptors_are_class_tokens_or_attention_pooling(data: Manifest) -> None:
-    pixels = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    plain = made(data)
-    tokens = plain.model.backbone.forward_features((pixels - 0.5) / 0.5)  # type: ignore[operator]
-    assert plain.model(pixels).cls.allclose(tokens[:, 0], atol=1e-6)
-    average = made(data, pool="avg")
-    assert average.model(pixels).cls.allclose(tokens[:, 1:].mean(1), atol=1e-6)
-    siglip = made(data, backbone="vit_base_patch16_siglip_224",
-                  backbone_args={"embed_dim": 32, "depth": 1, "num_heads": 2})  # fmt: skip
-    names = {name for name, g in gradients(siglip).items() if g.abs().max() > 0}
-    assert any("attn_pool.latent" in name for name in names)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("crop", (0.9, 1.0)), ("jitter", (0.0, 0.0, 0.0, 0.0)), ("grey", 1.0), ("flip", 1.0), ("augment", False),
-     ("seed", 1), ("image_size", 48), ("images", 3), ("few_images", "repeat"), ("classes", 5)],
-)  # fmt: skip
-def test_each_switch_of_the_batches_changes_them(data: Manifest, option: str, value: Any) -> None:
-    given = data.take(np.flatnonzero(np.array(data.column("id")) != "0-0.png"))  # one class of three
-    plain, other = (made(given, **o).load(0)["pixels"] for o in ({}, {option: value}))
-    assert plain.shape != other.shape or not plain.equal(other)
-    if option == "grey":
-        assert (other.float().std(2) < 1).all()
-
-
 def test_negatives_are_mined_at_the_steps_asked_for(data: Manifest) -> None:
     for every, due in ((0, [0, 5]), (2, [0, 2, 4, 6, 8])):
         recipe = made(data, loss="contrastive", mine_every=every)

@@ -270,21 +270,6 @@ def test_a_group_is_a_thing_and_its_twin_in_the_same_contexts(tmp_path: Path) ->
         groups_of(data, 4)
 
 
-def test_steps_show_thing_and_twin_in_the_same_contexts(tmp_path: Path) -> None:
-    recipe = build(manifest(tmp_path))
-    recipe.cache = tmp_path / tiny.CACHE
-    groups = np.zeros((6, 2, 3, 48, 48, 3), np.uint8)
-    for group, twin, view in np.ndindex(6, 2, 3):
-        groups[group, twin, view] = (group, twin, view)
-    np.save(recipe.cache, groups)
-    shown = recipe.load(0)["images"][:, :, :, 0, 0].numpy()
-    assert shown.shape == (4, 2, 2, 3)
-    assert np.array_equal(shown[:, 0, :, 2], shown[:, 1, :, 2])
-    assert (shown[:, 0, 0, 2] != shown[:, 0, 1, 2]).all()
-    assert (shown[..., 0] == shown[:, :1, :1, 0]).all()
-    assert np.array_equal(shown, recipe.load(0)["images"][:, :, :, 0, 0].numpy())
-
-
 def test_one_thing_in_several_groups_is_not_its_own_negative() -> None:
     x = torch.nn.functional.normalize(torch.randn(3, 2, 2, 5, generator=torch.Generator().manual_seed(0)), dim=-1)
     numbers = torch.tensor([[0, 1], [0, 2], [3, 1]])  # a thing in two groups, a twin in two
@@ -341,18 +326,6 @@ def test_patch_loss_of_groups_by_hand() -> None:
 
     terms = [slow(s(i, i, 0, 1), [s(i, i, 1, 0), s(i, (i + 1) % 3, 0, 1)], 0.1) for i in range(3)]
     assert patch_loss(x, 0.1, others=1).item() == pytest.approx(sum(terms) / 3, rel=1e-6)
-
-
-def test_the_rate_rises_and_falls_and_vectors_do_not_decay(tmp_path: Path) -> None:
-    recipe = build(manifest(tmp_path), steps=110, warmup=10, weight_decay=0.3)
-    rates = [recipe.lr_factor(step) for step in (0, 4, 9, 10, 35, 60, 110)]
-    assert rates == pytest.approx([0.1, 0.5, 1, 1, 0.5 + 0.5 * np.sqrt(0.5), 0.5, 0])
-    groups = recipe.optimizer().param_groups
-    assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
-    assert {p.ndim for p in groups[0]["params"]} == {2, 4}
-    assert {p.ndim for p in groups[1]["params"]} <= {0, 1}
-    held = sum(len(group["params"]) for group in groups)
-    assert held == len(list(recipe.model.parameters()))
 
 
 def test_augmentation_is_seeded_bounded_and_keeps_most_of_the_color() -> None:

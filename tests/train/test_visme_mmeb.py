@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from idmetric.cli.eval import main as evaluate
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row, merge, read
-from idmetric.models.visid import CANDIDATE, TASKS, VisIDConfig
+from idmetric.models.visid import VisIDConfig
 from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
@@ -84,41 +83,6 @@ def test_a_batch_mixes_blocks_of_one_source_each(data: Manifest, mixed: dict[str
 
 
 # Loss
-
-
-def test_the_loss_is_that_of_single_embeddings(data: Manifest, mixed: dict[str, Any]) -> None:
-    found = noisy(made(data, **mixed))
-    values = found.step(found.load(1))
-    batch = draw(found.data, found.config, 1)
-    model, text, path = found.model.eval(), data.column("text"), data.column("path")
-    identity = data.column("identity")
-
-    def embed(row: int, default: str) -> Tensor:
-        picture = None if path[row] is None else data.image(row)
-        words = text[row] or default
-        return model.embed(picture, texts=words, instruction="", patches=False).cls[0].double()
-
-    queries = [embed(row, TASKS["recognition"]) for row in batch.query.tolist()]
-    targets = [embed(row, CANDIDATE) for row in batch.target.tolist()]
-    hard = [row for part in batch.hard for row in part.tolist()]
-    negatives = [embed(row, CANDIDATE) for row in hard]
-
-    def said(row: int) -> str | None:
-        return text[row] if path[row] is None else None
-
-    answers = [said(row) for row in batch.target.tolist()]
-    losses, left_out = [], 0
-    for i in range(20):
-        rivals = [targets[j] for j in range(20) if j != i and (answers[j] is None or answers[j] != answers[i])]
-        rivals += [v for v, row in zip(negatives, hard, strict=True) if said(row) is None or said(row) != answers[i]]
-        left_out += 19 + len(hard) - len(rivals)
-        logits = torch.stack([queries[i] @ c for c in [targets[i], *rivals]]) / 0.02
-        losses.append(torch.logsumexp(logits, 0) - logits[0])
-    assert {path[row] is None for row in batch.query.tolist()} == {True, False}
-    assert any(identity[row] for row in batch.query.tolist())
-    assert hard
-    assert left_out  # equal classes meet in the batch
-    assert float(values["loss"]) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-4)
 
 
 def test_a_hard_negative_with_the_text_of_a_target_is_no_negative_of_its_query(tmp_path: Path) -> None:
