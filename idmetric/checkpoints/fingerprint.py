@@ -47,7 +47,9 @@ class Sample:
             return False
         expected = self._values
         if any(part.is_floating_point() and part.dtype.itemsize < 4 for part in parts):
-            expected = _joined(old.to(part.dtype) for old, part in zip(expected.split(self._sizes), parts, strict=True))
+            expected = _joined(
+                old.to(part.dtype) for old, part in zip(torch.split(expected, self._sizes), parts, strict=True)
+            )
         return torch.equal(expected, _joined(parts))
 
 

@@ -93,13 +93,14 @@ def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
     with torch.device("meta"):
         model: nn.Module = timm.create_model(name, **options)
     for module in model.modules():
-        tables = [key for key in module._non_persistent_buffers_set if module._buffers[key] is not None]
+        buffers = ((key, module._buffers[key]) for key in module._non_persistent_buffers_set)
+        tables = {key: table for key, table in buffers if table is not None}
         if any(isinstance(value, Tensor) for value in vars(module).values()):
             return None
         if tables and not hasattr(module, "init_non_persistent_buffers"):
             return None
-        for key in tables:
-            module._buffers[key] = torch.empty_like(module._buffers[key], device="cpu")
+        for key, table in tables.items():
+            module._buffers[key] = torch.empty_like(table, device="cpu")
         if tables:
             module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
         if any(module._buffers[key].is_meta for key in tables):  # type: ignore[union-attr]  # not None

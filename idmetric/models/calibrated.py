@@ -104,8 +104,9 @@ class CalibratedModel(IdentifiedModel):
 
     def calibrated_model(self, files: bool = True) -> calibrations.Model:
         """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
-        loaded = files and self._files is not None and not self._has_changed()
-        content = content_of(self._files) if loaded else None
+        content = None
+        if files and self._files is not None and not self._has_changed():
+            content = content_of(self._files)
         settings = self.label.removeprefix(f"{type(self).__name__}:{self.short_name}")
         return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
 

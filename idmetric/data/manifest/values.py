@@ -80,7 +80,7 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
         number = int(value) if isinstance(value, str) else value
         if isinstance(number, float) and number.is_integer():  # whole numbers of JSON and pandas
             number = int(number)
-        if isinstance(number, int | np.integer) and not isinstance(number, bool) and abs(number) < 2**63:
+        if isinstance(number, int | np.integer) and not isinstance(number, bool) and abs(int(number)) < 2**63:
             return int(number)
     elif kind == pa.float64():
         if not isinstance(value, bool):

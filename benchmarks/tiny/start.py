@@ -1,13 +1,14 @@
-"""Weights that training starts from, and how far the result may move away from them."""
+"""Weights that training starts from, how far the result may move away from them, and models that teach it."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from idmetric.checkpoints.revision import revision_of
 from idmetric.models import efficientnet_lite
@@ -18,20 +19,15 @@ from idmetric.train.state import TrainError
 def take_over(model: IDSim, source: str) -> str:
     """Give the model the weights of another of its layout, at any input sizes; returns the other's revision.
 
-    Additional blocks of the model, at the end of a stage, keep their weights: new ones pass their input on, as the
-    scale of their last norm is 0 (Goyal et al. 2017, Sec. 5.1; timm starts so), and both models give the same features.
-
     Raises:
-        TrainError: if its layout differs otherwise.
-        idmetric.checkpoints.format.CheckpointError: if it cannot be opened.
+        TrainError: if its layout differs.
+        idmetric.checkpoints.errors.CheckpointError: if it cannot be opened.
     """
     other = IDSim(source, device="cpu")
-    own, given = ({k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (model, other))
-    extra = own.keys() - given.keys()
-    starts = {f"backbone.layer{stage}.{block}." for stage, block in _blocks(own) - _blocks(given) if block}
-    if not given.items() <= own.items() or any(not name.startswith(tuple(starts)) for name in extra):
-        raise TrainError(f"--init {source}: its layers are not those of this run (--backbone, --channels, --layers)")
-    model.load_state_dict({k: v.float() for k, v in other.state_dict().items()}, strict=False)
+    try:
+        model.load_state_dict({k: v.float() for k, v in other.state_dict().items()})
+    except RuntimeError as error:
+        raise TrainError(f"{source}: its layers are not those of this run") from error
     return other.revision
 
 
@@ -88,7 +84,30 @@ def freeze_statistics(model: nn.Module) -> None:
             module.eval()
 
 
-def _blocks(names: Iterable[str]) -> set[tuple[int, int]]:
-    """Stage and number of each block among the names of weights."""
-    found = (re.match(r"backbone\.layer(\d+)\.(\d+)\.", name) for name in names)
-    return {(int(m[1]), int(m[2])) for m in found if m}
+class Teachers:
+    """Frozen models; their embeddings side by side, each of unit length, are those of one model.
+
+    Args:
+        sources: names or folders of models of the class IDSim.
+        sizes: side in pixels at which each sees images; of several sizes of a model (`mirror_sizes`), only this.
+    """
+
+    def __init__(self, sources: Sequence[str], sizes: Sequence[int], device: torch.device | str) -> None:
+        self.models = [IDSim(source, device=device).requires_grad_(False) for source in sources]
+        self.sizes = sizes
+        self.revisions = [model.revision for model in self.models]
+        for model in self.models:
+            model.settings = replace(model.settings, mirror_sizes=())
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Embed images (N, 3, H, W) in [0, 1]: (N, D) of unit length, D being the sum of the models' dimensions.
+
+        The inner product of two is the mean of the models' cosines.
+        """
+        found = []
+        for model, size in zip(self.models, self.sizes, strict=True):
+            seen = F.interpolate(images, (size, size), mode="bilinear", antialias=True, align_corners=False)
+            seen = seen.contiguous(memory_format=torch.channels_last)
+            found.append(F.normalize(model.embed_pixels(seen).cls.float(), dim=-1))
+        return F.normalize(torch.cat(found, -1), dim=-1)

@@ -29,9 +29,8 @@ from torch import Tensor
 from idmetric.images.paths import is_image, walk
 from idmetric.images.read import read_image
 from idmetric.io.extensions import IMAGE_ENDINGS
-from idmetric.io.output import replacing, take_space
+from idmetric.io.output import replacing
 from idmetric.io.prefetch import in_order
-from idmetric.train.tiny.config import spread
 
 CROP_AREA = (0.2, 1.0)  # of the photo
 PART_AREA = (0.1, 0.6)  # of the photo, where it is cut out
@@ -41,20 +40,17 @@ _FINER = 2  # pixels are drawn at twice the size, and averaged: photos and parts
 _SOFT = 0.06  # width of the outline's edge, as a part of the radius
 
 
-def photo_files(folders: Sequence[str], option: str = "--photos") -> list[Path]:
-    """Images below some folders, in order of their names, each once; a file stands for itself.
-
-    `option` is how messages name the folders' source.
+def photo_files(folders: Sequence[str]) -> list[Path]:
+    """Images below some folders, in order of their names, each once.
 
     Raises:
         ValueError: if a folder holds none.
     """
     found = []
     for folder in folders:
-        path = Path(folder)
-        files = [path] if path.is_file() else [file for file in walk(path) if is_image(file)]
+        files = [file for file in walk(Path(folder)) if is_image(file)]
         if not files:
-            raise ValueError(f"{option} {folder}: no image is there ({', '.join(IMAGE_ENDINGS)})")
+            raise ValueError(f"{folder}: no image is there ({', '.join(IMAGE_ENDINGS)})")
         found += files
     return list({path.resolve(): path for path in found}.values())
 
@@ -66,7 +62,7 @@ def families(files: Sequence[Path]) -> list[list[int]]:
         ValueError: if there is but one photo.
     """
     if len(files) == 1:
-        raise ValueError("--photos: 1 photo has no other to differ from: give at least two")
+        raise ValueError("1 photo has no other to differ from: give at least two")
     members: dict[Path, list[int]] = {}
     for place, file in enumerate(files):
         members.setdefault(file.parent, []).append(place)
@@ -75,11 +71,15 @@ def families(files: Sequence[Path]) -> list[list[int]]:
     return [family if len(family) > 1 else every for family in found]
 
 
+def spread(count: int, part: float) -> NDArray[np.bool_]:
+    """Mark this part of the places 0..count - 1, rounded half up, evenly."""
+    return np.asarray(np.diff(np.floor(np.arange(count + 1) * part + 0.5 + 1e-9)) > 0)
+
+
 def store_photos(path: Path, files: Sequence[Path], size: int) -> None:
     """Write the photos as squares, (N, size, size, 3) uint8, as models see them, atomically."""
     with replacing(path) as part:
         out = np.lib.format.open_memmap(part, "w+", np.uint8, (len(files), size, size, 3))
-        take_space(part)
         for place, square in enumerate(in_order(partial(_square, size=size), files, threads=4, waiting=8)):
             out[place] = square
         out.flush()
@@ -96,10 +96,10 @@ class Cuts:
     photos: NDArray[np.int64]  # (G, 2): thing, twin
     pasted: NDArray[np.bool_]  # (G,)
     scene: NDArray[np.int64]  # (G, 2, V): the photo that is cropped: their own, or the surroundings
-    crop: NDArray[np.float32]  # (G, V, 4): centre x, y and half width, height
+    crop: NDArray[np.float32]  # (G, V, 4): center x, y and half width, height
     part: NDArray[np.float32]  # (G, 4): the same, of what is pasted
     roundness: NDArray[np.float32]  # (G,): exponent of the outline |u|^p + |v|^p = 1
-    place: NDArray[np.float32]  # (G, V, 4): its centre and half width, height in the view
+    place: NDArray[np.float32]  # (G, V, 4): its center and half width, height in the view
     turn: NDArray[np.float32]  # (G, V, 4): angle in radians, shear, and perspective along u and v
 
     def __getitem__(self, rows: slice) -> Cuts:
@@ -122,13 +122,13 @@ def draw_cuts(families: Sequence[Sequence[int]], count: int, views: int, rng: Ge
     scene = np.where(chosen[:, None, None], others, photos[:, :, None])
     side, aspect = rng.uniform(*PART_SIDE, (count, views)), np.sqrt(_between(rng, 0.6, (count, 1)))
     half = np.stack([side * aspect, side / aspect], -1).clip(0.2, 0.95)
-    centre = rng.uniform(-1, 1, half.shape) * (1 - half)
+    center = rng.uniform(-1, 1, half.shape) * (1 - half)
     turn = rng.uniform(-1, 1, (count, views, 4)) * (0.35, 0.2, 0.25, 0.25)
     drawn = (
         _boxes(rng, (count, views), CROP_AREA),
         _boxes(rng, (count,), PART_AREA),
         rng.uniform(1.5, 8, count),
-        np.concatenate([centre, half], -1),
+        np.concatenate([center, half], -1),
         turn,
     )
     return Cuts(photos, chosen, scene, *(values.astype(np.float32) for values in drawn))
@@ -145,7 +145,7 @@ def _between(rng: Generator, ratio: float, shape: tuple[int, ...]) -> NDArray[np
 
 
 def _boxes(rng: Generator, shape: tuple[int, ...], area: tuple[float, float]) -> NDArray[np.float64]:
-    """Boxes anywhere within -1 to 1: centre x, y and half width, height."""
+    """Boxes anywhere within -1 to 1: center x, y and half width, height."""
     part, ratio = rng.uniform(*area, shape), _between(rng, _RATIO, shape)
     half = np.stack([np.sqrt(part * ratio), np.sqrt(part / ratio)], -1).clip(0, 1)
     return np.concatenate([rng.uniform(-1, 1, half.shape) * (1 - half), half], -1)

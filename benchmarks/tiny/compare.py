@@ -1,6 +1,6 @@
 """Embedded models side by side: size, speed, retrieval, distractors, matched patches, calibration.
 
-    python benchmarks/tiny.py DATA --model tiny --model OLD --out results/
+    python benchmarks/tiny/compare.py DATA --model tiny --model OLD --out results/
 
 DATA holds manifest.csv with the split "dev", whose masks (if it has any) the matches are measured against; OLD is a
 folder with weights. Other objects are rendered into OUT.
