@@ -2,8 +2,8 @@
 
     python benchmarks/tiny/compare.py DATA --model tiny --model OLD --out results/
 
-DATA holds manifest.csv with the split "dev", whose masks (if it has any) the matches are measured against; OLD is a
-folder with weights. Other objects are rendered into OUT.
+DATA holds manifest.csv with the splits "dev", whose masks (if it has any) the matches are measured against, and "dev2";
+OLD is a folder with weights. Other objects are rendered into OUT.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def main() -> None:
 
     torch.set_num_threads(2)
     models: dict[str, Any] = {name: load(name, device="cpu") for name in args.model}
-    dev = read(args.data / "manifest.csv").filter(split=photos.SPLIT)
+    data = read(args.data / "manifest.csv").filter(split=photos.SPLITS)
+    dev, dev2 = (data.filter(split=split) for split in photos.SPLITS)
     bench = world.bench(args.out / "world", world.Options(grids=0))
     settings = Settings(bootstrap=0, store=args.out / "embeddings")
     by_patches = replace(settings, distance="patch")
@@ -74,7 +75,8 @@ def main() -> None:
     lines = [
         ("MB in half precision", [f"{sum(p.numel() for p in m.parameters()) * 2 / 1e6:.1f}" for m in models.values()]),
         ("ms for an image", [f"{ms:.0f}" for ms in milliseconds(models)]),
-        *rows("photos", photos.run(dev, models, settings), ("mAP",)),
+        *rows("photos, dev", photos.run(dev, models, settings), ("mAP",)),
+        *rows("photos, dev2", photos.run(dev2, models, settings), ("mAP",)),
         *rows("world, class features", world.run(bench, models, settings), ("SSR",)),
         *rows("world, patches", world.run(bench, models, by_patches), ("SSR",)),
     ]
@@ -84,7 +86,8 @@ def main() -> None:
     lines += rows("matches", matches.run(things, models, settings), tuple(matches.COLUMNS))
     options = Calibrating(rates=RATES, strangers=50000)
     columns = ("ECE", "distance", "true accept", "false accept")
-    lines += rows("calibration", calibrate.run(dev, models, settings, options), columns)
+    lines += rows("calibration on dev", calibrate.run(dev, models, settings, options), columns)
+    lines += rows("calibration on both", calibrate.run(data, models, settings, options), ("ECE",))
 
     print("| |", " | ".join(models), "|\n|---|" + "---|" * len(models))
     for title, values in lines:

@@ -1,6 +1,6 @@
 """Weights on the way from ImageNet to a training's end: what IDSim("tiny") is chosen from, side by side.
 
-    python benchmarks/tiny_mix.py DATA OUT --mix 1,1,1,1,1 0.4,1,0.8,0.6,1
+    python benchmarks/tiny/mix.py DATA OUT --mix 1,1,1,1,1 0.4,1,0.8,0.6,1
 
 A mix EARLY,FOUR,FIVE,LAST,PATCH is written to OUT as a model folder. Of the way that training went (WiSE-FT, Wortsman
 et al. 2022, Eq. 1), it goes the share EARLY with stem and stages 0 to 3, FOUR and FIVE with these stages, LAST with
@@ -20,8 +20,9 @@ from copy import deepcopy
 from pathlib import Path
 
 import torch
+from start import freeze_statistics, published_start
 from torch import nn
-from train_tiny import earlier
+from train import earlier
 
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.models.idsim import IDSim
@@ -29,7 +30,6 @@ from idmetric.protocols import matches, photos, world
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.train.tiny.start import freeze_statistics, published_start
 
 TRAINED = "a76cbfe"  # the commit with the weights that training ended with
 PARTS = {
