@@ -114,5 +114,7 @@ def small(request: pytest.FixtureRequest) -> IDSim:
 
 @pytest.fixture(scope="session")
 def metric() -> IDSim:
-    """One small IDSim with random weights, on the CPU."""
-    return random_model("dinov3")
+    """One small IDSim with random weights, on the CPU. Tests share it: saving it names the copy on disk alone."""
+    model = random_model("dinov3")
+    model._name_saved = lambda folder, revision: None  # type: ignore[method-assign]
+    return model

@@ -69,6 +69,9 @@ class Run:
         if self._watcher is not None:
             self._watcher.references |= dict.fromkeys(found)
 
+        # refuses, before any work, a distance that this model cannot compute
+        self.metric.pairwise(references[[0]], None, self._settings.distance)
+
         rows, gray = [], []
         in_color = all(is_gray(seen.small) is False for seen in found.values())
         before = references[[0]]

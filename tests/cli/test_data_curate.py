@@ -247,7 +247,7 @@ def test_numbers_that_make_no_sense_are_wrong_usage(run: Runner) -> None:
 def test_wrong_usage_is_said(run: Runner, photos: Manifest) -> None:
     run.fails("give the manifest to read", "curate --recipe idsim")
     run.fails("none.csv: no such file", "curate none.csv --recipe idsim -o x.csv")
-    run.fails("at least 1", "curate photos.parquet --recipe idsim --count 0 -o x.csv")
+    run.fails("at least 1", "curate photos.parquet --recipe idsim --count 0 -o x.csv", status=2)
     run.fails("'val:2' is not NAME=NUMBER", "curate photos.parquet --recipe nearid --split val:2 -o x.csv", status=2)
 
 

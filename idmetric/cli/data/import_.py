@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--map", action="append", default=[], metavar="COLUMN=NAME", help="name of this column in the source"
     )
     parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE", help="option of the kind, see below"
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="option of the kind, see below"
     )
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N rows of each source")
     parser.add_argument("--no-check", action="store_true", help="do not read the images and masks")
@@ -84,6 +84,12 @@ def run(args: argparse.Namespace) -> int:
     if job.images.folder is not None and (job.images.written or job.images.reused):
         verb = "would write" if args.dry_run else "wrote"
         print(f"{verb} {job.images.written} images to {job.images.folder}, {job.images.reused} were there already")
+    if job.images.replaced:
+        print(
+            f"note: {job.images.replaced} of them were there with another content. If another dataset's images are in "
+            "that folder, import it again elsewhere (--images)",
+            file=sys.stderr,
+        )
     common.save(kept, args)
     return 4 if bad else 0
 

@@ -28,13 +28,15 @@ class Images:
     Attributes:
         folder: of the files; None keeps bytes in memory and in the manifest.
         dry: write nothing.
-        written, reused: number of files written, and of existing files with the same content.
+        written, reused, replaced: number of files written, of existing files with the same content, and of written ones
+            that were there with another content.
     """
 
     folder: Path | None
     dry: bool = False
     written: int = 0
     reused: int = 0
+    replaced: int = 0
     _taken: set[int] = field(default_factory=set, repr=False)  # hashes of the paths given to named images
 
     def keep(self, value: Any, name: str | None, locate: Callable[[str], Path], column: str = "path") -> dict[str, Any]:
@@ -71,7 +73,8 @@ class Images:
             self._taken.add(key)
 
         path = self.folder / file
-        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
+        there = path.is_file()
+        if there and path.stat().st_size == len(data) and path.read_bytes() == data:
             self.reused += 1
             return path
 
@@ -79,6 +82,7 @@ class Images:
             with replacing(path, parents=True) as temporary:
                 temporary.write_bytes(data)
         self.written += 1
+        self.replaced += there
         return path
 
 

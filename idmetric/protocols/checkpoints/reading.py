@@ -181,7 +181,7 @@ def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
     """The pictures with the prompts of a file in place of their numbers.
 
     A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and comments (#) do not count, and
-    options at its end (` --w 512`) are no part of it.
+    options at its end (` --w 512`) are not part of it.
     """
     try:
         lines = [line.strip() for line in text_file.read(path).splitlines()]

@@ -21,7 +21,7 @@ def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
     """
     for tau in taus:
         if not math.isfinite(tau):
-            raise ValueError(f"{tau:g} is no threshold: a similarity is a number, such as 0.5")
+            raise ValueError(f"{tau:g} is not a threshold: a similarity is a number, such as 0.5")
     return {f"{label}{tau:g}": tau for tau in taus}
 
 

@@ -47,7 +47,7 @@ const report = (() => {
     document.documentElement.classList.remove("undecided");
     for (const option of $("status").options) option.disabled = false;
     document.documentElement.style.setProperty("--cut", cut(value) + "%");
-    $("passes").textContent = `${passes} of ${judged}${copied}`;
+    $("passes").textContent = `${passes} of ${judged}`;
     $("passes-title").textContent = neutral ? "Nearer" : "Pass";
     for (const option of $("status").options) {
       if (option.value === "pass") option.text = neutral ? "Nearer" : "Pass";

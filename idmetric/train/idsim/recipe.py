@@ -64,7 +64,8 @@ class IDSimRecipe(Recipe):
         self.best = "selection" if held_out else ""
         free = ("backbone_weights", "revision", "checkpointing")  # "weights" identifies the former two
         self.settings: dict[str, Any] = {
-            **{k: v for k, v in asdict(config).items() if k not in free}, "weights": model.revision,
+            **{k: v for k, v in asdict(config).items() if k not in free},
+            "weights": model.revision.partition("+")[0],  # of the start: adapters have been added to it
             "data": loader.triplets.fingerprint, "validation": held_out.fingerprint if held_out else "",
         }  # fmt: skip
 

@@ -80,7 +80,8 @@ class VisME(Recipe):
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
         free = ("chunk", "checkpointing")  # they change only speed
         self.settings: dict[str, Any] = {
-            **{k: v for k, v in asdict(config).items() if k not in free}, "weights": model.revision,
+            **{k: v for k, v in asdict(config).items() if k not in free},
+            "weights": model.revision.partition("+")[0],  # of the start: adapters have been added to it
             "data": data.fingerprint, "datasets": pools.describe(data),
         }  # fmt: skip
 
