@@ -524,7 +524,7 @@ def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> Non
     ("options", "message"),
     [
         (Options(by=("colour",)), "--by colour: no such column; there are .*method.*prompt"),
-        (Options(scr=(float("nan"),)), "nan is no threshold"),
+        (Options(scr=(float("nan"),)), "nan is not a threshold"),
         (Options(against="c"), "--against 'c': no such method; there are a, b"),
     ],
 )

@@ -181,7 +181,7 @@ def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
         run(strangers, {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="below 1"):
         Options(1.0)
-    with pytest.raises(ValueError, match="nan is no threshold"):
+    with pytest.raises(ValueError, match="nan is not a threshold"):
         run(split, {"m": Drawn()}, PLAIN, Options(threshold=(0.5, math.nan)))
 
 

@@ -136,7 +136,7 @@ def test_the_numbers_of_the_page_are_those_of_json(page: Page, printed: dict[str
     distances = [row["distance"] for row in printed["rows"]]
     others = [row["distance"] for row in printed["rows"] if not row["copy"]]
     means = f"Mean {np.mean(distances):.4f} Mean, no copies {np.mean(others):.4f} "
-    assert f"{means}Median {np.median(distances):.4f} " in page.visible
+    assert means in page.visible
     for apart in printed["baseline"]["distances"].values():
         assert f"nearest other reference {apart:.4f}" in page.visible
     ticks = re.search(r'class="ticks">(.*?)</div>', page.text)
