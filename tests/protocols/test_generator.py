@@ -564,7 +564,8 @@ def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.C
 @pytest.mark.slow
 def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> None:
     pytest.importorskip("vtk")
-    [result] = run(example(tmp_path), {"tiny": IDSim("tiny", device="cpu")}, Settings(workers=1))
+    tiny = {"tiny": IDSim("tiny", device="cpu")}
+    [result] = run(example(tmp_path), tiny, Settings(workers=1), Options(copy_rate=True))
     rows = {name: values(result, method=name) for name in ("copy", "good", "drift", "swap")}
     identity = [rows[name]["identity"].value for name in ("copy", "good", "drift", "swap")]
     assert identity == sorted(identity, reverse=True)
@@ -592,4 +593,5 @@ def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> 
     for name, row in rows.items():
         [line] = re.findall(rf"^\| {name} \|(.*)\|$", page, flags=re.M)
         shown = [float(cell.split()[0]) for cell in line.split("|")]
-        assert shown == pytest.approx([value.value for value in row.values()], abs=5e-3), name
+        found = [value.value for column, value in row.items() if column != "CopyRate"]
+        assert shown == pytest.approx(found, abs=5e-3), name

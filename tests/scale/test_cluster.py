@@ -217,6 +217,6 @@ def test_what_the_cluster_cannot_do_is_said(cluster: Any, saved: Path, tmp_path:
             next(model.parameters()).data.mul_(1.5)
         return model
 
-    with pytest.raises(ScaleError, match=r"^[^\n]*: its model differs from that of the driver in weights$"):
+    with pytest.raises(ScaleError, match=r"^[^\n]*: its model differs from that of the driver in revision, weights$"):
         embed_on_ray(tmp_path / "photos", tmp_path / "out", model=other)
     assert rows_of(tmp_path / "out") == {}
