@@ -112,9 +112,13 @@ def small(request: pytest.FixtureRequest) -> IDSim:
     return random_model(request.param)
 
 
+def _unnamed(*_: object) -> None:
+    """In place of `Embedder._name_saved`."""
+
+
 @pytest.fixture(scope="session")
 def metric() -> IDSim:
     """One small IDSim with random weights, on the CPU. Tests share it: saving it names the copy on disk alone."""
     model = random_model("dinov3")
-    model._name_saved = lambda folder, revision: None  # type: ignore[method-assign]
+    model._name_saved = _unnamed  # type: ignore[method-assign]
     return model
