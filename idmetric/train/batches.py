@@ -7,12 +7,13 @@ pixels = pictures.batch(rows, (seed, step))            # (32, 3, H, W), the same
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -189,6 +190,11 @@ class Pictures:
 
 
 # Before the first step
+
+
+def fingerprint(values: Any) -> str:
+    """16 hex digits that follow from JSON values, such as the ids of a recipe's rows."""
+    return blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
 
 
 def rows_in(data: Manifest, splits: Collection[str]) -> NDArray[np.int64]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -14,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.batches import Pictures, batch_rows, generator, rows_in, share
+from idmetric.train.batches import Pictures, batch_rows, fingerprint, generator, rows_in, share
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
@@ -72,15 +70,16 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
             groups[names[row]][slots[row]].append(row)
     if not groups:
         raise ManifestError(_none(data, splits))
-    identities = data.column("identity")
+    ids, identities, roles = (data.column(name) for name in ("id", "identity", "role"))
     _check(groups, identities)
     number = {name: k for k, name in enumerate(dict.fromkeys(n for n in identities if n is not None))}
     codes = [number.get(name, -1 - row) for row, name in enumerate(identities)]
     sets = [tuple(np.array(group[slot], np.int64) for slot in SLOTS) for group in groups.values()]
     rows = np.array([[part[0] for part in parts] for parts in sets], np.int64)
+    named = [[[(ids[row], identities[row], roles[row]) for row in part] for part in parts] for parts in sets]
     return Triplets(
         tuple(groups), rows, {t: (p, n) for t, (_, p, n) in enumerate(sets) if len(p) > 1 or len(n) > 1},
-        np.array(codes, np.int64), _mixtures(data, rows), _digest(data, sets),
+        np.array(codes, np.int64), _mixtures(data, rows), fingerprint(named),
     )  # fmt: skip
 
 
@@ -121,15 +120,6 @@ def _mixtures(data: Manifest, rows: Rows) -> dict[str, int]:
         return {}
     names = data.column("x_mixture")
     return dict(Counter(str(names[row]) for row in rows[:, 0] if names[row] is not None))
-
-
-def _digest(data: Manifest, sets: Sequence[tuple[Rows, ...]]) -> str:
-    columns = [data.column(name) for name in ("id", "identity", "role")]
-    digest = blake2b(digest_size=8)
-    for parts in sets:
-        values = [[[column[row] for column in columns] for row in part] for part in parts]
-        digest.update(json.dumps(values).encode())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,10 @@ Each draw follows from (seed, step) alone.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import product
 from typing import Literal, NamedTuple
 
@@ -22,7 +20,7 @@ from torch import Tensor
 
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.batches import TRAINING, VALIDATION, Pictures, generator, permutation, rows_in
+from idmetric.train.batches import TRAINING, VALIDATION, Pictures, fingerprint, generator, permutation, rows_in
 
 _HOW_TO = "idmetric data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
 
@@ -83,7 +81,7 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
         chosen,
         left_out=len(found) - len(enough),
         unused=sum(max(0, len(rows) - images) for rows in enough.values()),
-        fingerprint=blake2b(json.dumps(named).encode(), digest_size=8).hexdigest(),
+        fingerprint=fingerprint(named),
     )
 
 

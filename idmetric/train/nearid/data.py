@@ -8,7 +8,6 @@ A tuple's slots are the anchor, P positives and K distractors. The tuple follows
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from idmetric.data.curate.masking import MASK_PROB, MASK_PROB_APN, draw_masking,
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.batches import TRAINING, rows_in
+from idmetric.train.batches import TRAINING, fingerprint, rows_in
 
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of images with another identity in a view's context
 PARTS = "part-edit"
@@ -234,8 +233,8 @@ def rows_of(identities: Sequence[Identity]) -> Rows:
     return np.array(sorted(found), np.int64)
 
 
-def fingerprint(data: Manifest, identities: Sequence[Identity]) -> str:
-    """16 hex digits that follow from the identities and the names of their rows."""
+def digest(data: Manifest, identities: Sequence[Identity]) -> str:
+    """The fingerprint of the identities and the names of their rows."""
     names = data.column("id")
-    used = [[[names[row] for row in rows] for rows in (identity.views, *identity.near)] for identity in identities]
-    return hashlib.sha256(repr(used).encode()).hexdigest()[:16]
+    groups = ((identity.views, *identity.near) for identity in identities)
+    return fingerprint([[[names[row] for row in rows] for rows in group] for group in groups])

@@ -43,8 +43,8 @@ from idmetric.train.nearid.data import (
     check,
     check_masks,
     check_oracle,
+    digest,
     find,
-    fingerprint,
     items,
     rows_of,
 )
@@ -96,7 +96,7 @@ class Recipe(Interface):
         free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # "weights" identifies the latter two
         self.settings: dict[str, Any] = {
             **{name: value for name, value in asdict(config).items() if name not in free},
-            "weights": model.revision, "data": fingerprint(data, identities), "identities": len(identities),
+            "weights": model.revision, "data": digest(data, identities), "identities": len(identities),
         }  # fmt: skip
 
     def modules(self) -> Mapping[str, nn.Module]:
