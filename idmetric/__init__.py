@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idmetric.io import moved
 from idmetric.io.lazy import lazy
 
 __version__ = "0.1.0"
@@ -68,4 +67,3 @@ __all__ = [
 
 
 __getattr__, __dir__ = lazy(__name__, _LAZY)
-moved.install()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -21,7 +22,6 @@ class HubServer:
     commits: dict[str, str] = field(default_factory=dict)  # repository -> its commit, where it is not COMMIT
     gated: dict[str, str] = field(default_factory=dict)  # repository -> token that opens it
     break_once: int = 0  # bytes after which the next download of weights is cut off
-    damage: bool = False  # flip a byte of weights
     shorten: bool = False  # send half of the weights as if they were all
     requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
 
@@ -48,7 +48,7 @@ class HubServer:
             def answer(self, body: bool) -> None:
                 asked = self.headers.get("Range", "")
                 outer.requests.append((self.command, self.path, asked))
-                parts = self.path.partition("?")[0].strip("/").split("/")
+                parts = urlsplit(self.path).path.strip("/").split("/")  # a proxy is asked for the whole address
                 api = parts[0] == "api"
                 parts = parts[2 if api else 1 if parts[0] == "datasets" else 0 :]
                 owner, name, kind, revision, *rest = [*parts, "revision", "main"] if len(parts) == 2 else parts
@@ -90,11 +90,8 @@ class HubServer:
                 self.end_headers()
                 if not body:
                     return None
-                if filename.endswith(".safetensors"):
-                    if outer.damage:
-                        data = data[:-1] + bytes([data[-1] ^ 1])
-                    if outer.break_once and not asked:
-                        data, outer.break_once = data[: outer.break_once], 0
+                if filename.endswith(".safetensors") and outer.break_once and not asked:
+                    data, outer.break_once = data[: outer.break_once], 0
                 self.wfile.write(data[start:])
                 return None
 

@@ -15,9 +15,9 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -85,6 +85,20 @@ def kept(batch: Any) -> dict[str, Tensor]:
     return found
 
 
+def read_log(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """The numbers of a log.jsonl by name ("loss", "validation/map"): steps and values."""
+    series: dict[str, list[tuple[int, float]]] = {}
+    for text in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(text)
+        numbers = record.pop("validation", None)
+        step = record.pop("step")
+        found = record if numbers is None else {f"validation/{k}": v for k, v in numbers.items()}
+        for name, value in found.items():
+            if isinstance(value, int | float):
+                series.setdefault(name, []).append((step, value))
+    return series
+
+
 SMOKE = {"steps": 2, "validate_every": 1}
 
 
@@ -103,13 +117,12 @@ class Temperature(nn.Module):
         return F.cross_entropy(logits, torch.arange(len(a)))
 
 
-@dataclass
-class Pairs:
+class Pairs(NamedTuple):
     """Two views of each row's color."""
 
     a: Tensor
     b: Tensor
-    rows: list[int] = field(default_factory=list)
+    rows: list[int]
 
 
 class PairRecipe:
@@ -241,16 +254,11 @@ def exchange(folder: Path, rank: int, port: str) -> None:
     processes.copy_from_main(module.parameters())
     found: dict[str, Any] = {
         "floats": floats.tolist(),
-        "flags": processes.gather(torch.tensor([True, False])).tolist(),
         "gradient": own.grad.tolist() if own.grad is not None else None,
         "averages": [None if p.grad is None else p.grad.item() for p in (used, lonely, unused)],
         "any": processes.any(rank == 1, False),
         "copied": [module.weight.item(), module.bias.item()],
     }
-    try:
-        processes.gather(torch.zeros(2 + rank, 1))
-    except ValueError as error:
-        found["unequal"] = str(error)
     try:
         processes.on_main(lambda: int("x") if rank else _refuse())
     except (ValueError, MainFailed) as error:

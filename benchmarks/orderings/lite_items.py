@@ -27,7 +27,7 @@ from idmetric.train.recipe import Recipe
 from idmetric.train.visme import data as pools
 from idmetric.train.visme.config import Config
 from idmetric.train.visme.items import Loader
-from idmetric.train.visme.plan import usable
+from idmetric.train.visme.pools import usable
 from idmetric.train.visme.recipe import VisME
 
 
@@ -65,10 +65,10 @@ class LiteVisME(VisME):
 def build(config: Config, data: Manifest, processes: Processes) -> LiteVisME:
     """Samples, schedule and model, as `idmetric.train.visme.recipe.build` without validation."""
     found = pools.prepare(data, VisIDConfig())
-    used = usable(found.data, config.plan)
+    used = usable(found.data, config)
     model: Any = LiteItems(config.model, device=processes.device)
     set_training(model.requires_grad_(True), True)
-    loader = Loader(Pictures.of(model, data), found.wording, used, config.plan, config.same)
+    loader = Loader(Pictures.of(model, data), found.wording, used, config.batch_size, config.same)
     return LiteVisME(config, used, loader, None, None, model, processes, None)
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from idmetric.checkpoints.format import CONFIG
 from idmetric.data.manifest.table import Manifest
+from idmetric.images.masks import read_mask
 from idmetric.losses.info_nce import label_info_nce
 from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures, batch_rows
@@ -129,9 +130,9 @@ def read_pictures(model: Embedder, data: Manifest, masked: bool = False) -> Tens
     def read(row: int) -> Tensor:
         if not masked:
             return pictures.read(row)
-        pixels, mask = pictures.read_masked(row)
-        assert mask is not None
-        return torch.cat([pixels, mask[None]])
+        pixels, source = pictures.read(row), data.source(row, "mask")
+        assert source is not None
+        return torch.cat([pixels, read_mask(source, pixels.shape[1:])[None]])
 
     return torch.stack([(255 * read(row)).round().to(torch.uint8) for row in range(len(data))])
 

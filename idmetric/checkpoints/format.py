@@ -71,6 +71,11 @@ def read(files: Files) -> Checkpoint:
     return Checkpoint(settings, read_finite(weights), files.name, revision_of(weights, files[CONFIG]), files)
 
 
+def revision(folder: Path) -> str:
+    """The revision that `read` gives the weights of a model folder."""
+    return revision_of(folder / WEIGHTS, folder / CONFIG)
+
+
 def read_config(files: Files) -> dict[str, Any]:
     """The config.json of a model folder or Hub repository of our own format; errors as in `read`."""
     path = files[CONFIG]

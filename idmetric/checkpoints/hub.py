@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from idmetric.checkpoints.connection import answers
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.revision import commit_of, sha256_of
-from idmetric.io.quiet import quiet
-
-_log = logging.getLogger("idmetric")
+from idmetric.checkpoints.revision import commit_of
 
 
 @dataclass(frozen=True)
@@ -89,20 +83,14 @@ class Files:
 def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     """Path of one file of a Hub repository, downloaded once into the Hub cache; an interrupted download is resumed.
 
-    A file that the Hub names by its SHA-256 (all weights are) is checked against it after the download.
-
     Raises:
         CheckpointError: one line that says what failed, why, and how to fix it.
     """
     check_repository(repo)
     import huggingface_hub  # here, so that reading a folder does not load it
 
-    start = time.time()
-    now = _reached(repo, cached_file(repo, filename, hub) is not None, hub)
     with _explained(f"{filename} of {repo}", repo, hub):
-        path = Path(huggingface_hub.hf_hub_download(repo, filename, **asdict(now)))
-    _check_download(path, f"{filename} of {repo}", start)
-    return path
+        return Path(huggingface_hub.hf_hub_download(repo, filename, **asdict(hub)))
 
 
 def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
@@ -116,37 +104,8 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
     check_repository(files.name)
     import huggingface_hub
 
-    start = time.time()
     with _explained(files.name, files.name, files.hub):
-        options = asdict(_reached(files.name, False, files.hub))
-        found = Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **options))
-    for path in found.glob("*.safetensors"):
-        _check_download(path, f"{path.name} of {files.name}", start)
-    return found
-
-
-_fetched: set[str] = set()  # repositories for which a download was announced
-
-
-def _reached(repo: str, there: bool, hub: Hub) -> Hub:
-    """The same `hub`, or its cache alone if the Hub does not answer; announces a download on stderr.
-
-    Args:
-        there: whether the file is in the cache already, and would only be checked against the Hub's.
-    """
-    from huggingface_hub import constants
-
-    offline = hub.local_files_only or constants.HF_HUB_OFFLINE
-    if offline or (there and re.fullmatch(r"[0-9a-f]{40}", hub.revision or "")):
-        return hub  # the Hub is not asked
-    if not there and repo not in _fetched:
-        _fetched.add(repo)
-        _log.warning("fetching %s from %s", repo, constants.ENDPOINT)
-    if answers(constants.ENDPOINT):
-        return hub
-    if there:
-        _log.warning("%s does not answer: %s is taken from the cache", constants.ENDPOINT, repo)
-    return replace(hub, local_files_only=True)
+        return Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **asdict(files.hub)))
 
 
 def check_repository(repo: str) -> None:
@@ -158,8 +117,7 @@ def check_repository(repo: str) -> None:
 @contextlib.contextmanager
 def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
     try:
-        with quiet("huggingface_hub"):
-            yield
+        yield
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise CheckpointError(
             f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, or choose the "
@@ -203,16 +161,6 @@ def _cache(hub: Hub) -> str:
     from huggingface_hub import constants
 
     return str(hub.cache_dir or constants.HF_HUB_CACHE)
-
-
-def _check_download(path: Path, what: str, since: float) -> None:
-    blob = path.resolve()  # the cache names the bytes of large files by their SHA-256
-    if blob.stat().st_mtime < since - 60:
-        return  # it was checked when it came; the minute is for clocks that differ
-    if re.fullmatch(r"[0-9a-f]{64}", blob.name) and sha256_of(blob) != blob.name:
-        blob.unlink()
-        path.unlink(missing_ok=True)
-        raise CheckpointError(f"{what} was damaged on its way: its SHA-256 is not that of the Hub; fetch it again")
 
 
 def push_folder(folder: str | os.PathLike[str], repo: str, *, private: bool = False, token: str | None = None) -> str:

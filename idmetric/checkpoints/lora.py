@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.name_pattern import NamePatterns, PatternError
 
 
 def merge_lora(
@@ -29,8 +27,8 @@ def merge_lora(
         adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]), `<module>.lora_B.weight` (out, r[, 1, 1]) and
             `<module>.lora_magnitude_vector` (out values), where `<module>.weight` is in `state`; others are named as in
             `state`. PEFT's prefix is already removed.
-        config: PEFT's adapter_config.json; read are lora_alpha, r, alpha_pattern, rank_pattern, use_rslora and
-            use_dora. The rank itself is taken from the tensors.
+        config: PEFT's adapter_config.json; read are lora_alpha, alpha_pattern (names of modules and their ends, no
+            regular expressions), use_rslora and use_dora. The rank is taken from the tensors.
         prefix: what PEFT saw before a module's name here, e.g. "extractor.model.": its patterns may speak of it.
 
     Returns:
@@ -51,7 +49,7 @@ def merge_lora(
         else:
             state[key] = value
     needed = {"A", "B", "magnitude_vector"} if config.get("use_dora") else {"A", "B"}
-    alphas = _Alphas(config)
+    alphas = _alphas(config)
     for module, parts in modules.items():
         name = f"{module}.weight"
         if name not in state:
@@ -88,33 +86,25 @@ def _check_kind(config: Mapping[str, Any]) -> None:
         )
 
 
-def _lora_scale(module: str, lora_a: Tensor, alphas: _Alphas, config: Mapping[str, Any]) -> float:
+def _lora_scale(module: str, lora_a: Tensor, alphas: Mapping[str, float], config: Mapping[str, Any]) -> float:
     rank = lora_a.shape[0]
-    return alphas.of(module) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+    found = (alpha for name, alpha in alphas.items() if f".{module}".endswith(f".{name}"))
+    alpha = next(found, float(config.get("lora_alpha", 8)))
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-class _Alphas:
-    """The alpha of each module: the first match in PEFT's alpha_pattern, else lora_alpha."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        given = config.get("alpha_pattern") or {}
-        self._default = float(config.get("lora_alpha", 8))
-        self._values = [float(value) for value in given.values()]
-        with _naming_patterns():
-            self._patterns = NamePatterns(list(given))
-
-    def of(self, module: str) -> float:
-        with _naming_patterns():
-            found = self._patterns.first(module)
-        return self._default if found is None else self._values[found]
-
-
-@contextlib.contextmanager
-def _naming_patterns() -> Iterator[None]:
-    try:
-        yield
-    except PatternError as error:
-        raise CheckpointError(f"the adapter's alpha_pattern: {error}") from error
+def _alphas(config: Mapping[str, Any]) -> dict[str, float]:
+    """PEFT's alpha_pattern: the alpha of modules by their names or the ends of these, of which the first counts."""
+    found = {}
+    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
+        name = pattern.replace("\\.", ".")
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise CheckpointError(
+                f"the adapter's alpha_pattern {pattern[:60]!r} is a regular expression: only names of modules and "
+                "their ends, such as 'blocks.0.attn.qkv' or 'qkv', can be folded; merge the adapter with peft"
+            )
+        found[name] = float(alpha)
+    return found
 
 
 def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:

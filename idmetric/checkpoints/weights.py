@@ -1,11 +1,9 @@
-"""Tensors of safetensors files, and models that are built without memory and then filled with them."""
+"""Tensors of safetensors files, and models that are filled with them."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from safetensors import SafetensorError
@@ -53,53 +51,6 @@ def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) ->
             f"{os.fspath(path)!r} holds damaged weights: {name} has values that are NaN or infinite; fetch or save the "
             "file again, or take the checkpoint before it if training diverged"
         )
-
-
-_building = threading.RLock()
-
-
-@contextlib.contextmanager
-def init_empty_weights(most: int | None = None, held: int | None = None) -> Iterator[None]:
-    """Modules built inside, in this thread, have parameters without memory: `load_state` fills them.
-
-    So a model is never in memory twice, with its initial and its loaded weights. Buffers are real, unless a module
-    makes them from its parameters (which `torch.device("meta")` would not give: it makes all of them empty).
-
-    Raises:
-        CheckpointError: when they have more than `most` parameters, or buffers of more than `held` bytes.
-    """
-    builder, made, taken = threading.get_ident(), 0, 0
-
-    def register(module: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
-        nonlocal made
-        original(module, name, param)
-        if param is not None and threading.get_ident() == builder:
-            made += 1
-            if most is not None and made > most:
-                raise CheckpointError(f"the model would have more than {most} parameters, its weights have fewer")
-            module._parameters[name] = torch.nn.Parameter(param.detach().to("meta"), param.requires_grad)
-
-    def hold(module: torch.nn.Module, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        nonlocal taken
-        if tensor is not None and threading.get_ident() == builder:
-            taken += tensor.numel() * tensor.element_size()
-            if held is not None and taken > held:
-                found, allowed = f"{taken / 1e6:,.0f} MB", f"{held / 1e6:,.0f} MB"
-                raise CheckpointError(
-                    f"the model would hold tables of {found} or more in addition to its weights, {allowed} are allowed"
-                )
-        original_hold(module, name, tensor, persistent)
-
-    with _building:
-        original, original_hold = torch.nn.Module.register_parameter, torch.nn.Module.register_buffer
-        # the places that all parameters, and all buffers, pass
-        torch.nn.Module.register_parameter = register  # type: ignore[method-assign, assignment]
-        torch.nn.Module.register_buffer = hold  # type: ignore[method-assign, assignment]
-        try:
-            yield
-        finally:
-            torch.nn.Module.register_parameter = original  # type: ignore[method-assign]
-            torch.nn.Module.register_buffer = original_hold  # type: ignore[method-assign]
 
 
 def load_state(module: torch.nn.Module, state: dict[str, Tensor], name: str, dtype: torch.dtype | None = None) -> None:

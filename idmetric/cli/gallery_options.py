@@ -97,8 +97,9 @@ def _add_info(parser: Parser) -> None:
 
 
 def _add_prune(parser: Parser) -> None:
-    parser.add_argument("--others", action="store_true", help="also remove files in the folder of other models, "
-                        "weights and versions of this package")  # fmt: skip
+    parser.add_argument(
+        "--others", action="store_true", help="also remove files in the folder of other models and weights"
+    )
 
 
 def _add_sources(parser: Parser) -> None:

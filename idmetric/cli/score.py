@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from idmetric.io.columns import aligned
 from idmetric.io.hints import need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
+from idmetric.io.quiet import quiet_hub
 from idmetric.scoring.files import Cross, Names, absent_files, check_masks, cross, files_read
 from idmetric.scoring.pairs import Pairs, PairsFile
 from idmetric.scoring.scores import RequestError, Scores
@@ -287,15 +288,10 @@ def _open_metric(args: argparse.Namespace) -> Embedder:
     from idmetric.models.load import load
     from idmetric.models.names import ONNX
 
-    if args.quiet and not args.model.endswith(ONNX):
-        from huggingface_hub.utils import disable_progress_bars
-
-        disable_progress_bars()
-        logging.getLogger("idmetric").setLevel(logging.ERROR)
-        os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # read when it is imported, by visid_* alone
-    return load(
-        args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing, args.decode)
-    )
+    with quiet_hub() if args.quiet and not args.model.endswith(ONNX) else nullcontext():
+        return load(
+            args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing, args.decode)
+        )
 
 
 def list_models() -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ALIAS = "idmetric-train"  # name of the stand-alone command
 
 # name -> the module, with Config, SMOKE, build and smoke_data, and the line that describes it. A module may also have
-# MASKS and MOST_RATIO, for the check of the data, and checked(config, check), for images that no manifest names
+# MASKS and MOST_RATIO, for the check of the data
 RECIPES = {
     "idsim": ("idmetric.train.idsim.recipe", "ID-Sim: LoRA on a ViT, class and patch similarities"),
     "nearid": (
@@ -40,7 +40,6 @@ RECIPES = {
     ),
     "visme": ("idmetric.train.visme.recipe", "VisME: LoRA on Qwen2.5-VL, identity-aware batches, gradient caching"),
     "ilgen": ("idmetric.train.ilgen.recipe", "ILGen: a whole encoder, recall@k on generated instances"),
-    "tiny": ("idmetric.train.tiny.recipe", "IDSim('tiny'): EfficientNet-Lite0, on rendered identities and photos"),
 }
 _EXAMPLES = """examples:
   idmetric train {name} --data train.parquet --out run/
@@ -148,8 +147,6 @@ def _recipe(
     from idmetric.train.run_folder import SMOKE_DATA
 
     data = None if args.data is None else _checked(read(args.data), module, args, processes)
-    if hasattr(module, "checked"):  # images that no manifest names
-        config = processes.on_main(lambda: module.checked(config, lambda photos: _readable(photos, args)))
     if not args.dry_run:
         processes.on_main(lambda: _claim(args))
     if data is None:

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.data.manifest.values import first_few
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.images.masks import MaskId, labelled, read_mask
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
+from idmetric.io.columns import first_few
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.store.fingerprint import MASK_RULES, folder_name, key_of, settings_digest
@@ -76,7 +76,7 @@ class EmbedderModel:
         """See `VectorModel`."""
         facts = self.metric.about()
         return {
-            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"][:16],
+            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"],
             "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
         }  # fmt: skip
 

@@ -20,7 +20,7 @@ from idmetric.gallery.trust import check_trusted, trust
 from idmetric.gallery.update import Reader, Update, difference
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
-from idmetric.store.fingerprint import content_key, folder_in
+from idmetric.store.fingerprint import content_key, folder_name
 from idmetric.store.nearest import Index
 from idmetric.store.store import DamagedShardError, Store
 from idmetric.store.table import StoredTable
@@ -65,7 +65,7 @@ class Gallery:
         self.opened, self.opened_revision = opened or metric.name, opened_revision
         self.mask_id = mask_id if masked else None
         self.about = metric.about(outside if masked else None, self.mask_id)
-        self.store = folder_in(self.folder, self.about, metric.spelled_label)
+        self.store = self.folder / folder_name(self.about)
         self.sources: list[Source] = []
         self._given: list[Source] = []  # sources named in this process
         self._items: list[Item] | None
@@ -243,7 +243,7 @@ class Gallery:
         Update the gallery first: embeddings are kept for the images that the last update listed.
 
         Args:
-            others: also remove the embeddings of all other models, weights and versions of this package in the folder.
+            others: also remove the embeddings of all other models and weights in the folder.
             wait: wait for processes that are updating the gallery; False raises `BusyError`.
 
         Raises:

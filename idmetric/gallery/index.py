@@ -79,14 +79,14 @@ def no_gallery(folder: Path, about: Mapping[str, Any]) -> GalleryError:
     """Return the error for a folder without a gallery of this model; it lists the galleries that are there."""
 
     def described(facts: Mapping[str, Any]) -> str:
-        return f"{facts.get('model')} at {facts.get('resolution')} (revision {facts.get('revision') or 'none'}"
+        model, revision = f"{facts.get('model')} at {facts.get('resolution')}", facts.get("revision") or "none"
+        return f"{model} (revision {revision}), looking at {facts.get('outside')}"
 
-    others = [f"{described(m)}, looking at {m.get('outside')}, idmetric {m.get('idmetric')})"
-              for m in (model["about"] for model in models_of(folder))]  # fmt: skip
+    others = [described(model["about"]) for model in models_of(folder)]
     there = f"; it holds {', '.join(others)}" if others else ""
     return GalleryError(
-        f"{str(folder)!r} is not a gallery of {described(about)}), looking at {about['outside']}, by exactly these "
-        f"weights and this version{there}: make one, `idmetric gallery build` or update()"
+        f"{str(folder)!r} is not a gallery of {described(about)}, by exactly these weights{there}: make one, "
+        "`idmetric gallery build` or update()"
     )
 
 

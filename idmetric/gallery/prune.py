@@ -21,7 +21,7 @@ class Pruned:
 
     Attributes:
         embeddings: number of removed embeddings of the gallery's model. bytes: freed on the disk.
-        others: removed folders of other models, weights and versions.
+        others: removed folders of other models and weights.
     """
 
     embeddings: int
@@ -31,9 +31,7 @@ class Pruned:
     def __str__(self) -> str:
         parts = [f"{self.embeddings} embeddings"]
         if self.others:
-            parts.append(
-                f"the embeddings of {len(self.others)} other models, weights or versions ({', '.join(self.others)})"
-            )
+            parts.append(f"the embeddings of {len(self.others)} other models or weights ({', '.join(self.others)})")
         return f"removed {' and '.join(parts)}: {self.bytes / 1e6:.1f} MB"
 
 

@@ -1,4 +1,4 @@
-"""Aligned columns of text."""
+"""Lines of text: aligned columns, and lists that are cut short."""
 
 from __future__ import annotations
 
@@ -22,3 +22,13 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         ).rstrip()
         for row in rows
     ]
+
+
+def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:
+    """The first lines and, if there are more, a line with their number.
+
+    >>> first_few(["a", "b", "c"], shown=2)
+    ['a', 'b', 'and 1 more']
+    """
+    more = len(lines) - shown
+    return [*lines[:shown], f"and {more} more"] if more > 0 else list(lines)

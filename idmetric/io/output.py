@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import os
 import stat
 import uuid
@@ -25,16 +24,21 @@ class OutputError(OSError):
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, parents: bool = False) -> Iterator[Path]:
     """A temporary file that takes the place of `path` when the block ends well, and else goes.
 
     It lies next to `path`, under a name that nobody can guess; a link that stands at `path` is replaced, not followed.
     A device or a pipe (/dev/stdout, /dev/null) is written to as it is.
 
+    Args:
+        parents: make the folders on the way.
+
     Raises:
         OutputError: if a file of that name cannot be written there; the file that was there is unchanged.
     """
     with writing(path):
+        if parents:
+            path.parent.mkdir(parents=True, exist_ok=True)
         device = _is_device(path)
         if device:
             yield path
@@ -52,30 +56,6 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def clear_leftovers(path: Path) -> None:
-    """Remove temporary files that `replacing` left next to `path` when its process was killed.
-
-    Only the sole writer of `path` may call this.
-
-    Of names over 40 characters it goes by no more than those, so that nothing is removed.
-    """
-    if len(path.name) > _TOLD:
-        return
-    for left in path.parent.glob(glob.escape(f".{path.name}.") + "[0-9a-f]" * 12):
-        with contextlib.suppress(OSError):  # another user's, or still open (Windows)
-            left.unlink()
-
-
-def take_space(path: Path) -> None:
-    """Have a mapped file its space on the disk, for a full one would end the process where it writes to memory."""
-    if hasattr(os, "posix_fallocate"):
-        handle = os.open(path, os.O_RDWR)
-        try:
-            os.posix_fallocate(handle, 0, os.fstat(handle).st_size)
-        finally:
-            os.close(handle)
 
 
 def check(path: str | os.PathLike[str], parents: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Warnings of a library, left out where our own message says more."""
+"""Warnings and progress bars of libraries, left out for a while."""
 
 from __future__ import annotations
 
@@ -22,3 +22,18 @@ def quiet(logger: str) -> Iterator[None]:
     finally:
         for handler in handlers:
             handler.removeFilter(grave)
+
+
+@contextlib.contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Without the warnings and progress bars of the Hub's client."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        with quiet("huggingface_hub"):
+            yield
+    finally:
+        if shown:
+            enable_progress_bars()

@@ -19,7 +19,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files, Hub, fetch
 from idmetric.checkpoints.pth_file import is_pickled, load_pickled_tensors
 from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import check_finite, check_state, init_empty_weights, load_state, read_finite
+from idmetric.checkpoints.weights import check_finite, check_state, load_state, read_finite
 from idmetric.images.fit import Fit, Resize
 from idmetric.images.interpolation import check_interpolation
 from idmetric.io.lazy import lazy_module
@@ -32,9 +32,6 @@ from idmetric.models.tokens import Pool, final_tokens
 timm = lazy_module("timm")  # it takes longer to import than torch, and `lite_trunk` does without
 
 HUB = "hf-hub:"  # before a repository in timm's format, as timm writes it
-_SPARE = 100  # parameters that two modules share are saved once
-# bytes of buffers that a model may have beyond the size of its weights (in timm at most two thirds of it)
-_TABLES = 2**25
 
 
 def build(
@@ -52,13 +49,13 @@ def build(
         image_size: input side in pixels; needed by transformers with a position embedding of fixed size.
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
-        empty: leave the parameters without memory (see `init_empty_weights`), where the model can be built so.
+        empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
 
     Raises:
         CheckpointError: if timm has no such model or cannot build it so.
     """
     if weights is None and _is_lite(name, args):
-        with init_empty_weights():
+        with torch.device("meta"):
             lite = lite_trunk.LiteTrunk(name)
         if not empty:  # random weights as timm draws them
             lite.load_state_dict(timm.create_model(name, num_classes=0).state_dict(), assign=True)
@@ -70,14 +67,11 @@ def build(
         options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": os.fspath(weights)}}
     try:
         if empty:
-            # some models compute with their parameters when they are built (Swin): those are built in full, below
-            with contextlib.suppress(RuntimeError), init_empty_weights():
-                model: nn.Module = timm.create_model(name, **options)
-                if not any(buffer.is_meta for buffer in model.buffers()):
-                    return model
-        model = timm.create_model(name, **options)
-    except CheckpointError:
-        raise
+            with contextlib.suppress(RuntimeError):  # of models that compute with their parameters when they are built
+                if (laid_out := _laid_out(name, options)) is not None:
+                    return laid_out
+        with torch.random.fork_rng(devices=[], enabled=empty):
+            model: nn.Module = timm.create_model(name, **options)
     except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
         raise _refused(name, options, error) from error
     if weights is not None:
@@ -94,36 +88,24 @@ def _refused(name: str, options: Mapping[str, Any], error: Exception) -> Checkpo
     return CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}")
 
 
-def check_fit(name: str, state: Mapping[str, Tensor], source: str, *, image_size: int, args: Mapping[str, Any]) -> None:
-    """Check that a checkpoint's settings describe its weights, before memory is taken for a model of that size.
-
-    The model is laid out without memory (torch's device "meta").
-
-    Args:
-        name, image_size, args: as for `build`.
-        state: the checkpoint's tensors; names of the backbone's start with "backbone.".
-        source: the checkpoint, for messages.
-
-    Raises:
-        CheckpointError: naming tensors that differ, or buffers much larger than the weights; if it cannot be laid out.
-    """
-    own = {key: value for key, value in state.items() if key.startswith("backbone.")}
-    if _is_lite(name, args):
-        with torch.device("meta"):
-            check_state(nn.ModuleDict({"backbone": lite_trunk.LiteTrunk(name)}), own, source)
-        return
-    options: dict[str, Any] = {"num_classes": 0, **args}
-    if pretrained_config(name).fixed_input_size:
-        options["img_size"] = image_size
-    size = sum(value.numel() * value.element_size() for value in own.values())
-    with torch.device("meta"), init_empty_weights(len(own) + _SPARE, _TABLES + size):
-        try:
-            model = nn.ModuleDict({"backbone": timm.create_model(name, **options)})
-        except CheckpointError as error:
-            raise CheckpointError(f"the settings of {source!r} do not describe its weights: {error}") from error
-        except Exception as error:  # a model that cannot be laid out is not built: its memory would have no bound
-            raise _refused(name, options, error) from error
-    check_state(model, own, source)
+def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
+    """A timm model with tensors on torch's device "meta", except tables that files do not hold; None if timm cannot."""
+    with torch.device("meta"):
+        model: nn.Module = timm.create_model(name, **options)
+    for module in model.modules():
+        buffers = ((key, module._buffers[key]) for key in module._non_persistent_buffers_set)
+        tables = {key: table for key, table in buffers if table is not None}
+        if any(isinstance(value, Tensor) for value in vars(module).values()):
+            return None
+        if tables and not hasattr(module, "init_non_persistent_buffers"):
+            return None
+        for key, table in tables.items():
+            module._buffers[key] = torch.empty_like(table, device="cpu")
+        if tables:
+            module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
+        if any(module._buffers[key].is_meta for key in tables):  # type: ignore[union-attr]  # not None
+            return None
+    return model
 
 
 def is_timm(source: str) -> bool:
@@ -343,8 +325,6 @@ class Backbone(Embedder):
         )
         self.settings = config
         self._other_filter = interpolation is not None and config.resize == "squash"
-        if state is not None:
-            check_fit(config.backbone, state, name, image_size=config.image_size, args=config.backbone_args)
         self.backbone = build(
             config.backbone, image_size=config.image_size, args=config.backbone_args,
             weights=weights if state is None else None, empty=state is not None,

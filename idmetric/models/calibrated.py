@@ -88,9 +88,9 @@ class CalibratedModel(IdentifiedModel):
             if path is not None:
                 self._calibration = self._checked(path)
 
-        found = self._calibration
-        if found is not None and found.model.settings != self.calibrated_model(files=False).settings:
-            found.check_model(self.calibrated_model())  # which fails: `decode` has changed
+        found, now = self._calibration, self.calibrated_model(files=False)
+        if found is not None and (self._has_changed() or found.model.settings != now.settings):
+            found.check_model(now)  # which fails: the weights or `decode` have changed
         return self._calibration
 
     def calibrate_with(self, calibration: str | os.PathLike[str] | Calibration) -> Self:
@@ -103,11 +103,10 @@ class CalibratedModel(IdentifiedModel):
         return self
 
     def calibrated_model(self, files: bool = True) -> calibrations.Model:
-        """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte).
-
-        Changes that training makes in memory are not seen: save the model and load it.
-        """
-        content = content_of(self._files) if files and self._files is not None else None
+        """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
+        content = None
+        if files and self._files is not None and not self._has_changed():
+            content = content_of(self._files)
         settings = self.label.removeprefix(f"{type(self).__name__}:{self.short_name}")
         return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
 

@@ -478,6 +478,7 @@ class Embedder(CalibratedModel):
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
         checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
+        self._name_saved(folder, checkpoint.revision)
 
     @classmethod
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Self:

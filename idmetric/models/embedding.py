@@ -258,18 +258,8 @@ class Embedding:
 
 
 def same_model(a: str, b: str) -> bool:
-    """Whether two values of `Embedding.model` name the same model; an unknown one ("") matches any.
-
-    idmetric 0.1 wrote a model's path as it was spelled, "./runs/cats", where its folder's name is written now.
-    """
-    return not a or not b or a == b or _by_folder(a) == _by_folder(b)
-
-
-def _by_folder(model: str) -> str:
-    kind, _, rest = model.partition(":")
-    name, at, exact = rest.rpartition("@") if "@" in rest else (rest, "", "")
-    path, bracket, settings = name.partition("[")
-    return f"{kind}:{path.rstrip('/').rpartition('/')[2]}{bracket}{settings}{at}{exact}"
+    """Whether two values of `Embedding.model` name the same model; an unknown one ("") matches any."""
+    return not a or not b or a == b
 
 
 def concatenate(embeddings: Sequence[Embedding]) -> Embedding:

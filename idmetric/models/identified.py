@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from idmetric import __version__
-from idmetric.checkpoints.fingerprint import Marks, weights_digest
+from idmetric.checkpoints.fingerprint import Sample, weights_digest, writes
 from idmetric.checkpoints.hub import Files
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.masks import MaskId
@@ -50,12 +51,14 @@ class IdentifiedModel(nn.Module):
     def __init__(self, name: str, revision: str, files: Files | None) -> None:
         super().__init__()
         self.name = name
-        self.revision = revision
         is_folder = (files is None or files.local) and os.path.isdir(name)
         self._named = (name, os.path.basename(os.path.realpath(name)) or name if is_folder else name)
         self._files = files
-        self._loaded: Marks | None = None  # of the weights of `revision`; None where they have been changed
-        self._new_digest = ""  # of weights without a revision, when they were first asked for
+        self._revision = revision
+        self._sample: Sample | None = None  # of the weights when they were named
+        self._writes: list[tuple[int, int]] = []  # when the sample was last compared
+        self._changed = False  # whether it differed then
+        self._digest = ""  # of weights without a revision
 
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values."""
@@ -90,31 +93,41 @@ class IdentifiedModel(nn.Module):
         return next(self.parameters()).dtype
 
     @property
+    def revision(self) -> str:
+        """Which exact weights: the checkpoint's revision, followed by "+changed" once they differ; "" for new ones."""
+        return self._revision and self._exact()
+
+    @property
     def model_id(self) -> str:
         """Model, exact weights and resolution in one string, which every Embedding carries.
 
-        The weights are named by their revision, followed by 12 digits of their hash if they were written to after they
-        were loaded (by training, say), or have no revision. The name is the folder's own, however its path was spelled.
+        The weights are named by their revision, or by 12 digits of their hash if they have none. The name is the
+        folder's own, however its path was spelled.
         """
-        return self._model_id(values=True)
+        return self._model_id()
 
-    def _model_id(self, values: bool) -> str:
-        exact = self.revision or "none"
-        if not self.revision or not self._as_loaded(values):
-            exact += f"+{self._kept_digest() if self._as_loaded(values) else weights_digest(self)[:12]}"
-        return f"{self.label}@{exact}/{self.resolution}"
+    def _model_id(self, look: bool = True) -> str:
+        return f"{self.label}@{self._exact(look)}/{self.resolution}"
 
-    def _kept_digest(self) -> str:
-        """Digest of new weights, which have no revision; it stays when they are moved or rounded."""
-        if not self._new_digest:
-            self._new_digest = weights_digest(self)[:12]
-        return self._new_digest
+    def _exact(self, look: bool = True) -> str:
+        changed = self._has_changed(look)
+        if self._revision:
+            return self._revision + "+changed" * changed
+        if changed:
+            self._digest, self._sample = f"none+{weights_digest(self)[:12]}", Sample(self)
+            self._changed = False
+        return self._digest
 
-    def _as_loaded(self, values: bool) -> bool:
-        if self._loaded is None:
-            return False
-        now = Marks.of(self, values)
-        return now.written == self._loaded.written and (not values or now.values == self._loaded.values)
+    def _has_changed(self, look: bool = True) -> bool:
+        """Whether the weights are others than the named ones.
+
+        Args:
+            look: compare values even if PyTorch counted no write since the last time, which waits for the device.
+        """
+        now = writes(self)
+        if look or now != self._writes:
+            self._writes, self._changed = now, self._sample is None or not self._sample.fits(self)
+        return self._changed
 
     def _maker(self) -> str:
         """The `model_id` that marks an Embedding made now.
@@ -127,11 +140,17 @@ class IdentifiedModel(nn.Module):
         graph = torch.is_grad_enabled()
         if graph and any(p.requires_grad for p in self.parameters()):
             return ""
-        return self._model_id(values=not graph)
+        return self._model_id(look=not graph)
 
     def take_revision(self, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""
-        self.revision, self._loaded = revision, Marks.of(self)
+        self._revision, self._sample = revision, Sample(self) if revision else None
+
+    def _name_saved(self, folder: str | os.PathLike[str], revision: Callable[[Path], str]) -> None:
+        """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
+        if not self._revision or self._has_changed():
+            self.take_revision(revision(Path(folder)))
+            self._files = Files(folder)
 
     @property
     def short_name(self) -> str:
@@ -173,19 +192,13 @@ class IdentifiedModel(nn.Module):
         shape = "" if self.fit == SQUASH else f" {self.fit}"
         return {
             **self.signature(),
-            "weights": weights_digest(self),
+            "weights": weights_digest(self) if not self._revision or self._has_changed() else self._revision,
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
             "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}{shape}",
             "outside": outside or "all",
             **({} if self.decode == "exact" else {"decode": self.decode}),
             **({} if mask_id is None else {"mask_id": str(mask_id)}),
         }
-
-    @property
-    def spelled_label(self) -> str:
-        """The label with the model's path as it was spelled; idmetric 0.1 named folders by it."""
-        kind = type(self).__name__
-        return f"{kind}:{self.name}{self.label.removeprefix(f'{kind}:{self.short_name}')}"
 
     def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`, except that a frozen model stays in eval mode.
@@ -197,21 +210,4 @@ class IdentifiedModel(nn.Module):
     def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self.requires_grad_(False).eval()
         self.to(auto_device() if device is None else device, dtype)
-        self._loaded = Marks.of(self)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Weights moved to a device or to a dtype of less precision still count as the loaded ones."""
-        kept, before = self._as_loaded(values=True), self.dtype
-        if kept and not self.revision:
-            self._kept_digest()
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        rounded = before.itemsize < 4 and self.dtype != before  # what 16 bits have lost does not come back
-        self._loaded = Marks.of(self) if kept and not rounded else None
-        return moved
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": self._as_loaded(values=True)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        self._loaded = Marks.of(self) if state["_loaded"] else None  # a copy has other addresses
+        self.take_revision(self._revision)

@@ -182,10 +182,6 @@ class IDSim(Embedder):
                 f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"
             )
         self.settings = config
-        if saved is not None:
-            backbones.check_fit(
-                config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
-            )
         trunk: Any = backbones.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
         )
@@ -243,7 +239,7 @@ class IDSim(Embedder):
         return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        moved: Self = super()._apply(fn, recurse)
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         self._round_rope()  # timm recomputes the periods when the dtype changes
         return moved
 

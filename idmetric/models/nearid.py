@@ -100,10 +100,6 @@ class NearID(Embedder):
             files=saved.files if saved else None,
         )
         self.settings = config
-        if saved is not None:
-            backbones.check_fit(
-                config.backbone, saved.state, saved.name, image_size=config.image_size, args=config.backbone_args
-            )
         self.backbone: Any = backbones.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
         )

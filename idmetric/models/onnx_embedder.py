@@ -63,11 +63,6 @@ class OnnxEmbedder(Embedder):
         """See `OnnxModel.label`."""
         return self.exported.label
 
-    @property
-    def spelled_label(self) -> str:
-        """The label; idmetric 0.1 knew no exported models."""
-        return self.label
-
     def signature(self, distance: str = "cls") -> dict[str, str]:
         """See `OnnxModel.signature`."""
         return self.exported.signature(distance)

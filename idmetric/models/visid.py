@@ -367,6 +367,7 @@ class VisIDEmbed(Embedder):
             path.write_text(json.dumps(processor), encoding="utf-8")
         with replacing(target / SETTINGS) as path:
             path.write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        self._name_saved(target, folder_revision)
 
 
 def _singles(images: Images | Sequence[ImageLike | None]) -> list[ImageLike | None]:

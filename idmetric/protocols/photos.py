@@ -5,8 +5,9 @@
 
 DATA holds manifest.csv with the columns split, dataset, identity, path. Within each dataset of the split "dev", every
 photo is a query against all other photos; its positives are the other photos of its identity. mAP is the mean over
-queries that have a positive, AUC is over all unordered pairs. The first command prints the README's table; the second
-gives the same numbers with intervals, and the other numbers of `idmetric eval folder`.
+queries that have a positive, AUC is over all unordered pairs. The first command prints the README's tables, of the
+splits "dev" and "dev2"; the second gives the same numbers with intervals, and the other numbers of `idmetric eval
+folder`, for "dev" or, with --split dev2, for that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from idmetric.protocols.common.models import open_model, untrained_twin
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Models, Settings
 
-SPLIT = "dev"
+SPLITS = ("dev", "dev2")  # in the order of their age
 _SETTINGS = Settings()
 
 
@@ -37,21 +38,25 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
 
 
 def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[Result]:
-    """A result for each model: a row for each dataset of the split "dev", and their means.
+    """A result for each model: a row for each dataset of the first of `SPLITS` that the data have, and their means.
 
     Raises:
-        ValueError: as `folder.run`, or if the manifest has splits but not this one.
+        ValueError: as `folder.run`, or if the manifest has splits but none of these.
     """
-    chosen = data.filter(split=SPLIT) if SPLIT in data.column("split") else None
-    if chosen is None:
-        if any(data.column("split")):
-            raise ValueError(f"no split {SPLIT!r} in the manifest; for other data there is `idmetric eval folder`")
-        chosen = data
+    own = _splits(data)
+    if not own and any(data.column("split")):
+        raise ValueError(f"no split {SPLITS[0]!r} in the manifest; for other data there is `idmetric eval folder`")
+    chosen = data.filter(split=own[0]) if own else data
     return [replace(result, protocol="photos") for result in folder.run(chosen, models, settings)]
 
 
+def _splits(data: Manifest) -> list[str]:
+    """Those of `SPLITS` that the data have."""
+    return [split for split in SPLITS if split in data.column("split")]
+
+
 def table(results: Sequence[Result]) -> str:
-    """The README's table: a row per method, mAP and AUC per dataset and their means."""
+    """A table of the README: a row per method, mAP and AUC per dataset and their means."""
     sets = [str(row["dataset"]) for row in results[0].rows]
     head = ["method", *(f"{name} {what}" for name in sets for what in ("mAP", "AUC"))]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -63,7 +68,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description="Retrieval on photos: a model against simple baselines.")
     parser.add_argument("data", type=Path, help="folder with manifest.csv")
     parser.add_argument("--model", default="tiny", help="a name, folder or Hub repository (default: tiny)")
@@ -73,7 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if isinstance(metric, IDSim):
         models["its untrained twin"] = untrained_twin(metric)
     models |= {"HSV histogram": open_model("hsv"), "32x32 pixels": open_model("pixels")}
-    print(table(run(read(args.data / "manifest.csv"), models, Settings(bootstrap=0))))
+    data = read(args.data / "manifest.csv")
+    parts = [data.filter(split=split) for split in _splits(data)] or [data]
+    print("\n\n".join(table(run(part, models, Settings(bootstrap=0))) for part in parts))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from idmetric.images.read import Outside
 from idmetric.io.output import writing
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.store.fingerprint import folder_in
+from idmetric.store.fingerprint import folder_name
 from idmetric.store.store import DamagedShardError, Store
 
 Key = tuple[bool, str]  # whether there is a mask, and the content
@@ -52,10 +52,7 @@ class Cache:
 
         stores = {False: metric.about(), True: metric.about(outside, mask_id)}
         made_by = metric.model_id
-        self._of = {
-            m: Store(folder_in(folder, facts, metric.spelled_label), patches, damaged, made_by)
-            for m, facts in stores.items()
-        }
+        self._of = {m: Store(folder / folder_name(facts), patches, damaged, made_by) for m, facts in stores.items()}
 
         color = "".join(f"{x:02x}" for x in metric.background)
         read = "" if metric.preprocessing == "standard" else f".{metric.preprocessing}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from idmetric.distance.finite import NonFiniteError, check_distances
 from idmetric.distance.matrix import distance as distance_of
+from idmetric.distance.matrix import distance_matrix
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import Print
 from idmetric.evaluate.references import leave_one_out, percentile
@@ -70,23 +72,28 @@ class Run:
         rows, gray = [], []
         in_color = all(is_gray(seen.small) is False for seen in found.values())
         before = references[[0]]
-        for file, seen in self._encoder.images([(p, None) for p in work.candidates], self._progress):
-            with _naming(file[0]):
-                far = _numbers(self.metric.pairwise(references, seen.embedding, self._settings.distance))[:, 0]
-            best = int(comparable(far).argmin())
-            row = self._against(names, best, far.tolist(), file[0])
-            if self.metric.named is not None:
-                self.distances.append(far.tolist())
-                if self.metric.named.references == "frames":
-                    self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
-                    before = seen.embedding
-            mark_copy(row, file[0], self._prints.of(file[0], seen.small), prints)
-            if in_color and is_gray(seen.small):
-                gray.append(file[0])
-            rows.append(row)
-            if self._watcher is not None:
-                nearest = (names[best], None)
-                self._watcher.add(row, file, nearest, seen.extra, found[nearest].extra)
+        candidates = self._encoder.images([(p, None) for p in work.candidates], self._progress)
+        while part := list(islice(candidates, self._settings.batch_size)):
+            together = concatenate([seen.embedding for _, seen in part])
+            matrix = distance_matrix(references, together, self._settings.distance)
+            for k, (file, seen) in enumerate(part):
+                with _naming(file[0]):
+                    check_distances(matrix[:, k : k + 1], self.metric.dtype)
+                far = _numbers(matrix[:, k])
+                best = int(comparable(far).argmin())
+                row = self._against(names, best, far.tolist(), file[0])
+                if self.metric.named is not None:
+                    self.distances.append(far.tolist())
+                    if self.metric.named.references == "frames":
+                        self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
+                        before = seen.embedding
+                mark_copy(row, file[0], self._prints.of(file[0], seen.small), prints)
+                if in_color and is_gray(seen.small):
+                    gray.append(file[0])
+                rows.append(row)
+                if self._watcher is not None:
+                    nearest = (names[best], None)
+                    self._watcher.add(row, file, nearest, seen.extra, found[nearest].extra)
         warn_of_gray(gray)
         return rows
 

@@ -28,20 +28,12 @@ def settings_digest(facts: Mapping[str, Any]) -> str:
 
 
 def folder_name(facts: Mapping[str, str]) -> str:
-    """Return the name of a folder of embeddings with these facts (`Embedder.about`): the model's name and a hash."""
-    name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
-    return f"{name}.{settings_digest(facts)}"
+    """Return the name of a folder of embeddings with these facts (`Embedder.about`): the model's name and a hash.
 
-
-def folder_in(parent: Path, facts: Mapping[str, str], spelled: str) -> Path:
-    """Return the folder in `parent` for embeddings with these facts.
-
-    Args:
-        spelled: the model's label with its path as the user spelled it. idmetric 0.1 named the folder by it, and such a
-            folder is used if it exists.
+    The version of this package is no part of the hash: embeddings outlive releases.
     """
-    own, old = parent / folder_name(facts), parent / folder_name({**facts, "model": spelled})
-    return old if not own.exists() and old.exists() else own
+    name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
+    return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"
 
 
 # Images

@@ -130,10 +130,10 @@ class Store:
             self._since = time.monotonic()
         self.unsaved.update(keys)
         self._waiting.append((tuple(keys), embedding))
+        self._held += sum(x.nbytes for x in (embedding.cls, embedding.patches, embedding.weights) if x is not None)
 
-        held = sum(t.nbytes for _, e in self._waiting for t in (e.cls, e.patches, e.weights) if isinstance(t, Tensor))
         late = time.monotonic() - self._since > _SAVE_SECONDS
-        if late or len(self.unsaved) >= _SAVE_IMAGES or held >= _SAVE_BYTES:
+        if late or len(self.unsaved) >= _SAVE_IMAGES or self._held >= _SAVE_BYTES:
             self.save()
 
     def save(self) -> None:
@@ -150,6 +150,7 @@ class Store:
         """Forget the embeddings that are not in a shard yet."""
         self._waiting: list[tuple[tuple[str, ...], Embedding]] = []
         self.unsaved: set[str] = set()
+        self._held = 0  # bytes that wait
 
     def _write(self, keys: Sequence[str], embedding: Embedding) -> None:
         with writing(self.folder):

@@ -1,6 +1,6 @@
 """Rows of a manifest as batches of pixels, drawn and augmented by random numbers that follow from the step alone.
 
-pictures = Pictures.of(model, data, augment.idsim(model.image_size))
+pictures = Pictures.of(model, data, partial(augment.idsim, size=model.image_size))
 rows = batch_rows(step, len(data), 32, seed)
 pixels = pictures.batch(rows, (seed, step))            # (32, 3, H, W), the same whenever it is asked for
 """
@@ -8,7 +8,7 @@ pixels = pictures.batch(rows, (seed, step))            # (32, 3, H, W), the same
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -22,18 +22,22 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.check import Progress, faults, without
+from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color
-from idmetric.images.masks import cut_out, read_mask
+from idmetric.images.masks import cut_out
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
-from idmetric.train.augment import Augment, View, add_noise
+from idmetric.train.augment import Augment, add_noise
 
 Rows = Sequence[int] | NDArray[np.integer]
 Size = tuple[int, int]  # height, width
 _SHOWN = 20  # rows named in a message
+
+TRAINING = ("", "train", "training")  # splits in lower case; "" = none
+VALIDATION = ("val", "valid", "validation")
 
 
 # Random numbers that follow from (seed, step, place)
@@ -75,8 +79,6 @@ def steps_per_epoch(count: int, size: int) -> int:
     Raises:
         ValueError: if the items do not fill one batch.
     """
-    if size < 1:
-        raise ValueError(f"a batch has at least 1 item, not {size}")
     if count < size:
         raise ValueError(f"{count} items do not fill a batch of {size}: give more data, or choose a smaller batch")
     return count // size
@@ -133,17 +135,25 @@ class Pictures:
             ImageReadError: if the image cannot be read, or the mask selects nothing.
             ManifestError: if the row lacks the mask that `foreground` needs.
         """
-        return self._read(row, rng, foreground, noise, masked=False)[0]
+        source = cast("str | bytes", self.data.source(row))
+        image: ImageLike = source
+        if foreground:
+            image = self._foreground(row, source)
+        elif self.augment is not None:
+            image = read_image(source, background=self.background)
+        if self.augment is not None:
+            image = self.augment(cast(Image.Image, image), cast(Generator, rng))
+        try:
+            pixels = to_pixels(
+                image, self.size, background=self.background, interpolation=self.interpolation, fit=self.fit
+            )
+        except ImageReadError as error:  # an augmented image has no name
+            raise ImageReadError(describe(source), error.reason) from error
+        return add_noise(pixels, noise, cast(Generator, rng)) if noise else pixels
 
     def read_bytes(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
         """As `read`, in uint8: a quarter of the memory, and exactly the values of an 8-bit image of that size."""
         return (self.read(row, rng, foreground=foreground) * 255).round().byte()
-
-    def read_masked(
-        self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0
-    ) -> tuple[Tensor, Tensor | None]:
-        """As `read`, and the mask (H, W) in [0, 1], augmented like the image; None if the row has none."""
-        return self._read(row, rng, foreground, noise, masked=True)
 
     def batch(
         self,
@@ -167,45 +177,44 @@ class Pictures:
             for row, place, strength in zip(rows, places, noise, strict=True)
         ])  # fmt: skip
 
-    def _read(
-        self, row: int, rng: Generator | None, foreground: bool, noise: float, masked: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        if rng is None and (self.augment is not None or noise):
-            raise ValueError("augmentation and noise draw from a generator: pass rng=")
-        source = cast("str | bytes", self.data.source(row))
-        image: ImageLike = source
-        cover: Image.Image | None = None
-        if self.augment is not None or foreground or masked:
-            view = self._view(row, source, foreground, masked)
-            image, cover = view if self.augment is None else self.augment(view, cast(Generator, rng))
-        try:
-            pixels = to_pixels(
-                image, self.size, background=self.background, interpolation=self.interpolation, fit=self.fit
-            )
-        except ImageReadError as error:  # an augmented image has no name
-            raise ImageReadError(describe(source), error.reason) from error
-        if noise:
-            pixels = add_noise(pixels, noise, cast(Generator, rng))
-        if cover is None:
-            return pixels, None
-        return pixels, read_mask(np.asarray(cover, np.float32) / 255, (pixels.shape[1], pixels.shape[2]))
-
-    def _view(self, row: int, source: str | bytes, foreground: bool, masked: bool) -> View:
-        """The image at its own size, its background black if `foreground`, and the mask if `masked`."""
-        mask = self.data.source(row, "mask") if foreground or masked else None
+    def _foreground(self, row: int, source: str | bytes) -> ImageLike:
+        """The image at its own size on black."""
+        mask = self.data.source(row, "mask")
         if mask is None:
-            if foreground:
-                raise ManifestError(
-                    f"row {row + 1} ({self.data[row].id}) has no mask, so its background cannot be painted "
-                    "black: fill column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
-                )
-            return View(read_image(source, background=self.background))
-        image, cover = cut_out(source, mask, "black" if foreground else "keep", background=self.background)
-        assert isinstance(image, Image.Image)  # of a file
-        return View(image, Image.fromarray((cover * 255).round().byte().numpy()) if masked else None)
+            raise ManifestError(
+                f"row {row + 1} ({self.data[row].id}) has no mask, so its background cannot be painted "
+                "black: fill column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
+            )
+        return cut_out(source, mask, "black", background=self.background)[0]
 
 
 # Before the first step
+
+
+def rows_in(data: Manifest, splits: Collection[str]) -> NDArray[np.int64]:
+    """Numbers of the rows of some splits: `TRAINING` or `VALIDATION`."""
+    return np.flatnonzero([(split or "").casefold() in splits for split in data.column("split")])
+
+
+def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray[np.int64]) -> None:
+    """Check that no image and no identity is both trained and validated on.
+
+    Args:
+        trained, held_out: rows of the manifest, in any shape.
+
+    Raises:
+        ManifestError: naming the first such rows of `held_out`.
+    """
+    keys, names, ids = image_keys(data), data.column("identity"), data.column("id")
+    rows = np.unique(trained).tolist()
+    images, identities = {keys[row] for row in rows}, {names[row] for row in rows} - {None}
+    both = [row for row in np.unique(held_out).tolist() if keys[row] in images or names[row] in identities]
+    if both:
+        listed = ", ".join(f"row {row + 1} ({ids[row]})" for row in both[:5])
+        raise ManifestError(
+            f"{len(both)} rows of split val show images or identities that are trained on: {listed}: their scores "
+            "would not measure generalization; `idmetric data split` makes splits that no identity crosses"
+        )
 
 
 def check(

@@ -128,8 +128,7 @@ class FeatureCache:
     def _agree(self, processes: Processes) -> None:
         """Let all processes use the list of files that the main process sees.
 
-        The list decides how batches are read, and two listings can differ: another run may write in between, and
-        machines that share a folder see new files late.
+        The list decides how batches are read, and two listings can differ: another run may write in between.
         """
 
         def names() -> dict[str, str]:
@@ -137,12 +136,6 @@ class FeatureCache:
             return {key: path.name for key, path in self.files.items()}
 
         self.files = {key: self.folder / name for key, name in processes.on_main(names).items()}
-        lost = next((path for path in set(self.files.values()) if not path.is_file()), None)
-        if gone := [path for path in processes.all_values(str(lost or "")) if path]:
-            raise TrainError(
-                f"{gone[0]}, of the cache of features, is not there for all processes: name a folder that all "
-                "machines share, or start again"
-            )
 
     def missing(self, wanted: Sequence[str], each: int) -> list[str]:
         """Return the keys of `wanted` that are missing and for which there is room."""

@@ -35,12 +35,7 @@ def cached_backward(
 
     Returns:
         The loss's scalars, detached.
-
-    Raises:
-        ValueError: without chunks, or without a scalar loss.
     """
-    if not chunks:
-        raise ValueError("gradient caching needs at least one chunk")
     if len(chunks) == 1:  # a second pass would save no memory
         return _backward(_encode(encode, chunks[0], processes), loss, processes)
     states, parts = [], []
@@ -79,8 +74,6 @@ def _encode(encode: Callable[[Chunk], Encoded], chunk: Chunk, processes: Process
 def _backward(tensors: tuple[Tensor, ...], loss: Callable[..., Loss], processes: Processes) -> dict[str, Tensor]:
     found = loss(*(processes.gather(x) for x in tensors))
     values = dict(found) if isinstance(found, Mapping) else {"loss": found}
-    if "loss" not in values or values["loss"].numel() != 1:
-        raise ValueError("the loss must be a scalar tensor, or a dict with one named 'loss'")
     processes.backward(values["loss"])
     return {name: value.detach() if isinstance(value, Tensor) else value for name, value in values.items()}
 

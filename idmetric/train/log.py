@@ -1,4 +1,4 @@
-"""The log of a training run: lines on stdout, log.jsonl, TensorBoard, Weights & Biases, and curves.png.
+"""The log of a training run: lines on stdout, log.jsonl, TensorBoard, and Weights & Biases.
 
 log.jsonl has one object per line: {"step": 100, "loss": ..., "lr": ...}, means since the line before, and
 {"step": 100, "validation": {"map": ...}}. A resumed run removes the lines after its checkpoint: no step occurs twice.
@@ -7,50 +7,54 @@ log.jsonl has one object per line: {"step": 100, "loss": ..., "lr": ...}, means 
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 from uuid import uuid4
 
 from idmetric.io import json_file
 from idmetric.io.hints import install
 from idmetric.io.output import writing
 from idmetric.io.scalars import log_scalars
-from idmetric.train.options import current
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
 
 FILE = "log.jsonl"
-_CURVES = 12  # plots in curves.png at most
+_RATES = ("images_per_second", "seconds_per_step", "waiting")
 
 
 class Log:
-    """The log of a run, written by its main process.
+    """The log of a run of so many steps; silent until it is opened, as it is by the main process."""
 
-    Args:
-        out: folder of the run. done: steps that its checkpoint holds. steps: of the whole run.
-        wandb: project of Weights & Biases; "" for none. settings: the configuration shown there.
-    """
-
-    def __init__(
-        self, out: Path, done: int, steps: int, wandb: str = "", settings: Mapping[str, Any] | None = None
-    ) -> None:
-        self.out, self.done, self.steps = out, done, steps
+    def __init__(self, out: Path, steps: int) -> None:
+        self.out, self.steps, self.done = out, steps, 0
         self.start = time.monotonic()
-        truncate(out / FILE, done)
-        self.file = (out / FILE).open("a", encoding="utf-8")
-        self.board = _tensorboard(out / "tensorboard", done)
-        self.wandb = _wandb(wandb, out, settings or {}) if wandb else None
+        self.file: TextIO | None = None
+        self.board: Any = None
+        self.wandb: Any = None
+
+    def open(self, done: int, wandb: str = "", settings: Mapping[str, Any] | None = None) -> None:
+        """Begin to write.
+
+        Args:
+            done: steps that the run's checkpoint holds.
+            wandb: project of Weights & Biases; "" for none. settings: the configuration shown there.
+        """
+        self.done = done
+        truncate(self.out / FILE, done)
+        self.file = (self.out / FILE).open("a", encoding="utf-8")
+        self.board = _tensorboard(self.out / "tensorboard", done)
+        self.wandb = _wandb(wandb, self.out, settings or {}) if wandb else None
 
     def __enter__(self) -> Log:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.file.close()
+        if self.file is not None:
+            self.file.close()
         if self.board is not None:
             self.board.close()
         if self.wandb is not None:
@@ -58,7 +62,8 @@ class Log:
 
     def line(self, text: str) -> None:
         """Print a line for the user."""
-        print(text, flush=True)
+        if self.file is not None:
+            print(text, flush=True)
 
     def training(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of training after a step, `loss` first."""
@@ -66,40 +71,23 @@ class Log:
         shown = [f"{name} {_short(value)}" for name, value in values.items() if name not in _RATES]
         if "images_per_second" in values:
             shown.append(f"{values['images_per_second']:.1f} images/s")
-        self.line(f"step {step}/{self.steps}  {'  '.join(shown)}  {self.left(step)} left")
+        seconds = (time.monotonic() - self.start) / max(1, step - self.done) * (self.steps - step)
+        left = f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d}"
+        self.line(f"step {step}/{self.steps}  {'  '.join(shown)}  {left} left")
 
     def validation(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of validation after a step."""
         self._write(step, values, {"step": step, "validation": {k: float(v) for k, v in values.items()}}, "validation")
         self.line(f"step {step}/{self.steps}  validation: {'  '.join(f'{k} {_short(v)}' for k, v in values.items())}")
 
-    def left(self, step: int) -> str:
-        """The time the rest will take at the speed so far, as h:mm:ss."""
-        seconds = (time.monotonic() - self.start) / max(1, step - self.done) * (self.steps - step)
-        return f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d}"
-
     def _write(self, step: int, values: Mapping[str, float], record: Mapping[str, Any], part: str) -> None:
-        with writing(self.out / FILE):
-            self.file.write(json_file.text(record) + "\n")
-            self.file.flush()
+        if self.file is not None:
+            with writing(self.out / FILE):
+                self.file.write(json_file.text(record) + "\n")
+                self.file.flush()
         for writer in (self.board, self.wandb):
             if writer is not None:
                 log_scalars(writer, {f"{part}/{name}": value for name, value in values.items()}, step)
-
-
-class Silence:
-    """The log of a process that is not the main one."""
-
-    def __enter__(self) -> Silence:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def line(self, text: str) -> None: ...
-
-    def training(self, step: int, values: Mapping[str, float]) -> None: ...
-
-    def validation(self, step: int, values: Mapping[str, float]) -> None: ...
 
 
 class Meter:
@@ -130,15 +118,11 @@ class Meter:
             means["images_per_second"] = means.pop("images") * len(alike) / seconds
         waiting = self.waiting / self.count / seconds
         self._clear()
-        ordered = {"loss": means.pop("loss"), **means}
-        return {**ordered, "seconds_per_step": seconds, "waiting": waiting}
+        return {"loss": means.pop("loss"), **means, "seconds_per_step": seconds, "waiting": waiting}
 
     def _clear(self) -> None:
         self.sums: dict[str, tuple[float, int]] = {}
         self.count, self.waiting, self.start = 0, 0.0, time.monotonic()
-
-
-_RATES = ("images_per_second", "seconds_per_step", "waiting")
 
 
 def truncate(path: Path, done: int) -> None:
@@ -154,44 +138,6 @@ def truncate(path: Path, done: int) -> None:
         if 0 < done >= step:
             kept.append(text + "\n")
     replace_text(path, "".join(kept))
-
-
-def curves(out: Path) -> Path | None:
-    """Plot all numbers of log.jsonl over steps to curves.png; None without matplotlib, or without numbers."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print(f"no curves.png: plots need matplotlib: {install('train')}", file=sys.stderr)
-        return None
-    series = read(out / FILE)
-    chosen = [name for name in series if name not in _RATES][:_CURVES]
-    if not chosen:
-        return None
-    columns = min(3, len(chosen))
-    rows = math.ceil(len(chosen) / columns)
-    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
-    for place, name in enumerate(chosen):
-        axes = figure.add_subplot(rows, columns, place + 1)
-        steps, values = zip(*series[name], strict=True)
-        axes.plot(steps, values, marker="." if len(steps) < 30 else "")
-        axes.set(title=name, xlabel="step")
-        axes.grid(alpha=0.3)
-    figure.savefig(out / "curves.png", dpi=120)
-    return out / "curves.png"
-
-
-def read(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """The numbers of a log.jsonl by name ("loss", "validation/map"): steps and values."""
-    series: dict[str, list[tuple[int, float]]] = {}
-    for text in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(text)
-        numbers = record.pop("validation", None)
-        step = record.pop("step")
-        found = record if numbers is None else {f"validation/{k}": v for k, v in numbers.items()}
-        for name, value in found.items():
-            if isinstance(value, int | float):
-                series.setdefault(current(name), []).append((step, value))
-    return series
 
 
 def _short(value: float) -> str:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from idmetric.io.progress import Progress
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
-from idmetric.train.log import Log, Meter, Silence, curves
+from idmetric.train.log import Log, Meter
 from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.recipe import Recipe as Recipe  # part of this module
 from idmetric.train.recipe import Settings as Settings
@@ -54,7 +54,7 @@ def fit(
 
     Args:
         out: folder of the run. Result: config.json, model.safetensors (`idmetric.load(out)`), the same of the best
-            validation in best/; recipe.json, log.jsonl, tensorboard/, curves.png, checkpoints/. All processes must see
+            validation in best/; recipe.json, log.jsonl, tensorboard/, checkpoints/. All processes must see
             the same folder; only the main one writes.
         progress: called with (steps done, steps) between the lines of the log.
 
@@ -67,24 +67,20 @@ def fit(
     out = Path(out)
     with contextlib.ExitStack() as held:
         processes.on_main(lambda: held.enter_context(run_folder.own_folder(out)))
-        _fit(recipe, out, settings, processes, progress)
+        record = _record(recipe, settings, processes)
+        if processes.on_main(lambda: run_folder.prepare(out, record, settings.resume)):
+            if processes.main:
+                print(f"{out}: this run is finished already; nothing to do", flush=True)
+            return
+        if any(processes.any(not (out / run_folder.FILE).is_file())):
+            raise TrainError(f"{out} is not the same folder for all processes: name one that all machines share")
+        if (prepare := getattr(recipe, "prepare", None)) is not None:
+            prepare(out)
 
-
-def _fit(recipe: Recipe, out: Path, settings: Settings, processes: Processes, progress: Progress | None) -> None:
-    record = _record(recipe, settings, processes)
-    if processes.on_main(lambda: run_folder.prepare(out, record, settings.resume)):
-        if processes.main:
-            print(f"{out}: this run is finished already; nothing to do", flush=True)
-        return
-    if any(processes.any(not (out / run_folder.FILE).is_file())):
-        raise TrainError(f"{out} is not the same folder for all processes: name one that all machines share")
-    if (prepare := getattr(recipe, "prepare", None)) is not None:
-        prepare(out)
-
-    run = _Run(recipe, out, settings, processes)
-    with Interrupts() as interrupts:
-        run.train(interrupts, progress)
-        run.finish(record)
+        run = _Run(recipe, out, settings, processes)
+        with Interrupts() as interrupts:
+            run.train(interrupts, progress)
+            run.finish(record)
 
 
 def _record(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
@@ -109,15 +105,9 @@ class _Run:
     def __init__(self, recipe: Recipe, out: Path, settings: Settings, processes: Processes) -> None:
         self.recipe, self.out, self.settings, self.processes = recipe, out, settings, processes
         self.modules = dict(recipe.modules())
-        if odd := [name for name in self.modules if "/" in name or name == "optimizer"]:
-            raise TrainError(f"modules() may not name a module {odd[0]!r}")
         self.optimizer = recipe.optimizer()
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        held = {id(p) for module in self.modules.values() for p in module.parameters()}
-        if lost := sum(id(p) not in held for p in self.parameters):
-            raise TrainError(f"modules() lacks {lost} of the optimizer's parameters: no checkpoint would hold them")
-
         self.done, self.saved, self.validated = 0, 0, 0
         self.best: dict[str, Any] | None = None
         processes.copy_from_main(t for m in self.modules.values() for t in (*m.parameters(), *m.buffers()))
@@ -130,9 +120,11 @@ class _Run:
 
     def train(self, interrupts: Interrupts, progress: Progress | None = None) -> None:
         """Train all steps that are not done yet."""
-        settings, steps = self.settings, range(self.done, self.recipe.steps)
-        feed = batches(self.recipe, steps, settings.seed, settings.workers, self.processes)
-        with _log(self) as log, contextlib.closing(feed):
+        settings, recipe, processes = self.settings, self.recipe, self.processes
+        steps = range(self.done, recipe.steps)
+        feed = batches(recipe, steps, settings.seed, settings.workers, processes)
+        with Log(self.out, recipe.steps) as log, contextlib.closing(feed):
+            processes.on_main(lambda: log.open(self.done, settings.wandb, recipe.settings))
             log.line(_headline(self))
             if self.done == 0 and settings.validate_every:
                 self._validate(log)
@@ -147,11 +139,11 @@ class _Run:
                 meter.add(self._step(step, batch))
                 self.done = step + 1
                 if self._due(settings.log_every):
-                    log.training(self.done, meter.read(self.processes))
+                    log.training(self.done, meter.read(processes))
                     if progress is not None:
                         progress.pause()
                 elif progress is not None:
-                    progress(self.done, self.recipe.steps)
+                    progress(self.done, recipe.steps)
                 improved = self._validation(log)
                 if improved or self._due(settings.save_every):
                     self._save()
@@ -179,13 +171,13 @@ class _Run:
         seed_all(self.settings.seed, step, self.processes.rank)
         found = self.recipe.step(batch)
         self.processes.average_gradients(self.parameters)
-        if not any(p.grad is not None for p in self.parameters):
-            raise TrainError(f"{self.recipe.name}: step() left no gradient: it must call processes.backward(loss)")
-
         scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.max_grad_norm or math.inf))
         values = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in found.items()}
-        self._check(step, batch, values["loss"], norm)
+        # with fp16, gradients may overflow for a while
+        good = scaler.get_scale() >= _SMALLEST_SCALE if scaler.is_enabled() else math.isfinite(norm)
+        if any(self.processes.any(not (good and math.isfinite(values["loss"])))):
+            self._refuse(step, batch, values["loss"], norm)
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -195,13 +187,6 @@ class _Run:
             values["skipped"] = float(not math.isfinite(norm))
         return {**values, "gradient_norm": norm} if math.isfinite(norm) else values
 
-    def _check(self, step: int, batch: Any, loss: float, norm: float) -> None:
-        """Stop all processes if a loss or gradient is not finite; with fp16, gradients may overflow for a while."""
-        scaler = self.processes.scaler
-        good = scaler.get_scale() >= _SMALLEST_SCALE if scaler.is_enabled() else math.isfinite(norm)
-        if any(self.processes.any(not (good and math.isfinite(loss)))):
-            self._refuse(step, batch, loss, norm)
-
     def _refuse(self, step: int, batch: Any, loss: float, norm: float) -> NoReturn:
         place = self.out / FAILED / f"step-{step + 1:06d}-process-{self.processes.rank}"
         try:
@@ -209,13 +194,13 @@ class _Run:
             kept = f"the batch is in {place}.safetensors and .json"
         except Exception as error:  # such as a full disk: the first error must still be reported
             kept = f"the batch cannot be saved ({error})"
-        self.processes.wait()  # a launcher ends all processes as soon as one has failed
+        self.processes.any(False)  # a launcher ends all processes as soon as one has failed
         raise NotFinite(
             f"step {step + 1}: the loss is {loss:g} and the norm of its gradient {norm:g}; {kept}, the weights are as "
             f"before it; the last checkpoint is of step {self.saved}"
         )
 
-    def _validation(self, log: Log | Silence) -> bool:
+    def _validation(self, log: Log) -> bool:
         """Validate if it is due; if it fails, the run is saved, and a resumed run validates first."""
         if self.validated == self.done or not self._due(self.settings.validate_every):
             return False
@@ -227,7 +212,7 @@ class _Run:
         self.validated = self.done
         return improved
 
-    def _validate(self, log: Log | Silence) -> bool:
+    def _validate(self, log: Log) -> bool:
         """Log the scores of the model; return whether it is the best one so far."""
         seed_all(self.settings.seed, self.done, self.processes.rank, 2)
         self._share_buffers()  # the validated model is the saved one
@@ -236,8 +221,6 @@ class _Run:
         best = self.recipe.best
         if values:
             log.validation(self.done, values)
-            if best and best not in values:
-                raise TrainError(f"the best checkpoint is that of {best!r}, but there is only {sorted(values)}")
         if not values or not best or self.done == 0:
             return False
         value = values[best]
@@ -281,7 +264,7 @@ class _Run:
         self.processes.copy_from_main(buffer for module in self.modules.values() for buffer in module.buffers())
 
     def finish(self, record: Mapping[str, Any]) -> None:
-        """Write the results of the last and of the best step, the curves, and the record of a finished run."""
+        """Write the results of the last and of the best step, and the record of a finished run."""
 
         def write() -> None:
             self.recipe.save(self.out)
@@ -290,18 +273,9 @@ class _Run:
                 state.load_weights(folders[self.best["step"]], self.modules)
                 self.recipe.save(self.out / BEST)
                 state.load_weights(folders[self.done], self.modules)
-            curves(self.out)
             run_folder.write(self.out, {**record, "finished": True, "best": self.best})
 
         self.processes.on_main(write)
-
-
-def _log(run: _Run) -> Log | Silence:
-    made: list[Log] = []
-    run.processes.on_main(
-        lambda: made.append(Log(run.out, run.done, run.recipe.steps, run.settings.wandb, run.recipe.settings))
-    )
-    return made[0] if made else Silence()
 
 
 def _headline(run: _Run) -> str:

@@ -23,8 +23,6 @@ from idmetric.io import json_file, text_file, toml_file
 from idmetric.io.settings import accept, from_text, length, unwrapped
 
 Precision = Literal["no", "bf16", "fp16"]  # of mixed precision
-# names in run folders and configuration files of version 0.1; as options they work without being listed
-RENAMED = {"rate": "lr", "classifier_rate": "classifier_lr", "batch": "batch_size", "clip": "max_grad_norm"}
 
 
 def option(default: Any, text: str) -> Any:
@@ -37,33 +35,6 @@ def option(default: Any, text: str) -> Any:
 def flag(name: str) -> str:
     """The option of a field: save_every -> --save-every."""
     return f"--{name.replace('_', '-')}"
-
-
-def current(name: str) -> str:
-    """The name of a setting today, from the name that version 0.1 may have given it."""
-    return RENAMED.get(name, name)
-
-
-def check_least(settings: Any, **least: float) -> None:
-    """Check that these settings are not below their least values.
-
-    Raises:
-        ValueError: naming the first that is.
-    """
-    for name, value in least.items():
-        if not getattr(settings, name) >= value:
-            raise ValueError(f"{name} = {getattr(settings, name)}: it must be {value} or more")
-
-
-def check_positive(settings: Any, *names: str) -> None:
-    """Check that these settings are above 0.
-
-    Raises:
-        ValueError: naming the first that is not.
-    """
-    for name in names:
-        if not getattr(settings, name) > 0:
-            raise ValueError(f"{name} = {getattr(settings, name)}: it must be above 0")
 
 
 @dataclass(frozen=True)
@@ -80,9 +51,6 @@ class Settings:
     workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
     wandb: str = option("", "project of Weights & Biases to log to as well")
     resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
-
-    def __post_init__(self) -> None:
-        check_least(self, seed=0, max_grad_norm=0, save_every=0, keep=0, validate_every=0, log_every=1, workers=-1)
 
 
 def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) -> None:
@@ -108,16 +76,14 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
                 flag(entry.name), action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=shown
             )
             continue
-        many: dict[str, Any] = {
-            "metavar": _metavar(hints[entry.name]),
-            "type": _reader(entry.name, hints[entry.name]),
-            "default": argparse.SUPPRESS,
-        }
-        if typing.get_origin(kind) is tuple:
-            many["nargs"] = length(kind) or "*"
-        parser.add_argument(flag(entry.name), help=shown, **many)
-        for old in (old for old, new in RENAMED.items() if new == entry.name):
-            parser.add_argument(flag(old), dest=entry.name, help=argparse.SUPPRESS, **many)
+        parser.add_argument(
+            flag(entry.name),
+            metavar=_metavar(hints[entry.name]),
+            type=_reader(entry.name, hints[entry.name]),
+            nargs=(length(kind) or "*") if typing.get_origin(kind) is tuple else None,
+            default=argparse.SUPPRESS,
+            help=shown,
+        )
 
 
 def values_of(args: argparse.Namespace, config: type) -> dict[str, Any]:
@@ -144,7 +110,7 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     hints = {name: hint for config in configs for name, hint in typing.get_type_hints(config).items()}
     values: dict[str, Any] = {}
     for key, value in found.items():
-        name = current(key.replace("-", "_"))
+        name = key.replace("-", "_")
         if name not in hints:
             raise ValueError(f"--config {path}: there is no option {key!r}; there are {', '.join(sorted(hints))}")
         if name in values:

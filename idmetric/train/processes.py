@@ -9,12 +9,10 @@ optimizer's step. To that end the backward pass of `Processes.gather` sums over 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -26,7 +24,6 @@ from idmetric.io.hints import install
 from idmetric.train.options import Precision
 
 T = TypeVar("T")
-_BUCKET = 1 << 25  # gradient elements sent at once
 # The other processes wait while the main one reads all images or draws a schedule; torch's limit is 10 min on GPUs
 _PATIENCE = timedelta(hours=6)
 
@@ -61,8 +58,6 @@ class Processes:
             from accelerate import PartialState
         except ImportError as error:
             raise ImportError(f"training needs accelerate: {install('train')}") from error
-        if precision not in ("no", "bf16", "fp16"):
-            raise ValueError(f"precision {precision!r}: choose no, bf16 or fp16")
         _check_launcher(precision)
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
         self.precision: Precision = precision
@@ -85,17 +80,13 @@ class Processes:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The tensors of all processes joined on axis 0, in order of ranks; differentiable.
+        """The tensors of all processes, of one shape and type, joined on axis 0 in order of ranks; differentiable.
 
         The gradient of this process's rows is the sum over all processes' losses: with the same loss L everywhere it is
         count * dL/drows, and the mean of gradients over processes is that of L.
-
-        Raises:
-            ValueError: if the tensors differ in shape or type.
         """
         if self.count == 1:
             return tensor
-        self._check_alike(tensor)
         gathered: Tensor = _Gather.apply(tensor, self.rank, self.count)
         return gathered
 
@@ -107,16 +98,11 @@ class Processes:
         held = torch.tensor([p.grad is not None for p in given], dtype=torch.int32, device=self.device)
         dist.all_reduce(held)
         used = [p for p, n in zip(given, held.tolist(), strict=True) if n]
-        for p in used:
-            if p.grad is None:
-                p.grad = torch.zeros_like(p)
-        grads = [p.grad for p in used if p.grad is not None]
-        for bucket in _buckets(grads):
-            flat = torch.cat([g.flatten() for g in bucket])
-            dist.all_reduce(flat)
-            flat /= self.count
-            for g, part in zip(bucket, torch.split(flat, [g.numel() for g in bucket]), strict=True):
-                g.copy_(part.view_as(g))
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        dist.all_reduce(flat)
+        for p, part in zip(used, (flat / self.count).split([p.numel() for p in used]), strict=True):
+            p.grad = part.view_as(p)
 
     # Between steps
 
@@ -134,10 +120,8 @@ class Processes:
         Raises:
             Exception: of `run`, in the main process; MainFailed with its text in the others, which stop waiting.
         """
-        if self.count == 1:
-            return run()
         result, error, text = _attempt(run) if self.main else (None, None, "")
-        value, text = self.all_values((result, text))[0]
+        value, text = self.all_values((result, text))[0] if self.count > 1 else (result, text)
         if error is not None:
             raise error
         if text:
@@ -150,8 +134,6 @@ class Processes:
         Raises:
             Exception: of `run`, in the processes where it failed; OtherFailed with its text in the others.
         """
-        if self.count == 1:
-            return run()
         result, error, own = _attempt(run)
         texts = self.all_values(own)
         if error is not None:
@@ -163,15 +145,10 @@ class Processes:
 
     def all_values(self, value: T) -> list[T]:
         """A small value (numbers, text, dicts of them) of each process, in order of ranks."""
-        if self.count == 1:
-            return [value]
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, value)
+        found: list[Any] = [value] * self.count
+        if self.count > 1:
+            dist.all_gather_object(found, value)
         return found
-
-    def wait(self) -> None:
-        """Return when all processes have called this."""
-        self.any(False)
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite these tensors (parameters, buffers) with the main process's."""
@@ -184,21 +161,16 @@ class Processes:
                 tensor.copy_(whole)
 
     def place(self, batch: T) -> T:
-        """A batch (nested dicts, lists, tuples, dataclasses) with its tensors on this process's device."""
-        placed: T = place(batch, self.device)
+        """A batch (nested dicts, lists, tuples, named tuples) with its tensors on this process's device."""
+        from accelerate.utils import send_to_device
+
+        placed: T = send_to_device(batch, self.device, non_blocking=True)
         return placed
 
     def close(self) -> None:
         """Leave the group of processes, at the end of the program."""
         if self.count > 1 and dist.is_initialized():
             dist.destroy_process_group()
-
-    def _check_alike(self, tensor: Tensor) -> None:
-        # unequal shapes would hang or mix up rows, depending on the backend
-        shapes = self.all_values((tuple(tensor.shape), str(tensor.dtype)))
-        if len(set(shapes)) > 1:
-            listed = "; ".join(f"process {rank}: {shape} {dtype}" for rank, (shape, dtype) in enumerate(shapes))
-            raise ValueError(f"gather needs tensors of one shape and type from all processes, got {listed}")
 
 
 def _attempt(run: Callable[[], T]) -> tuple[T | None, Exception | None, str]:
@@ -216,10 +188,9 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, rank: int, count: int) -> Tensor:
         ctx.rows = slice(rank * len(tensor), (rank + 1) * len(tensor))
         sent = tensor.detach().contiguous()
-        sent = sent.to(torch.uint8) if sent.dtype == torch.bool else sent
         parts = [torch.empty_like(sent) for _ in range(count)]
         dist.all_gather(parts, sent)
-        return torch.cat(parts).to(tensor.dtype)
+        return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -238,32 +209,5 @@ def _check_launcher(precision: Precision) -> None:
             )
     asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if asked not in ("no", precision):
-        warnings.warn(f"accelerate's mixed precision {asked} is not used: it is {precision} here, see --precision",
-                      stacklevel=3)  # fmt: skip
-
-
-def place(batch: Any, device: torch.device) -> Any:
-    """Move the tensors in nested dicts, lists, tuples and dataclasses to a device; other values stay as they are."""
-    if isinstance(batch, Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: place(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(place(value, device) for value in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)(place(value, device) for value in batch)
-    if is_dataclass(batch) and not isinstance(batch, type):
-        return replace(batch, **{f.name: place(getattr(batch, f.name), device) for f in fields(batch) if f.init})
-    return batch
-
-
-def _buckets(grads: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Gradients of one type, up to `_BUCKET` elements together."""
-    for _, alike in itertools.groupby(sorted(grads, key=lambda g: str(g.dtype)), key=lambda g: g.dtype):
-        bucket: list[Tensor] = []
-        for g in alike:
-            if bucket and sum(b.numel() for b in bucket) + g.numel() > _BUCKET:
-                yield bucket
-                bucket = []
-            bucket.append(g)
-        yield bucket
+        text = f"accelerate's mixed precision {asked} is not used: it is {precision} here, see --precision"
+        warnings.warn(text, stacklevel=3)

@@ -48,7 +48,7 @@ class Recipe(Protocol):
         return 1.0
 
     def load(self, step: int) -> Any:
-        """This process's share of a step's batch: nested dicts, lists, dataclasses of CPU tensors and plain values.
+        """This process's share of a step's batch: nested dicts, lists, tuples of CPU tensors and plain values.
 
         Called in loading processes, with a copy of the recipe without its modules: reads data, nothing else.
         """

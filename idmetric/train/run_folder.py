@@ -13,7 +13,6 @@ from typing import Any
 from idmetric import __version__
 from idmetric.io import json_file
 from idmetric.io.lock import locked
-from idmetric.train.options import current
 from idmetric.train.state import TrainError, replace_text
 
 FILE = "recipe.json"
@@ -27,14 +26,8 @@ def make(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dic
 
     Args:
         settings: values that decide the weights: they must be the same in a resumed run. more: values that may differ.
-
-    Raises:
-        TrainError: if a setting is not a JSON value.
     """
-    try:
-        plain = json.loads(json.dumps(settings))
-    except TypeError as error:
-        raise TrainError(f"the settings of {name} are not all JSON values: {error}") from error
+    plain = json.loads(json.dumps(settings))
     return {"recipe": name, "settings": plain, **more, "versions": versions(), "finished": False}
 
 
@@ -77,10 +70,10 @@ def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:
             f"{out} holds a run with other settings; start it as it was, name another --out, or start over with "
             f"--fresh:\n  {listed}"
         )
-    finished = old is not None and bool(old.get("finished"))
-    if not finished:
-        write(out, record)
-    return finished
+    if old is not None and old.get("finished"):
+        return True
+    write(out, record)
+    return False
 
 
 def read(out: Path) -> dict[str, Any] | None:
@@ -104,7 +97,7 @@ def read(out: Path) -> dict[str, Any] | None:
         raise TrainError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
         raise TrainError(f"--out {out} holds a {FILE} that does not describe a training run: name a new folder")
-    return {**found, "settings": {current(name): value for name, value in found["settings"].items()}}
+    return found
 
 
 def write(out: Path, record: Mapping[str, Any]) -> None:
@@ -126,10 +119,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested objects into one, with names joined by dots."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {f"{prefix}{name}": value}
     return found
 
 

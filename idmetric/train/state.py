@@ -38,13 +38,9 @@ class TrainError(RuntimeError):
 
 def trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Tensors that training changes: parameters that require grad, and buffers of the state dict."""
-    stored = module.state_dict(keep_vars=True).keys()
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            yield name, parameter
-    for name, buffer in module.named_buffers():
-        if name in stored:
-            yield name, buffer
+    parameters = module.named_parameters(remove_duplicate=False)
+    frozen = {name for name, parameter in parameters if not parameter.requires_grad}
+    return ((name, value) for name, value in module.state_dict(keep_vars=True).items() if name not in frozen)
 
 
 def save(
@@ -74,14 +70,29 @@ def save(
             else:
                 numbers.setdefault(str(index), {})[name] = value
     groups = [{k: v for k, v in group.items() if k != "params"} for group in whole["param_groups"]]
-    record = {
-        "format": FORMAT,
-        "step": step,
-        "optimizer": {"state": numbers, "groups": groups},
-        "scaler": scaler.state_dict(),
-        **more,
-    }
-    return _write(out / FOLDER / f"step-{step:06d}", tensors, json.dumps(record, indent=1, default=_number) + "\n")
+    own = {"format": FORMAT, "step": step, "optimizer": {"state": numbers, "groups": groups}}
+    record = {**own, "scaler": scaler.state_dict(), **more}
+
+    target = out / FOLDER / f"step-{step:06d}"
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as hidden:
+            temporary = Path(hidden, target.name)
+            temporary.mkdir()
+            save_file({name: copied(value) for name, value in tensors.items()}, temporary / _TENSORS)
+            (temporary / _RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            for path in temporary.iterdir():
+                with path.open("rb+") as file:
+                    os.fsync(file.fileno())
+            if target.exists():
+                _delete(target)
+            temporary.rename(target)
+    except (OSError, SafetensorError) as error:
+        raise TrainError(
+            f"cannot write the checkpoint {target}: {error}; earlier ones are intact: free space there, and run the "
+            "same command again to resume"
+        ) from error
+    return target
 
 
 def load(
@@ -96,43 +107,26 @@ def load(
         TrainError: if it cannot be read, or does not fit.
     """
     record, tensors = read_record(folder), _read_tensors(folder)
-    try:
-        _put(folder, record, tensors, modules, optimizer, scaler)
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise _damaged(f"{folder} is damaged: {type(error).__name__}: {error}") from error
-
-
-def _put(
-    folder: Path,
-    record: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    modules: Mapping[str, nn.Module],
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-) -> None:
     for part, module in modules.items():
         own, found = dict(trained(module)), _below(tensors, part)
-        if own.keys() != found.keys() or any(own[k].shape != found[k].shape for k in own):
-            odd = sorted(own.keys() ^ found.keys()) or sorted(k for k in own if own[k].shape != found[k].shape)
+        shapes = [{name: value.shape for name, value in held.items()} for held in (own, found)]
+        if odd := sorted(name for name, _ in shapes[0].items() ^ shapes[1].items()):
             raise TrainError(f"{folder}: its tensors are not those of {part!r}; the first that differs is {odd[0]!r}")
-        with torch.no_grad():
-            for name, value in own.items():
-                value.copy_(found[name])
-    whole = optimizer.state_dict()
-    groups, saved = whole["param_groups"], record["optimizer"]["groups"]
-    if len(groups) != len(saved):
-        raise TrainError(f"{folder}: its optimizer has {len(saved)} groups of parameters, this one {len(groups)}")
-    for group, values in zip(groups, saved, strict=True):
-        for name, value in values.items():
-            group[name] = tuple(value) if isinstance(group.get(name), tuple) else value
-    states: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["state"].items()}
-    for key, value in _below(tensors, "optimizer").items():
-        index, _, name = key.partition("/")
-        states.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
-    _lay_out(optimizer)
-    if scaler.is_enabled():
-        scaler.load_state_dict(record["scaler"])
+    load_weights(folder, modules)
+    try:
+        groups = optimizer.state_dict()["param_groups"]
+        for group, values in zip(groups, record["optimizer"]["groups"], strict=True):
+            group |= {k: tuple(v) if isinstance(group.get(k), tuple) else v for k, v in values.items()}
+        states: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["state"].items()}
+        for key, value in _below(tensors, "optimizer").items():
+            index, _, name = key.partition("/")
+            states.setdefault(int(index), {})[name] = value
+        optimizer.load_state_dict({"state": states, "param_groups": groups})
+        _lay_out(optimizer)
+        if scaler.is_enabled():
+            scaler.load_state_dict(record["scaler"])
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise _damaged(f"{folder} is damaged: {type(error).__name__}: {error}") from error
 
 
 def load_weights(folder: Path, modules: Mapping[str, nn.Module]) -> None:
@@ -140,7 +134,7 @@ def load_weights(folder: Path, modules: Mapping[str, nn.Module]) -> None:
     tensors = _read_tensors(folder)
     with torch.no_grad():
         for part, module in modules.items():
-            own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            own = module.state_dict(keep_vars=True)
             for name, value in _below(tensors, part).items():
                 own[name].copy_(value)
 
@@ -182,35 +176,13 @@ def prune(out: Path, keep: int, best: int | None) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file atomically; OutputError if it cannot be written."""
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def _write(target: Path, tensors: Mapping[str, Tensor], record: str) -> Path:
-    temporary: Path | None = None
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-        temporary.chmod(0o755)
-        save_file({name: copied(value) for name, value in tensors.items()}, temporary / _TENSORS)
-        (temporary / _RECORD).write_text(record, encoding="utf-8")
-        for path in (temporary / _TENSORS, temporary / _RECORD, temporary):
-            _flush(path)
-        if target.exists():
-            _delete(target)
-        temporary.rename(target)
-        _flush(target.parent)
-    except (OSError, SafetensorError) as error:
-        raise TrainError(
-            f"cannot write the checkpoint {target}: {error}; earlier ones are intact: free space there, and run the "
-            "same command again to resume"
-        ) from error
-    finally:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-    return target
+def copied(tensor: Tensor) -> Tensor:
+    """A contiguous copy on the CPU, for safetensors, which refuses tensors that share memory."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -235,21 +207,6 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # pragma: no cover  # Windows opens no folders
-        return
-    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # Windows flushes only writable files
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def copied(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU, for safetensors, which refuses tensors that share memory."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
-
-
 def _lay_out(optimizer: torch.optim.Optimizer) -> None:
     """Give the optimizer's tensors the memory layout of their parameters (channels_last), as before the checkpoint."""
     for parameter, values in optimizer.state.items():
@@ -260,10 +217,3 @@ def _lay_out(optimizer: torch.optim.Optimizer) -> None:
 
 def _below(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
     return {k.removeprefix(f"{part}/"): v for k, v in tensors.items() if k.startswith(f"{part}/")}
-
-
-def _number(value: Any) -> Any:
-    """The number in a tensor, such as a learning rate, for JSON."""
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return value.item()
-    raise TrainError(f"the optimizer's state holds {type(value).__name__}, which a checkpoint cannot hold as JSON")

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 from safetensors.torch import save_file
-from torch import Tensor, from_numpy
+from torch import Tensor
 
 from idmetric.train.state import TrainError, copied, replace_text
 
@@ -67,12 +66,12 @@ def dump(batch: Any, place: Path, more: Mapping[str, Any]) -> None:
 
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Convert a value for JSON; tensors go to `tensors`, and their names take their place. Few whole numbers stay."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        value = from_numpy(value)
     if isinstance(value, Tensor):
         tensors[name] = value
         return value.tolist() if value.numel() <= 4096 and not value.is_floating_point() else {"tensor": name}
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if is_dataclass(value):
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping):
         return {str(k): _flatten(v, f"{name}.{k}", tensors) for k, v in value.items()}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -55,7 +54,7 @@ def validation(
         ValueError: if the rows allow none.
         ImageReadError: naming an image that cannot be read.
     """
-    rows = _Rows.of(data)
+    rows = _Rows(data)
     if not _measurable(rows):  # before images are read
         raise ValueError(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
@@ -69,7 +68,7 @@ def validation(
 
 def measurable(data: Manifest) -> list[str]:
     """Names of the measures that `validation` would return, without reading images; for use before training."""
-    return _measurable(_Rows.of(data))
+    return _measurable(_Rows(data))
 
 
 def sample(data: Manifest, images: int) -> Manifest:
@@ -109,7 +108,6 @@ def _cheap(vectors: Array, rows: _Rows) -> dict[str, float]:
     )
 
 
-@dataclass(frozen=True)
 class _Rows:
     """The columns of a manifest of N rows that the measures need.
 
@@ -119,33 +117,18 @@ class _Rows:
         role, engine, group, slot: as in the manifest. oracle: NaN if there is none.
     """
 
-    images: Rows
-    image: Rows
-    identity: Rows
-    family: Rows
-    parent: Rows
-    role: NDArray[np.object_]
-    engine: NDArray[np.object_]
-    group: NDArray[np.object_]
-    slot: NDArray[np.object_]
-    oracle: Array
-
-    @classmethod
-    def of(cls, data: Manifest) -> _Rows:
+    def __init__(self, data: Manifest) -> None:
         names = data.column("identity")
         first: dict[tuple[str, str | None], int] = {}  # an image with two identities counts as two
         keys = zip(image_keys(data), names, strict=True)
         shown = [first.setdefault(key, row) for row, key in enumerate(keys)]
-        images, image = np.unique(np.array(shown, dtype=np.int64), return_inverse=True)
+        self.images, self.image = np.unique(np.array(shown, dtype=np.int64), return_inverse=True)
         number = {name: k for k, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
-        role, engine, group, slot = (
-            np.array(data.column(c), dtype=object) for c in ("role", "engine", "group", "slot")
-        )
-        return cls(
-            images, image, np.array([number.get(n, -1) for n in names], dtype=np.int64),
-            lineages(data), parent_rows(data),
-            role, engine, group, slot, np.array(data.column("oracle"), dtype=float),
-        )  # fmt: skip
+        self.identity = np.array([number.get(n, -1) for n in names], dtype=np.int64)
+        self.family, self.parent = lineages(data), parent_rows(data)
+        columns = (np.array(data.column(c), dtype=object) for c in ("role", "engine", "group", "slot"))
+        self.role, self.engine, self.group, self.slot = columns
+        self.oracle = np.array(data.column("oracle"), dtype=float)
 
 
 # Retrieval and verification
@@ -165,8 +148,8 @@ def _retrieval(vectors: Array, rows: _Rows) -> dict[str, float]:
     for start in range(0, len(queries), _CHUNK):
         chosen = queries[start : start + _CHUNK]
         for query, scores in zip(chosen, x[chosen] @ x.T, strict=True):
-            others = np.arange(len(named)) != query
-            precisions.append(average_precision(scores[others], (identity == identity[query])[others]))
+            same = identity == identity[query]
+            precisions.append(average_precision(np.delete(scores, query), np.delete(same, query)))
     return {"map": float(np.mean(precisions))} if precisions else {}
 
 

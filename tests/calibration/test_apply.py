@@ -23,6 +23,7 @@ from idmetric import IDSim, load
 from idmetric.calibration import fitting, quality, thresholds
 from idmetric.calibration.apply import Calibration, CalibrationError, CalibrationWarning, Model, read
 from idmetric.calibration.curves import Isotonic, Platt, from_log_odds, log_odds
+from tests.conftest import random_model
 
 
 def pairs(seed: int = 0, identities: int = 40, count: int = 1500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -297,7 +298,8 @@ def test_a_calibration_is_refused_for_anything_else(saved: Path, small: IDSim, t
         metric.probability(a, b, calibration=made_for(metric, outside="crop"))
 
 
-def test_a_model_in_memory_has_no_calibration(metric: IDSim) -> None:
+def test_a_model_in_memory_has_no_calibration() -> None:
+    metric = random_model("dinov3")
     with pytest.raises(CalibrationError, match="made for"):
         metric.calibrate_with(made_for(metric))  # without a revision there is no telling which weights these are
 

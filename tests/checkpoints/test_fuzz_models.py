@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import pickle
 import time
@@ -10,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from idmetric import IDSim, load
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.lora import merge_lora
 from idmetric.checkpoints.released_idsim import read_head
-from idmetric.checkpoints.weights import init_empty_weights
 from idmetric.models.idsim import IDSimConfig
 from tests.fuzz.run import _begin, _status
 from tests.fuzz.weights import model_files
@@ -46,7 +42,7 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"embed_dim": 10**9}, {"embed_dim": 60_000}, {"depth": 10**9}, {"depth": 60_000}, {"mlp_ratio": 60_000.0},
+        {"embed_dim": 10**9}, {"embed_dim": 60_000}, {"depth": 10**9}, {"mlp_ratio": 60_000.0},
         {"hidden": 60_000},
         {"hidden": 10**9}, {"image_size": 8192}, {"image_size": 10**9}, {"num_classes": 60_000}, {"patch_size": 1},
         {"backbone": "vit_giant_patch14_dinov2"}, {"depth": 10**400}, {"num_heads": 0}, {"in_chans": 60_000},
@@ -93,12 +89,6 @@ def test_a_config_cannot_have_other_files_read_or_fetched(folder: Path, argument
         load(folder, device="cpu")
 
 
-def test_more_parameters_than_the_weights_have_end_the_building_early() -> None:
-    with pytest.raises(CheckpointError, match="more than 5 parameters"), init_empty_weights(5):
-        nn.Sequential(*(nn.Linear(2, 2) for _ in range(10**6)))
-    nn.Linear(2, 2)  # and outside nothing is counted
-
-
 def test_weights_that_are_no_numbers_are_refused(folder: Path) -> None:
     state = load_file(folder / "model.safetensors")
     name = next(k for k in state if k.endswith("fc1.weight"))
@@ -125,42 +115,20 @@ def test_the_heads_of_a_release_are_read_without_running_code(tmp_path: Path) ->
     assert not ran.exists()
 
 
-HOSTILE = {
-    "a thousand wildcards": [".*" * 1000 + "b"],
-    "a thousand patterns of wildcards": [f".*.*.*b{k}" for k in range(1000)],
-    "nested quantifiers": ["(a+)+b", "((a*)*)*b", "(a{1,9}){1,9}b", "(.*.*.*.*)*" * 300 + "b"],
-    "ambiguous alternatives": ["(a|a)*b", "(a|aa)" * 300 + "b", "(" + "|" * 9000 + ")*b"],
-    "huge repeats": ["a{1000000}", "(a{1000}){1000}", "((){999999}){999999}", "a{" + "9" * 5000 + "}"],
-    "backreferences": [r"(a)\1", r"(a+)+\1"],
-    "lookarounds": ["(?=(a+)+b)a", "(?<!a)b"],
-    "deep groups": ["(" * 9000 + "a" + ")" * 9000],
-    "many patterns": [".*a" + "." * 80 + str(k) for k in range(1000)],
-    "long lists": ["a" * 50 + str(k) for k in range(100_000)],
-    "classes": [f"[{chr(300 + k)}a]+b" for k in range(8000)],
-}
+def test_a_pattern_is_a_name_or_the_end_of_one_and_regular_expressions_are_refused() -> None:
+    def alphas(**patterns: float) -> list[float]:
+        names = ["a.qkv", "b.qkv", "b.xqkv", "qkv"]
+        state = {f"{name}.weight": torch.zeros(1, 1) for name in names}
+        adapter = {f"{name}.lora_{x}.weight": torch.ones(1, 1) for name in names for x in "AB"}
+        merge_lora(state, adapter, {"lora_alpha": 1, "alpha_pattern": patterns})
+        return [state[f"{name}.weight"].item() for name in names]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("patterns", HOSTILE.values(), ids=HOSTILE)
-def test_an_adapter_with_any_patterns_is_read_or_refused_in_seconds(patterns: list[str]) -> None:
-    names = [f"{'a' * 60}.{k}.{'a' * 60}x" for k in range(100)]
-    state = {f"{name}.weight": torch.zeros(2, 2) for name in names}
-    adapter = {f"{name}.lora_{x}.weight": torch.zeros(2, 2) for name in names for x in "AB"}
-    start = time.process_time()
-    with contextlib.suppress(CheckpointError):
-        merge_lora(state, adapter, {"alpha_pattern": dict.fromkeys(patterns, 1)})
-    assert time.process_time() - start < 10
-
-
-def test_patterns_outside_the_syntax_are_refused_by_name() -> None:
-    state, adapter = {"a.weight": torch.zeros(2, 2)}, {f"a.lora_{x}.weight": torch.zeros(2, 2) for x in "AB"}
-    for pattern, reason in {
-        r"(a)\1": "not supported", "(?=a)": "of which only", "(?i)a": "of which only", "a++": "repeats a repeat",
-        "a{1000000}": "name modules plainly", "(a": "without", "a)": "without", "[a": "ends within", "*a": "nothing",
-        "[b-a]": "bad character range",
-    }.items():  # fmt: skip
-        with pytest.raises(CheckpointError, match=f"alpha_pattern: .*{reason}"):
-            merge_lora(dict(state), adapter, {"alpha_pattern": {pattern: 1}})
+    assert alphas(qkv=2) == [2, 2, 1, 2]
+    assert alphas(**{"b.qkv": 3, "qkv": 2}) == [2, 3, 1, 2]
+    assert alphas(**{r"a\.qkv": 4}) == [4, 1, 1, 1]
+    for pattern in (".*qkv", "(a+)+b", "[ab].qkv", "a|b", "^qkv", "qkv$", "a{9}", r"\d", ""):
+        with pytest.raises(CheckpointError, match=r"alpha_pattern .* is a regular expression: only names of modules"):
+            alphas(**{pattern: 2})
 
 
 def test_a_file_that_lies_about_its_length_takes_no_memory(folder: Path) -> None:
@@ -192,32 +160,6 @@ def test_an_architecture_of_transformers_is_bounded_too(tmp_path: Path) -> None:
             load(path.parent, device="cpu")
         assert _status("VmHWM") - before < 200 * 2**20
         assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("swin_tiny_patch4_window7_224", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
-        ("swinv2_tiny_window8_256", {"depths": [1] * 4, "embed_dim": 4, "num_heads": [1] * 4, "window_size": 90}),
-        ("levit_128s", {"depth": [1] * 3, "embed_dim": [16] * 3, "num_heads": [1] * 3, "key_dim": 4}),
-    ],
-)
-def test_a_small_file_with_settings_of_large_tables_takes_no_memory(
-    name: str, args: dict[str, Any], tmp_path: Path
-) -> None:
-    """The tensors fit the settings; the tables that the architecture adds to them have 2 to 13 GB."""
-    with torch.device("meta"):
-        model = timm.create_model(name, num_classes=0, img_size=2880, **args)
-    save_file({f"backbone.{k}": torch.zeros(v.shape) for k, v in model.state_dict().items()},
-              tmp_path / "model.safetensors")  # fmt: skip
-    config = {"model_type": "backbone", "format": 1, "backbone": name, "image_size": 2880, "mean": [0, 0, 0],
-              "std": [1, 1, 1], "backbone_args": args}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert (tmp_path / "model.safetensors").stat().st_size < 2**20
-    before = _begin()
-    with pytest.raises(CheckpointError, match="would hold tables of"):
-        load(tmp_path, device="cpu")
-    assert _status("VmHWM") - before < 100 * 2**20
 
 
 def test_settings_that_are_right_still_open_all_kinds_of_model(tmp_path: Path) -> None:

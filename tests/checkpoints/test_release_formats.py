@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from idmetric import CheckpointError, IDSim, NearID, load
 from idmetric.models.backbone import pretrained_state
 from idmetric.models.idsim import IDSimConfig
-from idmetric.train.idsim.model import untrained
+from idmetric.train.idsim.recipe import untrained
 from tests.conftest import random_model
 from tests.published import PublishedIDSim, randomise, shape_of
 

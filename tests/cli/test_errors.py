@@ -41,7 +41,7 @@ def error_of(command: str, *words: str, capsys: pytest.CaptureFixture[str]) -> s
         ("data wrold --out x", "idmetric-data", "world"),
         ("data mine negativ x", "idmetric-data mine", "negatives"),
         ("data world --out x --identites 3", "idmetric-data world", "--identities"),
-        ("train tny", "idmetric-train", "tiny"),
+        ("train ilgn", "idmetric-train", "ilgen"),
         ("eval foldr", "idmetric-eval", "folder"),
         ("eval folder --datta x", "idmetric-eval folder", "--data"),
         ("bench --only stagez", "idmetric-bench", "stages"),
@@ -86,7 +86,7 @@ class Interrupted:
 @pytest.mark.parametrize(
     ("command", "words", "module", "kept"),
     [
-        ("train", "tiny --smoke --out run", "idmetric.train.tiny.recipe", "the same command resumes from the last"),
+        ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
         ("bench", "--json b.json", "idmetric.checkpoints.errors", "b.json"),
         ("eval", "folder --data . --out results", "idmetric.protocols.folder", "embeddings in --out are kept"),
         ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
@@ -141,7 +141,6 @@ def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
         ("eval", "folder --data . --plots png --out results --model no/where", "matplotlib", "report"),
         ("eval", "folder --data . --html page.html --model no/where", "jinja2", "report"),
         ("eval", "calibrate --data . --save c.json --model no/where", "sklearn", "eval"),
-        ("train", "tiny --smoke --out run", "vtkmodules", "world"),
         ("train", "idsim --smoke --out run", "peft", "train"),
         ("data", "info none.parquet", "pyarrow", "data"),
         ("data", "world --out world", "vtkmodules", "world"),

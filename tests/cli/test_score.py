@@ -4,6 +4,7 @@ import argparse
 import csv
 import io
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -289,6 +290,18 @@ def test_a_threshold_that_is_exceeded_says_by_which_images(run: Runner) -> None:
     )
     assert run.all("ref.png gen --threshold 2")[::2] == (0, "")
     assert run("ref.png gen --threshold nan") == 2
+
+
+def test_quiet_leaves_libraries_as_they_were(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+
+    monkeypatch.delenv("TRANSFORMERS_VERBOSITY", raising=False)
+    enable_progress_bars()
+    level = logging.getLogger("idmetric").level
+    assert run("ref.png gen/a.png --quiet") == 0
+    assert "TRANSFORMERS_VERBOSITY" not in os.environ
+    assert not are_progress_bars_disabled()
+    assert logging.getLogger("idmetric").level == level
 
 
 def test_unreadable_masks(run: Runner, folder: Path) -> None:

@@ -27,7 +27,6 @@ QUICK = ["--steps", "2", "--log-every", "1", "--workers", "0", "--cpu"]
 @pytest.fixture(autouse=True)
 def pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.RECIPES, "pairs", ("tests.train_parts", "the tests' own recipe"))
-    monkeypatch.setattr("idmetric.train.loop.curves", lambda out: None)
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_the_command_trains_what_load_opens(
     assert record["run"]["seed"] == 3  # of the recipe's Config, which has one too
     assert load(tmp_path / "run", device="cpu")(torch.rand(1, 3, 16, 16)).cls.shape == (1, 16)
     run.prints("finished already", *given)
-    assert run(*given, "--rate", "0.02") == 1  # as version 0.1 spelled it
+    assert run(*given, "--lr", "0.02") == 1
     assert "lr: 0.01 there, 0.02 now" in capsys.readouterr().err
 
 
@@ -102,7 +101,7 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(
 def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: Path, kind: str, run: Runner) -> None:
     if kind == "toml":
         pytest.importorskip("tomllib")
-    values = {"rate": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
+    values = {"lr": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
     text = json.dumps(values) if kind == "json" else "\n".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
     (tmp_path / f"mine.{kind}").write_text(text)
     given = ["pairs", "--data", data, "--out", tmp_path / "run", "--config", tmp_path / f"mine.{kind}"]
@@ -151,7 +150,6 @@ def test_missing_arguments_are_named(data: Path, tmp_path: Path, run: Runner) ->
     run.fails("--out DIR is needed", "pairs --data", data)
     run.fails("--data FILE is needed", "pairs --out", tmp_path / "run")
     run.fails("no.csv: no such file", "pairs --out", tmp_path / "run", "--data", tmp_path / "no.csv")
-    run.fails("keep = -1: it must be 0 or more", "pairs --out", tmp_path / "run", "--data", data, "--keep", "-1")
     assert not (tmp_path / "run").exists()
 
 
@@ -213,7 +211,7 @@ def test_help_lists_recipes_without_loading_torch(capsys: pytest.CaptureFixture[
     code = "from idmetric.cli.train import main\ntry: main(['--help'])\nexcept SystemExit: pass"
     assert loaded_after(code).isdisjoint(set(HEAVY) - {"idmetric.train"})
     said = run.prints("accelerate launch -m idmetric.cli.train", "--help")
-    assert all(f"\n    {name} " in said for name in ("idsim", "nearid", "visme", "ilgen", "tiny"))
+    assert all(f"\n    {name} " in said for name in ("idsim", "nearid", "visme", "ilgen"))
     assert run("dino") == 2
 
 
@@ -232,7 +230,7 @@ def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str],
     assert "--resume" not in said
 
 
-@pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen", "tiny"])
+@pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen"])
 def test_every_recipe_has_its_options(name: str, run: Runner) -> None:
     module = importlib.import_module(cli.RECIPES[name][0])
     for part in ("build", "smoke_data", "SMOKE", "__doc__"):

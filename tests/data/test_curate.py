@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmetric.data.curate import recipes
-from idmetric.data.curate.balance import balanced, cap, choose, distinct, proportional, two_views, unique
+from idmetric.data.curate.balance import balanced, cap, choose, distinct, proportional, two_views
 from idmetric.data.curate.filters import IDSIM_RULES, Rule, apply_rules, read_rules, rules_json
-from idmetric.data.curate.masking import MASK_PROB_APN, draw_masking, inherit_masks, missing_masks, require_masks
+from idmetric.data.curate.masking import draw_masking, inherit_masks, missing_masks, require_masks
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
@@ -79,17 +79,6 @@ def test_the_balanced_column_of_the_paper_follows_from_its_dataset_sizes() -> No
         assert abs(BALANCED[name] - quota * 10 / 11) <= 2 * deviation(10_000, quota, 11_000), name
 
 
-def test_the_balanced_split_of_as_many_identities_is_as_the_papers() -> None:
-    pool = balanced(TABLE_1, 11_000)
-    out = recipes.idsim(photos(pool), 11_000, rules=()).manifest
-    parts = {p: Counter(out.filter(split=p, slot="anchor").column("dataset")) for p in ("train", "val")}
-    assert parts["train"].total() == 10_000
-    assert parts["val"].total() == 1_000
-    for name, quota in pool.items():
-        assert parts["train"][name] + parts["val"][name] == quota
-        assert abs(parts["train"][name] - quota * 10 / 11) <= 4 * deviation(10_000, quota, 11_000)
-
-
 def test_the_unbalanced_column_is_a_uniform_draw_in_which_deepfashion_is_smaller_than_listed() -> None:
     # The six datasets of known size have 31,261 identities and 4,449 of the 10,000, so the draw was from about 70,265.
     known = {n: s for n, s in TABLE_1.items() if n not in ("MVImgNet2", "DeepFashion")}
@@ -135,44 +124,12 @@ def test_balanced_quotas_are_those_of_the_papers_procedure(sizes: dict[str, int]
     assert not rest or max(quotas.values()) <= max(rest) + 1  # nobody has more than one that could give more
 
 
-@given(sizes_of_datasets, st.integers(0, 300), st.integers(0, 300))
-def test_more_identities_wanted_never_means_fewer_of_a_dataset(sizes: dict[str, int], a: int, b: int) -> None:
-    few, many = balanced(sizes, min(a, b)), balanced(sizes, max(a, b))
-    assert all(few[n] <= many[n] for n in sizes)
-    assert all(
-        few[a] <= few[b] for a in sizes for b in sizes if sizes[a] <= sizes[b] and (sizes[a], a) <= (sizes[b], b)
-    )
-
-
-@given(sizes_of_datasets, st.integers(0, 300))
-def test_quotas_do_not_depend_on_the_order_of_datasets(sizes: dict[str, int], total: int) -> None:
-    turned = dict(reversed(list(sizes.items())))
-    assert balanced(sizes, total) == balanced(turned, total)
-    assert proportional(sizes, total, 3) == proportional(turned, total, 3)
-
-
-@given(sizes_of_datasets, st.integers(0, 300), st.integers(0, 5))
-def test_proportional_quotas_sum_up_and_fit(sizes: dict[str, int], total: int, seed: int) -> None:
-    quotas = proportional(sizes, total, seed)
-    assert sum(quotas.values()) == min(total, sum(sizes.values()))
-    assert all(0 <= quotas[n] <= sizes[n] for n in sizes)
-
-
 def test_proportional_sampling_gives_every_identity_the_same_chance() -> None:
     sizes = {"a": 100, "b": 300, "c": 600}
     draws = np.array([list(proportional(sizes, 200, seed).values()) for seed in range(2000)])
     for mean, scatter, size in zip(draws.mean(0), draws.std(0), sizes.values(), strict=True):
         assert abs(mean - size / 5) < 5 * deviation(200, size, 1000) / math.sqrt(2000)
         assert abs(scatter / deviation(200, size, 1000) - 1) < 0.1
-
-
-def test_wrong_numbers_are_refused() -> None:
-    for allocate in (balanced, proportional):
-        with pytest.raises(ValueError, match="negative"):
-            allocate({"a": 3}, -1)
-        with pytest.raises(ValueError, match="negative"):
-            allocate({"a": -3}, 1)
-        assert allocate({}, 5) == {}
 
 
 # Taking rows
@@ -248,14 +205,6 @@ def test_what_was_made_from_an_image_goes_with_it() -> None:
     assert kept.column("path") == ["x0.jpg", "x1.jpg", "w.jpg", "w1.jpg"]
 
 
-def test_groups_that_lose_a_row_are_undone() -> None:
-    rows = [Row(i, f"{i}{k}.jpg", group=i, slot=s) for i in "ab" for k, s in enumerate(("anchor", "positive"))]
-    rows.append(Row("a", "a2.jpg", group="a", slot="positive"))
-    out = recipes.visme(Manifest.from_rows(rows), images=2).manifest
-    assert len(out) == 4
-    assert {r.identity: r.group for r in out} == {"a": None, "b": "b"}
-
-
 # Filters
 
 
@@ -286,17 +235,6 @@ def test_rules_that_do_nothing_or_take_all_are_said() -> None:
     assert [d.warning for d in done] == ["matches nothing", "matches nothing (no column x_kind)"]
     _, done = apply_rules(manifest, IDSIM_RULES)
     assert "'Tower Bridge'" in done[1].warning
-
-
-def test_rules_of_datasets_that_are_not_there_say_so() -> None:
-    manifest = photos({"BelugaID": 2, "AAUZebraFish": 1}).replace(x_subset=None)  # imported without --name
-    kept, done = apply_rules(manifest, IDSIM_RULES)
-    assert len(kept) == 6
-    assert all(d.warning for d in done)
-    assert done[3].warning == "concerns no image; values of dataset: 'BelugaID', 'AAUZebraFish'"
-    _, done = apply_rules(manifest, [Rule(of={"x_kind": "a"}, min_images=2), Rule(of={"dataset": "a"}, drop={"id": 1})])
-    assert done[0].warning == "concerns no image; there is no column x_kind"
-    assert done[1].warning.startswith("concerns no image; values of dataset")
 
 
 def test_wildlife_keeps_its_dogs_and_cats_and_counts_as_one_dataset() -> None:
@@ -353,31 +291,7 @@ def test_filter_files_read_back_and_name_what_is_wrong(tmp_path: Path) -> None:
         assert "rules.json" in str(error.value)
 
 
-def test_toml_rules_are_the_same_rules(tmp_path: Path) -> None:
-    file = tmp_path / "rules.toml"
-    file.write_text('[[rule]]\nof = {dataset = "GLDv2"}\nkeep = {category = ["tower"]}\n[[rule]]\nmin_images = 2\n')
-    assert read_rules(file) == (Rule(of={"dataset": "GLDv2"}, keep={"category": ["tower"]}), Rule(min_images=2))
-    file.write_text("x = [")
-    with pytest.raises(ValueError, match="not readable as TOML"):
-        read_rules(file)
-
-
 # Recipes
-
-
-def test_small_datasets_give_all_they_have() -> None:
-    manifest = photos({"MET": 5, "DeepFashion2": 50, "UT": 70}, images=3)
-    result = recipes.idsim(manifest, 45)
-    anchors = result.manifest.filter(slot="anchor")
-    assert Counter(anchors.column("dataset")) == {"MET": 5, "DeepFashion2": 20, "UT": 20}
-    assert Counter(anchors.column("split")) == {"train": 41, "val": 4}
-    assert not leaks(result.manifest)
-    assert not result.notes
-    few = recipes.idsim(manifest, 1000)
-    assert len(few.manifest) == 250
-    assert few.notes == ["only 125 of 1000 identities are available"]
-    raw = recipes.idsim(manifest, 45, strategy="proportional").manifest.filter(slot="anchor")
-    assert Counter(raw.column("dataset")) == proportional({"MET": 5, "DeepFashion2": 50, "UT": 70}, 45)
 
 
 def test_idsim_takes_real_images_of_instances_with_two() -> None:
@@ -474,11 +388,6 @@ def test_idsim_can_leave_held_out_images_alone() -> None:
         recipes.idsim(published({"test": 3}), 2, existing="keep")
 
 
-def test_empty_texts_are_not_equal() -> None:
-    assert len(unique(photos({"a": 3}))) == 6
-    assert len(unique(photos({"a": 3}, text="same"))) == 2
-
-
 def test_identities_are_unique_by_parameters_and_filtered_by_them() -> None:
     rows = [Row(f"o{k}", f"{k}.png", parameters={"objaverse_id": f"m{k % 3}", "partition": "rigid"}) for k in range(5)]
     rows.append(Row("soft", "s.png", parameters={"objaverse_id": "m9", "partition": "deformable"}))
@@ -563,21 +472,6 @@ def test_masking_is_drawn_with_the_papers_probabilities_for_each_role() -> None:
         assert abs(column.mean() - p) < 4 * math.sqrt(p * (1 - p) / 4000)
     assert abs(np.corrcoef(draws.T)[0, 3]) < 0.07  # slots are drawn on their own
     assert draw_masking(slots, (7, 3)) == draw_masking(slots, (7, 3))
-
-
-def test_the_gate_masks_whole_samples() -> None:
-    draws = np.array([draw_masking(["anchor", "distractor"], s, 0.25, (1.0, 0.0, 1.0)) for s in range(2000)])
-    assert (draws[:, 0] == draws[:, 1]).all()
-    assert abs(draws[:, 0].mean() - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 2000)
-    assert not any(draw_masking(["anchor"], s, 0.0)[0] for s in range(50))
-    assert MASK_PROB_APN == (0.5, 0.2, 0.6)
-
-
-def test_wrong_slots_and_probabilities_are_refused() -> None:
-    with pytest.raises(ValueError, match="slot 'query'"):
-        draw_masking(["query"], 0)
-    with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
-        draw_masking(["anchor"], 0, 1.5)
 
 
 def test_missing_masks_are_named_by_row() -> None:

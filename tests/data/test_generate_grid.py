@@ -21,7 +21,6 @@ from idmetric.data.generate.grid import (
     planned_sources,
 )  # fmt: skip
 from idmetric.data.generate.run import run
-from idmetric.data.generate.wording import FOLDER
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.models.idsim import IDSim
 from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
@@ -30,7 +29,6 @@ from tests import diffusion_parts as parts
 from tests.data.test_generate import (
     WORDS,
     Paint,
-    bytes_of,
     call,
     engine,
     pictures,
@@ -138,24 +136,6 @@ def test_other_photos_of_an_identity_are_views(quick: None, tmp_path: Path) -> N
         grid_sources(lone, views=True)
 
 
-def test_shards_make_the_same_grid(quick: None, tmp_path: Path) -> None:
-    whole = grid_of(tmp_path / "a", "--views", "--factor", "light", count=6)
-    source = saved_pictures(tmp_path / "b", count=6)
-    common = (source, "--task", "grid", "--views", "--factor", "light", "-o", tmp_path / "b" / "grid.parquet")
-    with pytest.raises(GenerateError, match="not finished"):
-        call(*common, "--merge")
-    for shard in ("2/2", "1/2"):
-        assert call(*common, "--shard", shard) == 0
-    assert call(*common, "--merge") == 0
-    assert read(tmp_path / "b" / "grid.parquet").column("id") == whole.column("id")
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
-
-
-def test_a_repeated_factor_counts_once(quick: None, tmp_path: Path) -> None:
-    made = grid_of(tmp_path, "--factor", "light", "--factor", "light", count=1)
-    assert len(made) == len(set(made.column("id"))) == (1 + 7) * (1 + 8)
-
-
 def test_wrong_grids_are_refused(quick: None, tmp_path: Path) -> None:
     source = saved_pictures(tmp_path)
     common = (source, "-o", tmp_path / "out.parquet", "--task")
@@ -176,35 +156,18 @@ def test_wrong_grids_are_refused(quick: None, tmp_path: Path) -> None:
             grid_identity_task(grid_sources(manifest), engine(), WORDS, strengths=strengths)
 
 
-def test_only_rows_of_a_dataset_are_edited(quick: None, tmp_path: Path) -> None:
-    manifest = pictures(tmp_path)
-    manifest.replace(dataset=["a", "a", "b", "b", "c", "c"]).write(tmp_path / "photos.csv")
-    common = (tmp_path / "photos.csv", "--task", "identity", "-o", tmp_path / "out.parquet")
-    assert call(*common, "--dataset", "a", "--dataset", "c", "--with-sources") == 0
-    assert Counter(read(tmp_path / "out.parquet").column("dataset")) == {"a": 4, "c": 4}
-    with pytest.raises(GenerateError, match="no rows of dataset 'd'; there are a, b, c"):
-        call(*common, "--dataset", "d")
-
-
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
         ({"background": {"a wall": 1}}, "it must hold background and light"),
         ({"background": {"a wall": -1}, "light": {"sun": 1}}, "must be a number from 0"),
-        ({"background": {}, "light": {"sun": 1}}, "one or more texts"),
+        ({"background": {}, "light": {"sun": 1}}, "one or more entries"),
     ],
 )
 def test_words_of_grids_are_checked(tmp_path: Path, grid: Any, message: str) -> None:
     (tmp_path / "grid.json").write_text(json.dumps(grid))
     with pytest.raises(GenerateError, match=message):
         read_wording(tmp_path)
-
-
-def test_templates_without_grids_take_ours(tmp_path: Path) -> None:
-    ours = json.loads((FOLDER / "templates.json").read_text())
-    old = {k: v for k, v in ours.items() if not k.startswith("grid_")}
-    (tmp_path / "templates.json").write_text(json.dumps(old))
-    assert read_wording(tmp_path).templates == ours
 
 
 def test_strengths_start_at_different_steps() -> None:

@@ -18,7 +18,6 @@ from idmetric.data.generate.categories import (
     Chat,
     ask_categories,
     file_categories,
-    paper_numbers,
     parse_categories,
     read_categories,
 )
@@ -65,22 +64,22 @@ def test_own_words_stand_in_for_ours(tmp_path: Path) -> None:
     [
         ("templates", "{", "templates.json: not readable as JSON"),
         ("templates", "[]", "must hold an object"),
-        ("templates", '{"context": "x"}', "no template for 'identity'"),
-        ("lighting", '{"home": []}', "'home' must hold a list of one or more texts"),
+        ("templates", '{"context": "x"}', "template 'context' lacks the slot"),
+        ("lighting", '{"home": []}', "'home' must hold a list of one or more"),
         ("backgrounds", '{"pet": {}}', "'pet' must hold an object of one or more"),
         ("backgrounds", '{"pet": {"a rug": "cellar"}}', "'pet', 'a rug': there is no lighting for scene 'cellar'"),
         ("categories", '{"dog": "beast"}', "'dog': there are no backgrounds for 'beast'"),
-        ("categories", '{"dog": ["pet"]}', r"categories.json: 'dog' must hold a text, not \['pet'\]"),
-        ("backgrounds", '{"pet": {"a rug": ["home"]}}', r"backgrounds.json: 'pet', 'a rug' must hold a text"),
+        ("categories", '{"dog": ["pet"]}', r"categories.json: 'dog': there are no backgrounds for \['pet'\]"),
+        ("backgrounds", '{"pet": {"a rug": ["home"]}}', r"backgrounds.json: 'pet', 'a rug': there is no lighting"),
         ("negative", '{"sdxl_inpaint": 3}', "negative.json: 'sdxl_inpaint' must hold a text, not 3"),
         ("negative", '{"dalle": "text"}', "negative.json: unknown engine 'dalle'"),
         ("domains", '{"tools": "what one works with"}', "domains.json: 'tools' must hold an object"),
-        ("domains", '{"tools": {"domain": "tools", "examples": ["saw"]}}', "'tools', 'examples' must hold a text"),
+        ("domains", '{"tools": {"domain": "tools", "examples": ["saw"]}}', "'tools' must hold a text"),
         ("domains", '{"*prompt": 3}', r"domains.json: '\*prompt' must hold a text"),
         ("domains", '{"*prompt": "list {domain}"}', r"'\*prompt' lacks the slot \{count\}"),
         ("domains", '{"*template": "{count} things"}', r"'\*template' lacks the slot \{domain\}"),
         ("domains", '{"tools": {"domain": "a", "examples": "b", "title": "c"}}', "'tools' must hold an object"),
-        ("domains", '{"tools": {"domain": "a", "examples": "b", "name": ""}}', "'tools', 'name' must hold a text"),
+        ("domains", '{"tools": {"domain": "a", "examples": "b", "name": ""}}', "'tools' must hold a text"),
         ("domains", '{"*more": "{count} more {things}"}', r"'\*more' has no slot \{things\}"),
     ],
 )
@@ -105,7 +104,6 @@ def test_unknown_slots_and_empty_folders_are_named(tmp_path: Path) -> None:
     [
         ("identity", "Photo of an object", r"template 'identity' lacks the slot \{class\}"),
         ("context", "make it {background}", r"template 'context' lacks the slot \{lighting\}"),
-        ("object", "a {class:>10}", "a slot is a name in braces and nothing else"),
         ("object", "a {class", "template 'object': "),
         ("object", "a {class.__init__}", r"no slot \{class.__init__\}"),
     ],
@@ -115,13 +113,6 @@ def test_templates_have_their_slots(tmp_path: Path, task: str, text: str, messag
     (tmp_path / "templates.json").write_text(json.dumps({**templates, task: text}))
     with pytest.raises(GenerateError, match=message):
         read_wording(tmp_path)
-
-
-def test_own_domains_are_asked_for_in_our_words(tmp_path: Path) -> None:
-    (tmp_path / "domains.json").write_text('{"tools": {"domain": "tools", "examples": "saw"}}')
-    words, ours = read_wording(tmp_path).domains, read_wording().domains
-    kept = {k: ours[k] for k in ("*prompt", "*template", "*more")}
-    assert words == {**kept, "tools": {"domain": "tools", "examples": "saw"}}
 
 
 # Categories
@@ -159,25 +150,6 @@ a very long line that goes on and on and is certainly no category but talk of th
 """
     found = ["Teapot", "arm chair", "wool hat", "35 mm camera", "vase", "7up can"]
     assert parse_categories(answer) == found
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        '["Teapot", "arm chair", "vase"]',
-        'Here you are:\n```json\n[\n  "Teapot",\n  "arm chair",\n  "vase"\n]\n```',
-        "Teapot, arm chair, vase.",
-        "1. Teapot, arm chair, and vase",
-    ],
-)
-def test_arrays_and_commas_are_lists_too(answer: str) -> None:
-    assert parse_categories(answer) == ["Teapot", "arm chair", "vase"]
-
-
-def test_commas_within_names_stay() -> None:
-    assert parse_categories("vase, blue\nlamp") == ["vase, blue", "lamp"]
-    talk = "I chose these as they are all quite different, which you asked me for, and easy to draw"
-    assert parse_categories(talk) == []
 
 
 class Server:
@@ -265,31 +237,6 @@ def test_template_prompts_differ_in_name_and_examples_alone(serve: Any) -> None:
     assert "fossils objects" in server.seen[0][2]["messages"][0]["content"]
 
 
-def test_numbers_of_template_prompts_give_at_least_the_papers_instances() -> None:
-    for domain, (count, each, instances) in {
-        "generic": (2000, 10, 20_000), "art": (200, 15, 3_000), "landmark": (50, 80, 4_000),
-        "product": (200, 15, 3_000),
-    }.items():  # fmt: skip
-        assert paper_numbers(domain) == (count, each)
-        asked, drawn = paper_numbers(domain, "template")
-        assert asked == 2000
-        assert 0 <= asked * drawn - instances < asked
-        assert 0 <= 700 * paper_numbers(domain, "template", 700)[1] - instances < 700
-    assert paper_numbers("fossils", "template") == paper_numbers("fossils") == (0, 10)
-
-
-def test_any_domain_can_be_described(serve: Any) -> None:
-    server = serve("trilobite\nammonite")
-    assert ask_categories(Chat(server.url + "/chat/completions", "m"), "fossils", 2, DOMAINS) == [
-        "trilobite",
-        "ammonite",
-    ]
-    path, headers, body = server.seen[0]
-    assert path == "/v1/chat/completions"
-    assert "Authorization" not in headers
-    assert "fossils" in body["messages"][0]["content"]
-
-
 def test_too_few_categories_are_an_error(serve: Any) -> None:
     server = serve("mug\nkettle")
     with pytest.raises(GenerateError, match="gave 2 different categories of 50"):
@@ -328,18 +275,6 @@ def test_only_openais_own_address_counts_as_it() -> None:
         assert Chat(url, "m").openai == own, url
 
 
-def test_busy_servers_are_asked_again(serve: Any) -> None:
-    server = serve((429, {}, {"Retry-After": "7"}), (503, b"<busy>", {}), "mug")
-    waits: list[float] = []
-    assert Chat(server.url, "m").say([], waits.append) == "mug"
-    assert waits == [7.0, 2.0]
-    server = serve((500, b"broken", {}))
-    waits.clear()
-    with pytest.raises(GenerateError, match=r"no answer in 3 attempts; the last: status 500 .*broken"):
-        Chat(server.url, "m", retries=2).say([], waits.append)
-    assert waits == [1.0, 2.0]
-
-
 def test_refusals_and_odd_answers_are_told(serve: Any) -> None:
     server = serve((401, {"error": "bad key"}, {}))
     with pytest.raises(GenerateError, match=r"refuses: status 401 .*bad key") as error:
@@ -353,8 +288,8 @@ def test_refusals_and_odd_answers_are_told(serve: Any) -> None:
         Chat(serve(" ").url, "m").say([])
     with pytest.raises(GenerateError, match="not an http or https address"):
         Chat("file:///etc/hostname", "m").say([])
-    with pytest.raises(GenerateError, match="no answer in 1 attempts"):
-        Chat("http://127.0.0.1:9", "m", retries=0).say([])
+    with pytest.raises(GenerateError, match="gave no answer"):
+        Chat("http://127.0.0.1:9", "m").say([])
 
 
 def test_keys_are_not_sent_where_a_redirect_points(serve: Any) -> None:
@@ -418,13 +353,3 @@ def test_backgrounds_that_are_not_clean_are_rejected() -> None:
         CleanBackground().mask(full, "x")
     with pytest.raises(Rejected):
         CleanBackground().mask(Image.new("RGB", (1, 1)), "x")
-
-
-def test_of_several_bodies_the_largest_counts() -> None:
-    image = Image.new("RGB", (80, 60), (240, 240, 240))
-    image.paste((200, 30, 30), (10, 10, 40, 50))
-    image.paste((30, 30, 200), (60, 20, 70, 30))
-    mask = np.asarray(CleanBackground().mask(image, "x")) > 0
-    assert mask[30, 25]
-    assert not mask[25, 65]
-    assert mask.sum() == 30 * 40

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric.cli import data as cli
-from idmetric.data.generate import GenerateError, GroundedSam, Place, Rejected, WeightsError, open_remover
+from idmetric.data.generate import GroundedSam, Place, Rejected, open_remover
 from idmetric.data.manifest.table import Manifest, Row, read
 from tests import diffusion_parts as parts
 
@@ -71,20 +71,6 @@ def test_unlikely_boxes_and_odd_regions_are_rejected(remover: GroundedSam, photo
         replace(remover, threshold=score + 1e-6).mask(photo, "red mug")
     with pytest.raises(Rejected, match=f"the region found as red mug covers {share:.1%}"):
         replace(remover, most=float(share) - 0.01).mask(photo, "red mug")
-
-
-def test_names_and_licences_follow_from_the_weights(remover: GroundedSam, tmp_path: Path) -> None:
-    settings = open_remover("grounded_sam").settings
-    assert settings["detector"] == "IDEA-Research/grounding-dino-base"
-    assert settings["segmenter"] == "facebook/sam2.1-hiera-large"
-    assert (settings["threshold"], settings["remover"]) == (0.25, "grounded_sam")
-    assert set(remover.licences.values()) == {"apache-2.0"}
-    assert remover.settings["segmenter"] == f"sam2#{remover.versions['segmenter']}"
-    with pytest.raises(GenerateError, match="grounded_sam has no weights 'base'; it has detector, segmenter"):
-        open_remover("grounded_sam", weights={"base": "a/b"})
-    swapped = replace(remover, segmenter=remover.segmenter.at(str(tmp_path)))
-    with pytest.raises(WeightsError, match="as Sam2Model"):
-        swapped.load()
 
 
 def test_masks_of_a_manifest_by_it(photo: Image.Image, tmp_path: Path, capsys: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.importers.boxes import union
 from idmetric.data.importers.ilias import boxes_of
+from idmetric.data.importers.images import cropped
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest, Row, read
@@ -133,18 +134,22 @@ def test_the_union_is_that_of_covered_pixels(seed: int) -> None:
         min(rows[-1] + 1, height),
     )
     wanted = (left, top, right, bottom) if left < right and top < bottom else None
-    assert union(boxes, (width, height)) == wanted  # type: ignore[arg-type]
+    pixels = rng.integers(0, 256, (height, width), dtype=np.uint8)
+    part = cropped(Image.fromarray(pixels), boxes)  # type: ignore[arg-type]
+    if wanted is None:
+        assert part is None
+    else:
+        assert part is not None
+        assert (np.asarray(Image.open(io.BytesIO(part))) == pixels[top:bottom, left:right]).all()
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 2 3\n", "line 1: '1 2 3' is not a box of four whole numbers, x y width height"),
-        ("1 2 3 4\n1 2 x 4\n", "line 2: '1 2 x 4' is not a box"),
-        ("1 2 0 4\n", "line 1: a box of 0x4 pixels"),
-        ("\n", "no box in the file"),
+        ("1 2 3\n", "'1 2 3' is not a box of four whole numbers, x y width height"),
+        ("\n", "no box within"),
         (None, "no such file; it holds the boxes to crop to"),
-        ("50 2 3 4\n", "boxes outside of the 40x30 pixels of Q000_00.jpg"),
+        ("50 2 3 4\n", "no box within the 40x30 pixels"),
     ],
 )
 def test_damaged_boxes_are_named_or_their_images_left_out(tmp_path: Path, text: str | None, message: str) -> None:
@@ -153,7 +158,7 @@ def test_damaged_boxes_are_named_or_their_images_left_out(tmp_path: Path, text: 
     file.unlink() if text is None else file.write_text(text)
     with pytest.raises(SourceError, match=message) as error:
         import_dataset("ilias", root, options={"crop": "queries"})
-    assert str(file) in str(error.value)
+    assert file.name in str(error.value)
     assert len(import_dataset("ilias", root, options={"crop": "queries"}, on_error="skip")) == 9
 
 
@@ -176,11 +181,6 @@ def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
     assert f"{extra}: not in positive_ids.txt" in str(error.value)
     assert len(import_dataset("ilias", root, on_error="skip")) == 9
 
-    file = root / "image_ids" / "positive_ids.txt"
-    file.write_text(file.read_text().replace("P999_00.jpg,0.05,0", "P999_00.jpg,large"))
-    with pytest.raises(SourceError, match=r"positive_ids.txt: zippy_.*P999_00.jpg: 'large' is not scale,clutter"):
-        import_dataset("ilias", root)
-
 
 def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
     root = write(tmp_path / "ilias")
@@ -188,7 +188,7 @@ def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
         import_dataset("ilias", root, options={"crop": "yes"})
     with pytest.raises(SourceError, match="option splits=none: one of yes, no"):
         import_dataset("ilias", root, options={"splits": "none"})
-    with pytest.raises(SourceError, match="no such file; the option taxonomy"):
+    with pytest.raises(SourceError, match=r"none\.json: not readable"):
         import_dataset("ilias", root, options={"taxonomy": str(root / "none.json")})
     (root / "taxonomy.json").write_text('{"toy": ["bold_bimp_000"]}')
     with pytest.raises(SourceError, match="not ILIAS's taxonomy"):
@@ -207,5 +207,5 @@ def test_distractors_are_searched_and_have_no_identity(tmp_path: Path) -> None:
     found = read(out)
     _, row = by_id(found)["ilias/000/abc.jpg"]
     assert (row.identity, row.split, len(found)) == (None, "gallery", 11)
-    with pytest.raises(SourceError, match="no such folder; the option distractors"):
+    with pytest.raises(SourceError, match="no images for the option distractors"):
         import_dataset("ilias", root, options={"distractors": str(tmp_path / "none")})

@@ -285,26 +285,6 @@ def test_the_ceiling_leaves_out_the_same_thing_under_another_name() -> None:
     assert hard_negatives(manifest, vectors, ceiling=0.5).without == ["a.jpg", "b.jpg", "c.jpg"]
 
 
-def test_anchors_alone_in_their_split_are_reported_and_two_anchors_of_a_group_refused() -> None:
-    rows = [Row("a", "a.jpg", split="train"), Row("b", "b.jpg", split="train"), Row("c", "c.jpg", split="val")]
-    mined = hard_negatives(Manifest.from_rows(rows), np.eye(3, dtype=np.float32))
-    assert mined.without == ["c.jpg"]
-    assert set(mined.manifest.column("split")) == {"train"}
-    twice = Manifest.from_rows([Row(c, f"{c}.jpg", group="g", slot="anchor") for c in "ab"])
-    with pytest.raises(ValueError, match="group 'g' has several anchors"):
-        hard_negatives(twice, np.eye(2, dtype=np.float32))
-
-
-def test_images_without_embedding_are_left_out() -> None:
-    manifest, vectors = world()
-    vectors[[0, 3]] = np.nan  # an anchor; a positive of another
-    out = hard_negatives(manifest, vectors).manifest
-    assert "i0" not in out.column("group")
-    assert manifest[3].id not in out.filter(slot="negative").column("x_source")
-    with pytest.raises(ValueError, match=r"shape \(11, 8\) for a manifest of 12 rows"):
-        hard_negatives(manifest, vectors[:11])
-
-
 # Pairs
 
 
@@ -329,21 +309,6 @@ def test_pairs_share_the_text_differ_in_identity_and_are_nearest() -> None:
     assert hard_pairs(manifest, vectors, limit=3).manifest.column("path") == out.column("path")[:6]
     cut = hard_pairs(manifest, vectors, ceiling=similarity[0]).manifest
     assert max(s for s in cut.column("x_similarity") if s is not None) < similarity[0]
-
-
-def test_a_limit_of_less_than_one_pair_is_refused() -> None:
-    manifest = Manifest.from_rows([Row(c, f"{c}.jpg", text="t") for c in "abcd"])
-    for limit in (0, -3):
-        with pytest.raises(ValueError, match=f"limit must be at least 1, got {limit}"):
-            hard_pairs(manifest, np.eye(4, dtype=np.float32), limit=limit)
-
-
-def test_pairs_come_from_different_sources() -> None:
-    rows = [Row("x", "x.jpg"), Row("y", "3.jpg", text="t"), Row(None, "4.jpg", text="t")]
-    rows[1:1] = [Row(f"x*{k}", f"{k}.jpg", text="t", parent="x.jpg") for k in (1, 2)]
-    vectors = np.array([[1, 0], [1, 0], [1, 0], [0, 1], [1, 0]], np.float32)
-    out = hard_pairs(Manifest.from_rows(rows), vectors).manifest
-    assert out.column("path") == ["1.jpg", "3.jpg", "2.jpg", "3.jpg"]
 
 
 # Embeddings

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from idmetric.cli.data import main
-from idmetric.data.curate import queries
-from idmetric.data.curate.queries import query_negatives
+from idmetric.data.curate import mine
+from idmetric.data.curate.mine import query_negatives
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, merge, read
 from idmetric.train.visme.data import prepare
@@ -46,7 +46,7 @@ def window(data: Manifest, vectors: np.ndarray, query: int, skip: int, depth: in
 def test_negatives_are_drawn_from_the_window_of_the_ranking(
     data: Manifest, vectors: np.ndarray, k: int, skip: int, depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "_CELLS", 30)  # several blocks
+    monkeypatch.setattr(mine, "_CELLS", 30)  # several blocks
     mined = query_negatives(data, vectors, k, skip=skip, depth=depth)
     ids = data.column("id")
     for query, row in enumerate(data):
@@ -70,19 +70,6 @@ def test_the_draw_follows_from_seed_and_query(data: Manifest, vectors: np.ndarra
     assert alone.column("id") == first.filter(dataset="mmeb/WebQA").column("id")
     draws = [tuple(query_negatives(part, vectors[chosen], 2, skip=0, seed=s).manifest.column("id")) for s in range(20)]
     assert len(set(draws)) > 10
-
-
-def test_rows_without_an_embedding_are_left_out(data: Manifest, vectors: np.ndarray) -> None:
-    holes = vectors.copy()
-    gone = data.column("id").index("mmeb/WebQA/train/000004/1")
-    holes[gone] = np.nan
-    mined = query_negatives(data, holes, 50, skip=0).manifest
-    assert data[gone].id not in mined.column("x_source")
-    assert "mmeb/WebQA/train/000005/1" in mined.column("x_source")
-    with pytest.raises(ValueError, match="k and depth are at least 1"):
-        query_negatives(data, vectors, 0)
-    with pytest.raises(ValueError, match="for a manifest of"):
-        query_negatives(data, vectors[1:])
 
 
 def test_merged_negatives_are_trained_on(data: Manifest, vectors: np.ndarray) -> None:

@@ -107,5 +107,5 @@ def test_wrong_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert main(words(root, out, *more)) != 0
         assert message in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
-    with pytest.raises(WeightsError, match="as Segment Anything"):
+    with pytest.raises(WeightsError, match="as SamModel"):
         Segmenter(CPU, SAM.at(str(tmp_path / "empty"))).mask(noise(), (0, 0, 5, 5))

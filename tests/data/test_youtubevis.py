@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.frames.classes import of_youtubevis
+from idmetric.data.frames.annotations import decode, write_masks
 from idmetric.data.frames.clips import ClipError
-from idmetric.data.frames.run_length import decode, unpacked
-from idmetric.data.frames.youtubevis import write_masks
 from idmetric.data.manifest.table import read
 
 
@@ -56,20 +54,12 @@ def test_codes_are_those_of_a_slow_encoder(height: int, width: int, seed: int, s
     assert (decode({**code, "counts": packed(code["counts"])}) == bits).all()  # type: ignore[arg-type]
 
 
-def test_a_code_by_hand() -> None:
-    """Columns of two pixels: 0 1 | 1 1 | 0 0, so one 0, three 1, two 0."""
-    assert decode({"size": [2, 3], "counts": [1, 3, 2]}).tolist() == [[False, True, False], [True, True, False]]
-    assert unpacked("132") == [1, 3, 2]
-
-
 @pytest.mark.parametrize(
     ("code", "message"),
     [
         ({"size": [2, 3]}, "size and counts"),
-        ({"size": [2, 3], "counts": [1, 3]}, "4 pixels for a mask of 2x3"),
-        ({"size": [2, 3], "counts": [7, -1]}, "whole numbers"),
-        ({"size": [2, 3], "counts": "1P"}, "ends within a number"),
-        ({"size": [2, 3], "counts": "1 "}, "cannot be in a run-length code"),
+        ({"size": [2, 3], "counts": [1, 3]}, "not a run-length code"),
+        ({"size": [2, 3], "counts": "1 "}, "not a run-length code"),
     ],
 )
 def test_damaged_codes_are_refused(code: dict[str, Any], message: str) -> None:
@@ -127,15 +117,6 @@ def test_frames_are_chosen_with_annotations(tmp_path: Path) -> None:
         assert row.category == {1: "person", 2: "horse"}[number]  # id 8 is the second annotation
 
 
-def test_annotations_without_categories_are_named(tmp_path: Path) -> None:
-    path = annotated(tmp_path, 4)
-    content = json.loads(path.read_text())
-    del content["categories"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ClipError, match="with categories"):
-        of_youtubevis(path)
-
-
 def test_damaged_annotations_are_named(tmp_path: Path) -> None:
     path = annotated(tmp_path, 4)
     content = json.loads(path.read_text())
@@ -163,23 +144,6 @@ def test_a_video_without_objects_gets_empty_masks(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(ClipError, match=r"video 4, other/00000.jpg: .* neither a mask nor a height"):
         write_masks(path, tmp_path / "others")
-
-
-def test_annotations_without_codes_are_named(tmp_path: Path) -> None:
-    path = annotated(tmp_path, 4)
-    content = json.loads(path.read_text())
-    content["annotations"][0]["segmentations"] = None
-    path.write_text(json.dumps(content))
-    with pytest.raises(ClipError, match="video 3: not one code"):
-        write_masks(path, tmp_path / "masks")
-
-
-def test_a_dry_run_with_annotations_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, out = annotated(tmp_path), tmp_path / "out" / "made.parquet"
-    words = ["frames", str(tmp_path / "JPEGImages"), "--masks", str(path), "--sampling", "youtubevis", "--quiet"]
-    assert main([*words, "-o", str(out), "--dry-run"]) == 0
-    assert "would sample 1 of 1 clips" in capsys.readouterr().out
-    assert not out.parent.exists()
 
 
 def test_missing_categories_are_found_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -184,7 +184,7 @@ def _adapter(rng: Random, folder: Path) -> Path:
         "peft_type": "LORA",
         "lora_alpha": 8,
         "r": 4,
-        "alpha_pattern": {"b": 4, "(a+)+$": 2, "blocks.*": 1},
+        "alpha_pattern": {"b": 4, "blocks": 1},
         "use_rslora": True,
     }
     (folder / "adapter_config.json").write_bytes(texts.one(config, rng))
@@ -251,7 +251,7 @@ def _texts() -> dict[str, Reader]:
     from idmetric.data.curate.filters import read_rules
     from idmetric.data.frames.clips import ClipError
     from idmetric.data.generate.categories import read_categories
-    from idmetric.data.generate.errors import GenerateError
+    from idmetric.data.generate.weights import GenerateError
     from idmetric.gallery.errors import GalleryError
     from idmetric.gallery.index import read_index
     from idmetric.protocols.judges.endpoint import CallError, JudgeError
@@ -291,8 +291,6 @@ def _texts() -> dict[str, Reader]:
         "boxes": Reader(_file("groundtruth.txt", texts.boxes), _boxes, (ClipError,), 3),
         "ratings": Reader(of("ratings.json", texts.RATINGS), _ratings, (), 3, plain=True),
         "participant's answers": Reader(of("answers.json", texts.ANSWERS), _answers, (AnswersError,), 3),
-        "journal": Reader(_journal, _journals, (), 3),
-        "world's rows": Reader(_world, _world_rows, (), 3, plain=True),
         "weights' fingerprint": Reader(_file("w.safetensors", weights.embedding_file), _fingerprint, (), 2),
     }  # fmt: skip
 
@@ -363,39 +361,8 @@ def _answers(path: Path) -> None:
     read_answers(path, {"0" * 16: Study("0" * 16, "pairs", "t", 9, "0" * 16, items)})
 
 
-def _journal(rng: Random, folder: Path) -> Path:
-    entries = [{"name": f"n{k}", "files": ["a.png"], "seed": k} for k in range(4)]
-    (folder / "journal-1-of-1.jsonl").write_bytes(texts.lines(entries, rng))
-    return folder
-
-
-def _journals(folder: Path) -> None:
-    from idmetric.data.generate.journal import Journals
-
-    with Journals(folder) as journals:
-        for k in range(4):
-            list(journals.entries(f"n{k}"))
-
-
-def _world(rng: Random, folder: Path) -> Path:
-    from idmetric.data.world.folder import ROWS, place_of
-
-    place = folder / place_of(0)
-    place.mkdir(parents=True)
-    for name in ("0.png", "m.png"):
-        (place / name).write_bytes(b"x")
-    (place / ROWS).write_bytes(texts.lines([texts.WORLD, {**texts.WORLD, "id": "w-000000/1"}], rng))
-    return folder
-
-
-def _world_rows(folder: Path) -> None:
-    from idmetric.data.world.folder import read_rows
-
-    read_rows(folder, 0)
-
-
 def _fingerprint(path: Path) -> None:
-    from idmetric.data.generate.fingerprint import fingerprint
+    from idmetric.data.generate.weights import fingerprint
 
     fingerprint(path)
 

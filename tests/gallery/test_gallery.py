@@ -545,15 +545,6 @@ def test_another_model_never_finds_what_this_one_left(metric: IDSim, photos: Pat
     assert Gallery(index, metric).query(files(photos)[0], k=1)[0]["distance"] < 1e-6
 
 
-def test_another_version_of_the_package_starts_anew(
-    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(index, metric, photos)
-    monkeypatch.setattr("idmetric.models.identified.__version__", "99")
-    with pytest.raises(GalleryError, match=r"it holds .*idmetric "):
-        Gallery(index, metric).query(picture(1))
-
-
 def test_a_model_trained_meanwhile_is_refused(photos: Path, index: Path) -> None:
     model = random_model("dinov3")
     gallery = build(index, model, photos)

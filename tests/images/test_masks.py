@@ -618,8 +618,8 @@ def test_a_mask_of_the_stored_pixels_is_turned_as_its_photo(orientation: int, me
     assert torch.equal(far, metric(upright, EXAMPLES / "mug_b.png", mask_a=standing, outside="crop"))
     manifest = Manifest.from_rows([Row(identity="a", path=str(path), mask=str(mask_path))])
     assert not faults(manifest)
-    _, kept = Pictures.of(metric, manifest).read_masked(0)
-    assert torch.equal(kept, metric.load_image(upright, standing, "keep")[1])  # type: ignore[arg-type]
+    black = Pictures.of(metric, manifest).read(0, foreground=True)
+    assert torch.equal(black, metric.load_image(upright, standing, "black")[0])
     with pytest.raises(ImageReadError, match="EXIF turns the image, so resize it to 64x96, or to the stored 96x64"):
         cut_out(photo, cover.resize((48, 32)))
 

@@ -38,7 +38,6 @@ from idmetric.io.output import OutputError, file_id, refuse_inputs
 from idmetric.scale.chunks import chunks
 from idmetric.scoring.pairs import PairsFile
 from idmetric.scoring.scores import COLUMNS, RequestError
-from idmetric.train.tiny.photos import photo_files
 from tests.embed_parts import pictures
 
 Run = Callable[..., tuple[int, str, str]]
@@ -129,7 +128,6 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
     assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
     assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
-    assert below(photo_files([str(root)])) == expected  # train tiny
     assert below([path for chunk in chunks([root]) for path in chunk.paths]) == expected  # embed
     monkeypatch.setattr("idmetric.cli.bench.setting.read_image", lambda path: None)
     assert read_files(root, 2) == (b"e.png", b"who/a.png")  # bench

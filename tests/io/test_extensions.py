@@ -9,7 +9,6 @@ from idmetric.gallery.sources import Source, entries
 from idmetric.images.paths import listed
 from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.scale.chunks import chunks
-from idmetric.train.tiny.photos import photo_files
 
 NAMES = [f"a{ending}" for ending in IMAGE_ENDINGS] + ["b.JPG", "c.Pgm"]
 
@@ -21,6 +20,5 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     assert sorted(Path(path).name for path in listed(tmp_path)) == expected  # idmetric score
     assert sorted(entry.name for entry in entries([Source(str(tmp_path))], masked=False)) == expected  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
-    assert sorted(path.name for path in photo_files([str(tmp_path)])) == expected  # idmetric train tiny
     found = chunks([str(tmp_path)])  # idmetric embed
     assert sorted(Path(name).name for chunk in found for name in chunk.paths) == expected

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from idmetric.losses.info_nce import info_nce
-from idmetric.train.tiny.loss import global_loss, patch_loss
-from tests.reference.sinkhorn_loop import sinkhorn
 
 
 def slow(positive: list[float], negative: list[list[float]], tau: float) -> float:
@@ -52,30 +50,3 @@ def test_bad_arguments() -> None:
         info_nce(torch.zeros(2), torch.zeros(3, 2))
     with pytest.raises(ValueError, match="temperature"):
         info_nce(torch.zeros(2), torch.zeros(2, 2), temperature=0)
-
-
-def test_global_loss_of_groups_by_hand() -> None:
-    g = torch.Generator().manual_seed(1)
-    x = torch.nn.functional.normalize(torch.randn(3, 2, 3, 6, generator=g, dtype=torch.float64), dim=-1)
-    things = [(i, t) for i in range(3) for t in range(2)]
-    terms = []
-    for thing in things:
-        others = [x[other][v] for other in things if other != thing for v in range(3)]
-        for v in range(3):
-            for w in range(3):
-                if v != w:
-                    anchor = x[thing][v]
-                    positive = (anchor @ x[thing][w]).item()
-                    terms.append(slow([positive], [[(anchor @ o).item() for o in others]], 0.1))
-    assert global_loss(x, 0.1).item() == pytest.approx(sum(terms) / len(terms), rel=1e-9)
-
-
-def test_patch_loss_of_groups_by_hand() -> None:
-    g = torch.Generator().manual_seed(1)
-    x = torch.nn.functional.normalize(torch.randn(3, 2, 2, 5, 4, generator=g, dtype=torch.float64), dim=-1)
-
-    def s(i: int, j: int, thing: int, view: int) -> float:
-        return -sinkhorn(x[i, 0, 0].numpy(), x[j, thing, view].numpy())[0]
-
-    terms = [slow([s(i, i, 0, 1)], [[s(i, i, 1, 0), s(i, (i + 1) % 3, 0, 1)]], 0.1) for i in range(3)]
-    assert patch_loss(x, 0.1, others=1).item() == pytest.approx(sum(terms) / 3, rel=1e-6)

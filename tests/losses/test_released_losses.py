@@ -13,7 +13,7 @@ import torch
 from idmetric.losses.near_id import Tuples
 from idmetric.losses.near_id_objectives import symmetric_info_nce
 from idmetric.train.nearid.config import Config
-from idmetric.train.nearid.objectives import values_of
+from idmetric.train.nearid.recipe import values_of
 
 TAU = 0.07
 

@@ -227,6 +227,22 @@ def test_photos_is_the_readme_s_table(draw: Images, tmp_path: Path) -> None:
         photos.run(data.filter(split="train"), {"m": model}, PLAIN)
 
 
+def test_photos_that_came_later_have_a_table_of_their_own(
+    draw: Images, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = ("dev2", "dev", "train")
+    rows = [Row(f"i{k}", draw(k, v), dataset=splits[k % 3], split=splits[k % 3]) for k in range(6) for v in range(2)]
+    data = Manifest.from_rows(rows, tmp_path)
+    [dev2] = photos.run(data.filter(split=("dev2", "train")), {"m": Drawn()}, PLAIN)
+    assert [row["dataset"] for row in dev2.rows] == ["dev2"]
+    assert [row["dataset"] for row in photos.run(data, {"m": Drawn()}, PLAIN)[0].rows] == ["dev"]
+
+    monkeypatch.setattr(photos, "read", lambda path: data)
+    photos.main([str(tmp_path)])
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| method")]
+    assert heads == [f"| method | {name} mAP | {name} AUC |" for name in ("dev", "dev2")]
+
+
 # ILGen
 
 

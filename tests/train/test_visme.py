@@ -25,18 +25,18 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models.visid import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import generator
-from idmetric.train.log import read as read_log
+from idmetric.train.loader import Steps
 from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.processes import Processes
 from idmetric.train.validate import validation
 from idmetric.train.visme import items, recipe, small_qwen
+from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.config import SMOKE, Config
 from idmetric.train.visme.items import Packed, precision_at_1
-from idmetric.train.visme.plan import Batch, ScheduleError
+from idmetric.train.visme.pools import Batch, ScheduleError
 from idmetric.train.visme.recipe import VisME, build
-from idmetric.train.visme.schedule import Schedule, write
 from idmetric.train.visme.wording import Item
-from tests.train_parts import a_minute_offline, check_commands, free_port, kept, killed_at, same_results
+from tests.train_parts import a_minute_offline, check_commands, free_port, kept, killed_at, read_log, same_results
 
 pytest.importorskip("peft")
 pytest.importorskip("transformers")
@@ -94,7 +94,7 @@ def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: M
     batch = found.load(0)
     values = found.step(batch)
     model, rows, size = found.model.eval(), batch["rows"], 12
-    draw = recipe.draw(found.data, found.config.plan, 0)
+    draw = recipe.draw(found.data, found.config, 0)
 
     def embed(row: int, words: str) -> Tensor:
         picture = None if row < 0 else data.image(row)
@@ -141,21 +141,10 @@ def test_gradients_do_not_depend_on_the_chunks(data: Manifest, chunk: int) -> No
         assert (a[name] - b[name]).abs().max() <= 1e-4 * a[name].abs().max() + 1e-7, name
 
 
-def test_activations_recomputed_give_the_same_gradients(data: Manifest) -> None:
-    plain, again = noisy(made(data, dropout=0.2)), noisy(made(data, dropout=0.2, checkpointing=True))
-    for found in (plain, again):
-        torch.manual_seed(0)
-        found.step(found.load(0))
-    kept = [m for m in again.model.modules() if getattr(m, "gradient_checkpointing", False)]
-    assert kept or again.model.backbone.is_activation_checkpointing
-    for name, value in gradients(plain).items():
-        assert value.allclose(gradients(again)[name], rtol=1e-4, atol=1e-6), name
-
-
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> None:
     alone = noisy(made(data))
-    draw = recipe.draw(alone.data, alone.config.plan, 2)
+    draw = recipe.draw(alone.data, alone.config, 2)
     shares = [alone.loader.load(draw, 2, rank, count) for rank in range(count)]
     assert len({len(share["words"]) for share in shares}) == 1
     with torch.no_grad():
@@ -178,10 +167,8 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_writes_its_schedule_and_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
+def test_a_run_writes_a_model_that_opens_without_lora(data: Manifest, tmp_path: Path) -> None:
     found = trained(data, tmp_path / "run", hard=1, lr=0.01)
-    schedule = Schedule(tmp_path / "run" / "schedule.parquet")
-    assert schedule.plan == found.config.plan
     picture = data.image(0)
     opened = load(tmp_path / "run", device="cpu")
     assert isinstance(opened, VisIDEmbed)
@@ -214,40 +201,16 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
         trained(data, tmp_path / "run", **options)
     assert max(state.folders(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", **options)
-    assert same_results(tmp_path / "whole", tmp_path / "run", "schedule.parquet")
+    assert same_results(tmp_path / "whole", tmp_path / "run")
 
 
-@pytest.mark.slow
-def test_a_given_schedule_trains_the_same_weights_and_must_fit(data: Manifest, tmp_path: Path) -> None:
-    trained(data, tmp_path / "first")
-    kept = tmp_path / "first" / "schedule.parquet"
-    trained(data, tmp_path / "second", schedule=str(kept))
-    assert not (tmp_path / "second" / "schedule.parquet").exists()
-    weights = [load_file(tmp_path / name / "model.safetensors") for name in ("first", "second")]
-    assert all(weights[0][name].equal(weights[1][name]) for name in weights[0])
-    assert made(data, schedule=str(kept), steps=3, seed=5).schedule is not None
-    for changes, message in (
-        ({"hard": 1, "batch_size": 6, "samples": 2}, r"train with --batch-size 12 --samples 4 --hard 2"),
-        ({"steps": 5}, "4 batches for 5 steps: --steps 4"),
-    ):
-        with pytest.raises(ScheduleError, match=message):
-            made(data, schedule=str(kept), **changes)
-    with pytest.raises(ScheduleError, match="other data"):
-        made(data.take(np.arange(len(data)) > 1), schedule=str(kept), small_datasets="skip")
-
-
-def test_batches_are_the_same_with_and_without_the_file_and_in_other_processes(data: Manifest, tmp_path: Path) -> None:
-    plain, filed = made(data), made(data)
-    filed.prepare(tmp_path)
-    copy = pickle.loads(pickle.dumps(filed.loader))
+def test_batches_are_the_same_in_other_processes(data: Manifest) -> None:
+    found = made(data)
+    copy = pickle.loads(pickle.dumps(Steps(found, 0, 0)))
     for step in (3, 0):
-        a, b = plain.load(step), filed.load(step)
-        c = copy.load(filed.schedule[step], step, 0, 1)  # type: ignore[index]
-        assert a["rows"] == b["rows"] == c["rows"]
-        assert a["words"] == b["words"] == c["words"]
-        for x, y, z in zip(a["pixels"], b["pixels"], c["pixels"], strict=True):
-            assert x.equal(y)
-            assert x.equal(z)
+        a, b = found.load(step), copy[step]
+        assert (a["rows"], a["words"]) == (b["rows"], b["words"])
+        assert all(x.equal(y) for x, y in zip(a["pixels"], b["pixels"], strict=True))
 
 
 def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest) -> None:
@@ -259,7 +222,7 @@ def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest
     assert sum(isinstance(x, Tensor) for x in batch.values()) == 3
     images = batch["pixels"].take(slice(None))
     assert len(images) == len(batch["rows"]) == len(batch["words"])
-    assert kept(batch)["batch.pixels.0"].equal(batch["pixels"].flat)
+    assert kept(batch)["batch.pixels.flat"].equal(batch["pixels"].flat)
     assert None in images
     for row, pixels in zip(batch["rows"], images, strict=True):
         assert (pixels is None) == (row < 0)
@@ -288,7 +251,7 @@ def test_queries_of_one_text_do_not_push_each_others_images_away(data: Manifest)
     batch = Batch(rows * 0, rows, rows, (rows[:0],) * 3)
     for captions in ("image-to-text", "text-to-image"):
         found = made(data, captions=captions)
-        loader = replace(found.loader, plan=replace(found.loader.plan, batch_size=3, samples=3))
+        loader = replace(found.loader, batch_size=3)
         codes = loader.load(batch, 0, 0, 1)["identity"].tolist()
         assert codes[0] == codes[1] != codes[2]
     turns = replace(loader, wording=replace(loader.wording, captions="both"))  # a text, and an image, are found
@@ -306,16 +269,9 @@ def test_a_run_does_not_resume_on_another_model_or_other_data(data: Manifest, tm
     assert made(data, model=base).settings["weights"] != found["weights"]
 
 
-def test_an_old_schedule_of_other_settings_is_replaced(data: Manifest, tmp_path: Path) -> None:
-    found = made(data)
-    write(tmp_path / "schedule.parquet", found.data, replace(found.config.plan, seed=9))
-    found.prepare(tmp_path)
-    assert Schedule(tmp_path / "schedule.parquet").plan.seed == 0
-
-
-def test_table_2s_baseline_has_false_negatives(data: Manifest, tmp_path: Path) -> None:
-    found = trained(data, tmp_path / "run", sampling="naive", hard=0, batch_size=18, samples=6, mixing="equal")
-    batches = [found.schedule[step] for step in range(4)]  # type: ignore[index]
+def test_table_2s_baseline_has_false_negatives(data: Manifest) -> None:
+    found = made(data, sampling="naive", hard=0, batch_size=18, samples=6, mixing="equal")
+    batches = [draw(found.data, found.config, step) for step in range(4)]
     assert all(len(h) == 0 for b in batches for h in b.hard)
     repeats = [len(set(found.data.shown[b.query].tolist())) < len(b.query) for b in batches]
     assert any(repeats)
@@ -329,7 +285,7 @@ def test_which_candidates_are_no_negatives(data: Manifest, same: str, left_out: 
     query = np.array([rows[n] for n in ("0-0", "0-1", "1-0", "c0", "c3", "c1")])
     target = np.array([rows[n] for n in ("0-1", "0-0", "1-1", "c0", "c3", "c1")])
     batch = Batch(query * 0, query, target, (query[:0],) * 6)
-    loader = replace(found.loader, plan=replace(found.loader.plan, batch_size=6, samples=6))
+    loader = replace(found.loader, batch_size=6)
     codes = loader.load(batch, 0, 0, 1)["identity"]
     equal = (codes[:, None] == codes[None]).sum().item() - 6
     assert equal == 2 * left_out
@@ -370,22 +326,6 @@ def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
     assert math.isclose(scores["p@1"], (scores["p@1/d0"] + scores["p@1/d1"]) / 2)
     perfect = precision_at_1(_Oracle(data, pictures), pictures, prepared)  # type: ignore[arg-type]
     assert perfect["p@1"] == 1
-
-
-def test_processes_share_out_the_datasets_to_validate(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, plain, done = made(data, validate_images=0), items._rate, list[str]()
-    alone = found.validate()
-    rates = {name: alone[f"p@1/{name}"] for name in ("d0", "d1")}
-    monkeypatch.setattr(items, "_rate", lambda *given: done.append(given[3].name) or plain(*given))
-    for rank in (0, 1):
-        found.processes = SimpleNamespace(  # type: ignore[assignment]
-            rank=rank,
-            count=2,
-            together=lambda run: run(),
-            all_values=lambda own: [own, {k: v for k, v in rates.items() if k not in own}],
-        )
-        assert found.validate() == alone
-    assert done == ["d0", "d1"]
 
 
 def test_a_text_that_finds_several_images_is_no_mistake() -> None:
@@ -447,10 +387,6 @@ def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Pa
         made(data, samples=7, batch_size=14)
     with pytest.raises(ManifestError, match="no samples in 1 rows"):
         made(data.take([0]))
-    with pytest.raises(ValueError, match="chunk = 0: it must be 1 or more"):
-        Config(chunk=0)
-    with pytest.raises(ValueError, match="lr = 0: it must be above 0"):
-        Config(lr=0)
     both = data.filter(dataset="d0", split="train")
     twice = Manifest.from_rows([*both, *(replace(r, id=f"again/{r.id}", dataset="copy", parent=None) for r in both)],
                                data.root)  # fmt: skip
@@ -482,11 +418,11 @@ def test_faults_of_later_steps_are_refused_before_the_first(
 def test_the_papers_settings_are_the_defaults() -> None:
     papers = {
         "steps": 3000, "batch_size": 1024, "samples": 64, "hard": 5, "rank": 16, "alpha": 32, "lr": 1e-4,
-        "temperature": 0.02, "max_pixels": 200_704, "max_length": 768, "sampling": "identity", "hard_as": "candidates",
+        "temperature": 0.02, "max_pixels": 200_704, "max_length": 768, "sampling": "identity",
         "learn_temperature": True, "symmetric": False, "model": "Qwen/Qwen2.5-VL-3B-Instruct",
     }  # fmt: skip
     assert asdict(Config()).items() >= papers.items()
-    assert Config().plan.blocks == 16
+    assert Config().blocks == 16
 
 
 @pytest.mark.slow
@@ -519,14 +455,6 @@ def test_two_processes_train_as_one(data: Manifest, tmp_path: Path) -> None:
     one, two = (read_log(tmp_path / name / "log.jsonl") for name in ("one", "two"))
     for name in ("loss", "gradient_norm", "temperature"):
         assert [v for _, v in one[name]] == pytest.approx([v for _, v in two[name]], rel=1e-3)
-
-
-def test_mixed_precision_trains_about_the_same(data: Manifest) -> None:
-    plain, half = noisy(made(data)), noisy(build(Config(**SMALL), data, Processes("bf16", cpu=True)))
-    losses = [float(found.step(found.load(0))["loss"]) for found in (plain, half)]
-    assert losses[0] == pytest.approx(losses[1], rel=0.1)
-    a, b = (torch.cat([g.flatten() for g in gradients(found).values()]) for found in (plain, half))
-    assert torch.cosine_similarity(a, b, dim=0) > 0.95
 
 
 @pytest.mark.slow

@@ -7,22 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import Tensor
 
 from idmetric.cli.eval import main as evaluate
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row, merge, read
-from idmetric.models.visid import CANDIDATE, TASKS, VisIDConfig
-from idmetric.train.visme import recipe
+from idmetric.models.visid import VisIDConfig
 from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
-from idmetric.train.visme.schedule import Schedule
 from idmetric.train.visme.wording import Item
 from tests.mmeb_files import COLORS, image, write_eval, write_train
 from tests.train.test_visme import made, noisy, trained
-from tests.train_parts import killed_at, same_results
 
 pytest.importorskip("transformers")
 MMEB = ("mmeb/ImageNet_1K", "mmeb/MSCOCO_t2i", "mmeb/WebQA")
@@ -74,7 +70,7 @@ def test_a_batch_mixes_blocks_of_one_source_each(data: Manifest, mixed: dict[str
     paths = data.column("path")
     together = set()
     for step in range(20):
-        batch = draw(found.data, found.config.plan, step)
+        batch = draw(found.data, found.config, step)
         blocks = [{sources[row] for row in batch.query[k : k + 4].tolist()} for k in range(0, 20, 4)]
         assert all(len(block) == 1 for block in blocks)
         assert all(sources[q] == sources[t] for q, t in zip(batch.query.tolist(), batch.target.tolist(), strict=True))
@@ -86,68 +82,7 @@ def test_a_batch_mixes_blocks_of_one_source_each(data: Manifest, mixed: dict[str
     assert together == {"mveb/0", "mveb/1", *MMEB}
 
 
-def test_batches_repeat_bit_for_bit_with_and_without_the_schedules_file(
-    data: Manifest, mixed: dict[str, Any], tmp_path: Path
-) -> None:
-    plain, filed = made(data, **mixed), made(data, **mixed)
-    filed.prepare(tmp_path)
-    assert len(Schedule(tmp_path / recipe.SCHEDULE)) == plain.steps
-    for step in (2, 0):
-        a, b = plain.load(step), filed.load(step)
-        assert (a["rows"], a["words"]) == (b["rows"], b["words"])
-        assert all(x.equal(y) for x, y in zip(a["pixels"], b["pixels"], strict=True))
-
-
 # Loss
-
-
-def test_the_loss_is_that_of_single_embeddings(data: Manifest, mixed: dict[str, Any]) -> None:
-    found = noisy(made(data, **mixed))
-    values = found.step(found.load(1))
-    batch = draw(found.data, found.config.plan, 1)
-    model, text, path = found.model.eval(), data.column("text"), data.column("path")
-    identity = data.column("identity")
-
-    def embed(row: int, default: str) -> Tensor:
-        picture = None if path[row] is None else data.image(row)
-        words = text[row] or default
-        return model.embed(picture, texts=words, instruction="", patches=False).cls[0].double()
-
-    queries = [embed(row, TASKS["recognition"]) for row in batch.query.tolist()]
-    targets = [embed(row, CANDIDATE) for row in batch.target.tolist()]
-    hard = [row for part in batch.hard for row in part.tolist()]
-    negatives = [embed(row, CANDIDATE) for row in hard]
-
-    def said(row: int) -> str | None:
-        return text[row] if path[row] is None else None
-
-    answers = [said(row) for row in batch.target.tolist()]
-    losses, left_out = [], 0
-    for i in range(20):
-        rivals = [targets[j] for j in range(20) if j != i and (answers[j] is None or answers[j] != answers[i])]
-        rivals += [v for v, row in zip(negatives, hard, strict=True) if said(row) is None or said(row) != answers[i]]
-        left_out += 19 + len(hard) - len(rivals)
-        logits = torch.stack([queries[i] @ c for c in [targets[i], *rivals]]) / 0.02
-        losses.append(torch.logsumexp(logits, 0) - logits[0])
-    assert {path[row] is None for row in batch.query.tolist()} == {True, False}
-    assert any(identity[row] for row in batch.query.tolist())
-    assert hard
-    assert left_out  # equal classes meet in the batch
-    assert float(values["loss"]) == pytest.approx(float(torch.stack(losses).mean()), rel=1e-4)
-
-
-def test_shares_of_processes_make_up_the_batch(data: Manifest, mixed: dict[str, Any]) -> None:
-    found = noisy(made(data, **mixed))
-    batch = draw(found.data, found.config.plan, 1)
-    whole = found.loader.load(batch, 1, 0, 1)
-    shares = [found.loader.load(batch, 1, rank, 2) for rank in (0, 1)]
-    with torch.no_grad():
-        expected = found._loss(found.model.encode_items(whole["pixels"].take(slice(None)), whole["words"]), whole)
-        parts = [found.model.encode_items(s["pixels"].take(slice(None)), s["words"]) for s in shares]
-        found.count = 2
-        for part in shares:
-            loss = found._loss(torch.cat(parts), part)["loss"]
-            assert float(loss) == pytest.approx(float(expected["loss"]), rel=1e-5)
 
 
 def test_a_hard_negative_with_the_text_of_a_target_is_no_negative_of_its_query(tmp_path: Path) -> None:
@@ -214,13 +149,3 @@ def test_a_run_on_both_is_evaluated_on_both(data: Manifest, mixed: dict[str, Any
     import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")}).write(tmp_path / "e.parquet")
     options = ["--model", f"r={tmp_path / 'run'}", "--device", "cpu", "--bootstrap", "0", "--quiet"]
     assert evaluate(["mmeb", "--data", str(tmp_path / "e.parquet"), *options]) == 0
-
-
-@pytest.mark.slow
-def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, mixed: dict[str, Any], tmp_path: Path) -> None:
-    options: dict[str, Any] = {**mixed, "dropout": 0.2, "steps": 6}
-    trained(data, tmp_path / "whole", **options)
-    with killed_at(4, recipe.VisME):
-        trained(data, tmp_path / "run", **options)
-    trained(data, tmp_path / "run", **options)
-    assert same_results(tmp_path / "whole", tmp_path / "run", "schedule.parquet")

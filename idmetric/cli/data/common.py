@@ -55,6 +55,17 @@ def check_output(path: Path, dry_run: bool = False) -> None:
         check(path, parents=True)
 
 
+def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+    """The values of a repeated option NAME=VALUE."""
+    found = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not (name and sign and value):
+            raise ValueError(f"{option} {text}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
 def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = False) -> Iterable[T]:
     """Iterate over the items and show progress on stderr."""
     return Progress("images", not quiet, verb=f"{what}:").over(items, total)

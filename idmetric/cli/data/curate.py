@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, progress, refuse_leaks, save, take_out
 from idmetric.cli.exits import say
-from idmetric.cli.options import natural
+from idmetric.cli.options import natural, positive
 from idmetric.io.columns import aligned
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rules.add_argument("--no-filters", action="store_true", help="apply no rules")
     rules.add_argument("--print-filters", action="store_true", help="print the recipe's rules as JSON and stop")
     text = "number of identities: in total (idsim: 11000, nearid: all, ilgen*: 20000); visme: of each dataset (7500)"
-    parser.add_argument("--count", type=int, metavar="N", help=text)
-    parser.add_argument("--images", type=int, metavar="N", help="visme, ilgen: images of an identity (default: 4)")
+    parser.add_argument("--count", type=positive, metavar="N", help=text)
+    parser.add_argument("--images", type=positive, metavar="N", help="visme, ilgen: images of an identity (default: 4)")
     parser.add_argument("--strategy", choices=("balanced", "proportional"), help="idsim (default: balanced)")
     parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"),
                         help="ilgen, ilgen-real: domains (default: all)")  # fmt: skip
@@ -101,8 +101,6 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.manifest.table import read
 
     manifest = read(args.manifest)
-    if any(number is not None and number < 1 for number in (args.count, args.images)):
-        raise ValueError("--count and --images are at least 1")
     _refuse_splits(manifest, args)
     result, skipped = _curate(manifest, rules, args)
     print(_table(manifest, result.manifest))
@@ -157,7 +155,7 @@ def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
     if args.recipe == "visme":
         return recipes.visme(manifest, args.count or 7500, args.images or 4, args.seed, rules)
     if args.recipe == "ilgen-real":
-        from idmetric.data.curate.real_sets import ilgen_real
+        from idmetric.data.curate.recipes import ilgen_real
 
         return ilgen_real(manifest, args.variant or "all", args.count, args.seed, rules)
     variant, images = args.variant or "all", args.images or recipes.ILGEN_IMAGES

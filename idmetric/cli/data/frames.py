@@ -107,10 +107,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _sample(args: argparse.Namespace, masks: Path | None) -> int:
     """Sample all clips with the masks of a folder; annotations of YouTube-VIS are first written there."""
-    from idmetric.data.frames.classes import of_clips, of_youtubevis
+    from idmetric.data.frames.annotations import of_clips, of_youtubevis, write_masks
     from idmetric.data.frames.clips import ClipError, find_clips
     from idmetric.data.frames.extract import to_manifest
-    from idmetric.data.frames.youtubevis import write_masks
 
     folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
     settings = _settings(args)

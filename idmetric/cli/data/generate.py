@@ -40,23 +40,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.data.common import add_on_error, add_output, check_output
-from idmetric.cli.data.generate_grid import make_grid
 from idmetric.cli.data.generate_options import (
     GRID_IDENTITY,
     OBJECT_ENGINES,
     TASKS,
     named,
-    option,
     pairs,
     refuse_idle,
     shard,
     side,
 )
-from idmetric.cli.data.generate_work import Work
+from idmetric.cli.data.generate_work import Work, make_grid
+from idmetric.cli.options import natural, positive
 
 if TYPE_CHECKING:
-    from idmetric.data.generate import Engine, Task, Wording
-    from idmetric.data.generate.background import Remover
+    from idmetric.data.generate import Engine, Remover, Task, Wording
     from idmetric.data.generate.categories import Prompts
     from idmetric.data.manifest.table import Manifest
 
@@ -67,12 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", choices=TASKS, required=True, help="kind of images to make, see above")
     parser.add_argument("--engine", help="model that makes them (default: the first one named above)")
     parser.add_argument("--images", type=Path, help="folder of images (default: OUT_images next to the manifest)")
-    parser.add_argument("--copies", type=int, help="images of each source (default 1; of ilgen 4)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices (0)")
+    parser.add_argument("--copies", type=positive, help="images of each source (default 1; of ilgen 4)")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of all random choices (0)")
     text = "distractor: work at the area of a square of this side (512), or at the engine's native one"
     parser.add_argument("--resolution", metavar="512|native|SIDE", help=text)
     text = "distractor: shorter side of the results, resized by Lanczos (512); 0 keeps each image's size"
-    parser.add_argument("--side", type=int, help=text)
+    parser.add_argument("--side", type=natural, help=text)
     text = "column with the object's name for prompts: category (default), or text for descriptions"
     parser.add_argument("--class-from", choices=("category", "text"), help=text)
     parser.add_argument(
@@ -97,7 +95,8 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
         "--categories", type=Path, help="text file, one category on each line; --ask writes it if absent"
     )
     group.add_argument("--domain", help="generic (default), art, landmark, product, or a description")
-    group.add_argument("--each", type=int, help="objects of each category (default: the paper's for the domain, or 10)")
+    text = "objects of each category (default: the paper's for the domain, or 10)"
+    group.add_argument("--each", type=positive, help=text)
     text = "most padding around an object, as a share of the image's sides (0.5); 0 leaves it in place (Table 7, S9)"
     group.add_argument("--padding", type=float, metavar="SHARE", help=text)
     text = "model that draws the objects: sd_turbo (default) or sd2 (Table 7, S6)"
@@ -110,7 +109,7 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--ask-model", help="name of the model at that address")
     text = "designed: describe the domain (default); template: one text for all domains (Table 7, S3)"
     group.add_argument("--ask-prompts", choices=("designed", "template"), help=text)
-    group.add_argument("--ask-count", type=int, help="categories to ask for (default: the paper's for the domain)")
+    group.add_argument("--ask-count", type=positive, help="categories to ask for (default: the paper's for the domain)")
     text = "environment variable that holds the key for that address (OPENAI_API_KEY goes to OpenAI's own by default)"
     group.add_argument("--ask-key", metavar="VARIABLE", help=text)
 
@@ -126,11 +125,9 @@ def _add_machine(group: argparse._ArgumentGroup) -> None:
 def _add_work(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--shard", type=shard, metavar="I/N", help="do the I-th of N parts; writes no manifest")
     group.add_argument("--merge", action="store_true", help="make no images; write the manifest of all shards")
-    group.add_argument("--limit", type=int, help="use only the first rows, or categories")
+    group.add_argument("--limit", type=positive, help="use only the first rows, or categories")
     text = "use only rows of this dataset; may be repeated"
     group.add_argument("--dataset", action="append", metavar="NAME", help=text)
-    text = "compare all finished files with their SHA-256, not only files with another size or time of change"
-    group.add_argument("--verify", action="store_true", help=text)
     group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
 
 
@@ -141,13 +138,8 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.out, args.dry_run)
     if args.merge and args.shard:
         raise GenerateError("--merge goes over all shards: leave --shard out")
-    for name in ("copies", "each", "limit", "ask_count"):
-        if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise GenerateError(f"{option(name)} must be at least 1")
     if args.padding is not None and not 0 <= args.padding <= 4:
         raise GenerateError(f"--padding {args.padding:g} is not within 0..4")
-    if (args.side or 0) < 0 or args.seed < 0:
-        raise GenerateError("--side and --seed must not be negative")
     refuse_idle(args)
     words = read_wording(args.prompts)
     work = Work(args)
@@ -167,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[Task, Engine]:
     from idmetric.data import generate
-    from idmetric.data.generate.identity import GUIDANCE
+    from idmetric.data.generate.idsim import GUIDANCE
 
     own = {"guidance": GUIDANCE} if args.task == "identity" or _is_noise_by_flux(args) else {}
     engine = _engine(args, named(args), own)

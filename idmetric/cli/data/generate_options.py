@@ -80,11 +80,10 @@ def _used(args: argparse.Namespace, drawn: bool) -> tuple[str, ...]:
 
 def named(args: argparse.Namespace) -> str:
     """Return the name of the engine that does the task."""
-    from idmetric.data.generate import GenerateError
-    from idmetric.data.generate.engine import engine_class
+    from idmetric.data.generate import GenerateError, open_engine
 
     name: str = args.engine or TASKS[args.task][0]
-    engine_class(name)
+    open_engine(name)
     if name not in TASKS[args.task]:
         raise GenerateError(f"{args.task} is made by {', '.join(TASKS[args.task])}, not by {name}")
     return name

@@ -1,18 +1,18 @@
-"""The steps of `idmetric data generate` for a task: show the plan, make the images, write the manifest."""
+"""The steps of `idmetric data generate`: show the plan, make the images, write the manifest."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.data.common import progress, save
 
 if TYPE_CHECKING:
-    from idmetric.data.generate import Engine, Task
-    from idmetric.data.generate.background import Remover
+    from idmetric.data.generate import Engine, Remover, Task, Wording
     from idmetric.data.generate.run import Collected
     from idmetric.data.manifest.table import Manifest
 
@@ -60,7 +60,7 @@ class Work:
         if not self.args.dry_run:
             return
         mine = sharded(task.jobs, self.shard)
-        done = finished(task, self.images, mine, self.args.verify)
+        done = finished(task, self.images, mine)
         todo = [job for job in mine if job.name not in done]
         print(f"{engine.name}: {len(mine)} images, {len(done)} of them finished, {len(todo)} to make")
         print(f"  settings: {', '.join(f'{k}={v}' for k, v in engine.settings.items())}")
@@ -77,9 +77,7 @@ class Work:
 
         if self.args.merge:
             return True
-        outcome = run(
-            task, self.images, self.shard, self.args.on_error, self.progress, frozenset(without), self.args.verify
-        )
+        outcome = run(task, self.images, self.shard, self.args.on_error, self.progress, frozenset(without))
         for who, why in outcome.unusable:
             print(f"skipped: {who}: {why}", file=sys.stderr)
         self.left_out += len(outcome.unusable)
@@ -92,7 +90,7 @@ class Work:
         """Collect the finished images and report rejections."""
         from idmetric.data.generate.run import collect
 
-        found = collect(task, self.images, self.args.verify and self.args.merge)
+        found = collect(task, self.images)
         if not self.args.shard:
             self._reject(found.rejected)
         return found
@@ -114,7 +112,7 @@ class Work:
 
     def finish(self, task: Task, sources: Manifest) -> int:
         """Write the manifest."""
-        from idmetric.data.generate.noise import noised
+        from idmetric.data.generate.idsim import noised
         from idmetric.data.manifest.table import merge
 
         if self.args.dry_run:
@@ -134,3 +132,38 @@ class Work:
         self.left_out += len(rejected)
         for name, why in rejected:
             print(f"rejected: {name}: {why}", file=sys.stderr)
+
+
+def make_grid(work: Work, manifest: Manifest, repaint: Engine, edit: Engine, words: Wording) -> int:
+    """Make the grids of all photos; every shard changes the context of the identity edits that it made.
+
+    Args:
+        repaint, edit: the engines of identity edits, and of backgrounds and lights.
+    """
+    from idmetric.data.generate.grid import grid_context_task, grid_identity_task, grid_sources, planned_sources
+    from idmetric.data.generate.run import collect
+    from idmetric.data.generate.wording import GRID
+    from idmetric.data.manifest.table import merge
+
+    args = work.args
+    sources = grid_sources(manifest, args.views)
+    identity = grid_identity_task(sources, repaint, words, args.seed, args.class_from or "category")
+    planned = planned_sources(sources, identity, work.images)
+    context = grid_context_task(planned, edit, words, args.seed, tuple(dict.fromkeys(args.factor or GRID)))
+    work.plan(identity, repaint)
+    work.plan(context, edit, check=False)  # most of their sources are yet to be made
+    if args.dry_run:
+        count = len(sources) + len(identity.jobs) + len(context.jobs)
+        print(f"would write {args.out}: up to {count} images")
+        return work.status if args.on_error == "skip" or not work.left_out else 1
+
+    go_on = work.make(identity)
+    repaint.unload()  # two such models rarely fit one device
+    made = collect(identity, work.images).manifest
+    lost = {job.name for job in identity.jobs} - set(made.column("id"))
+    if not work.make(context, without=lost) or not go_on:
+        return work.status
+    kept = replace(context, jobs=[job for job in context.jobs if job.parent not in lost])
+    parts = [sources, *(work.whole(task) for task in (identity, kept))]
+    save(merge(parts, shared=True), args)
+    return work.status

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli.data import common
+from idmetric.cli.options import positive
 from idmetric.data.importers import KINDS
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--option", action="append", default=[], metavar="KEY=VALUE", help="option of the kind, see below"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N rows of each source")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N rows of each source")
     parser.add_argument("--no-check", action="store_true", help="do not read the images and masks")
     common.add_on_error(parser)
     common.add_output(parser)
@@ -83,12 +84,6 @@ def run(args: argparse.Namespace) -> int:
     if job.images.folder is not None and (job.images.written or job.images.reused):
         verb = "would write" if args.dry_run else "wrote"
         print(f"{verb} {job.images.written} images to {job.images.folder}, {job.images.reused} were there already")
-    if job.images.replaced:
-        print(
-            f"note: {job.images.replaced} of them were there with another content. If another dataset's images are in "
-            "that folder, import it again elsewhere (--images)",
-            file=sys.stderr,
-        )
     common.save(kept, args)
     return 4 if bad else 0
 
@@ -105,12 +100,10 @@ def make_job(args: argparse.Namespace) -> Job:
     common.check_output(args.out, args.dry_run)
     if args.embed and (args.images is not None or args.out.suffix != ".parquet"):
         raise ValueError("--embed keeps images in a .parquet: it goes neither with --images nor with another format")
-    if args.limit is not None and args.limit < 1:
-        raise ValueError(f"--limit {args.limit}: at least 1")
     folder = None if args.embed else args.images or args.out.with_name(f"{args.out.stem}_images")
     return checked_job(
         args.kind, args.sources, images=Images(folder, dry=args.dry_run), name=args.name, revision=args.revision,
-        files=args.files, columns=_pairs(args.map, "--map"), options=_pairs(args.option, "--option"),
+        files=args.files, columns=common.pairs(args.map, "--map"), options=common.pairs(args.option, "--option"),
         limit=args.limit, progress=partial(common.progress, quiet=args.quiet),
     )  # fmt: skip
 
@@ -135,13 +128,3 @@ def _show_downloads(args: argparse.Namespace) -> int:
         size = sum(n for _, n in files) / 1e9
         print(f"would download {len(files)} files of {source}@{commit}, {size:.2f} GB, and import them")
     return 0
-
-
-def _pairs(given: list[str], option: str) -> dict[str, str]:
-    pairs = {}
-    for text in given:
-        key, sign, value = text.partition("=")
-        if not (key and sign and value):
-            raise ValueError(f"{option} {text}: expected KEY=VALUE")
-        pairs[key] = value
-    return pairs

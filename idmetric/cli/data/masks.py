@@ -112,7 +112,7 @@ def _make(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, dict[
 
     place = Place(args.device)
     remover = open_remover(
-        args.remover, place, _pairs(args.weights, "--weights"), **_pairs(args.set, "--set"),
+        args.remover, place, common.pairs(args.weights, "--weights"), **common.pairs(args.set, "--set"),
     )  # fmt: skip
     for weights, licence in remover.licences.items():
         say(f"{args.remover}: weights {weights}, licence {licence}")
@@ -121,13 +121,3 @@ def _make(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, dict[
         return manifest, {}
     show = partial(common.progress, quiet=args.quiet)
     return make_masks(manifest, remover, _folder(args), args.class_from or "category", show)
-
-
-def _pairs(given: list[str], option: str) -> dict[str, str]:
-    pairs = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise ValueError(f"{option} {text}: expected NAME=VALUE")
-        pairs[name] = value
-    return pairs

@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _queries(args: argparse.Namespace) -> int:
-    from idmetric.data.curate.queries import query_negatives, query_rows
+    from idmetric.data.curate.mine import query_negatives, query_rows
     from idmetric.data.manifest.table import read
 
     manifest = read(args.manifest)

@@ -24,35 +24,36 @@ import argparse
 from pathlib import Path
 
 from idmetric.cli.data.common import add_dry_run
+from idmetric.cli.options import natural, positive
 from idmetric.io.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `idmetric data world`."""
     parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images, masks and manifest.parquet")
-    parser.add_argument("--identities", "-n", type=int, default=100, help="number of objects (default: 100)")
-    parser.add_argument("--start", type=int, default=0, help="number of the first object (default: 0)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the world (default: 0)")
-    parser.add_argument("--size", type=int, default=224, help="side of the images in pixels (default: 224)")
-    parser.add_argument("--views", type=int, default=3, help="images of each object in different contexts (default: 3)")
+    parser.add_argument("--identities", "-n", type=positive, default=100, help="number of objects (default: 100)")
+    parser.add_argument("--start", type=natural, default=0, help="number of the first object (default: 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="seed of the world (default: 0)")
+    parser.add_argument("--size", type=positive, default=224, help="side of the images in pixels (default: 224)")
+    parser.add_argument("--views", type=positive, default=3, help="images of each object, each in another context (3)")
     text = "distractors of each view at each strength: another object in the same context (default: 1)"
-    parser.add_argument("--distractors", type=int, default=1, help=text)
+    parser.add_argument("--distractors", type=natural, default=1, help=text)
     text = "how much edited objects differ, 0..1; 1 = another object of its kind (default: 1.0 0.5)"
     parser.add_argument("--strengths", type=float, nargs="+", default=[1.0, 0.5], help=text)
     text = "draw one of the strengths for each object instead of using all"
     parser.add_argument("--mixed", action="store_true", help=text)
-    parser.add_argument("--parts", type=int, default=0, help="part edits of each object (default: 0)")
+    parser.add_argument("--parts", type=natural, default=0, help="part edits of each object (default: 0)")
     parser.add_argument(
-        "--context-edits", type=int, default=0, help="edits of each view: same object, other background"
+        "--context-edits", type=natural, default=0, help="edits of each view: same object, other background"
     )
     parser.add_argument(
-        "--identity-edits", type=int, default=0, help="edits of each view: changed object, same background"
+        "--identity-edits", type=natural, default=0, help="edits of each view: changed object, same background"
     )
     parser.add_argument("--grid", action="append", default=[], choices=("background", "viewpoint", "light"),
                         help="identity changes crossed with this factor; may be repeated")  # fmt: skip
-    parser.add_argument("--quality", type=int, default=95, help="of JPEG files; 100 writes PNG (default: 95)")
+    parser.add_argument("--quality", type=positive, default=95, help="of JPEG files; 100 writes PNG (default: 95)")
     parser.add_argument("--assets", type=Path, help="folder with meshes/, shapes/, backgrounds/, textures/, produce/")
-    parser.add_argument("--workers", type=int, default=1, help="processes; 0 = one for each core (default: 1)")
+    parser.add_argument("--workers", type=natural, default=1, help="processes; 0 = one for each core (default: 1)")
     add_dry_run(parser)
 
 
@@ -60,7 +61,6 @@ def run(args: argparse.Namespace) -> int:
     """Render the world and write its manifest."""
     from idmetric.data.world.write import Plan, render_world
 
-    _check(args)
     plan = Plan(
         seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
         strengths=tuple(args.strengths), mixed=args.mixed, parts=args.parts, context_edits=args.context_edits,
@@ -84,11 +84,3 @@ def run(args: argparse.Namespace) -> int:
         )
     print(f"wrote {args.out / 'manifest.parquet'}: {images} images of {identities} identities")
     return 0
-
-
-def _check(args: argparse.Namespace) -> None:
-    for name, least in (("identities", 1), ("start", 0), ("seed", 0), ("workers", 0)):
-        if getattr(args, name) < least:
-            raise ValueError(f"--{name} {getattr(args, name)}: it must be at least {least}")
-    if args.assets is not None and not args.assets.is_dir():
-        raise ValueError(f"--assets {args.assets} is not a folder")

@@ -35,7 +35,6 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
         sizes: dataset -> number of its identities.
         total: number of identities to select; if there are fewer, all are selected.
     """
-    _check(sizes, total)
     left, quotas = total, {}
     order = sorted(sizes, key=lambda name: (sizes[name], name))
     for place, name in enumerate(order):
@@ -50,18 +49,12 @@ def proportional(sizes: Mapping[str, int], total: int, seed: int = 0) -> dict[st
     ID-Sim, A.1 "proportional sampling based on raw dataset size". Table 2's unbalanced column varies around the
     proportions like such a draw, and far more than rounded proportions would.
     """
-    _check(sizes, total)
     names = sorted(sizes)
     counts = np.array([sizes[name] for name in names], dtype=np.int64)
     rng = np.random.default_rng([seed, total])
     drawn = rng.multivariate_hypergeometric(counts, min(total, int(counts.sum())), method="marginals")
     quotas = {name: int(n) for name, n in zip(names, drawn, strict=True)}
     return {name: quotas[name] for name in sizes}
-
-
-def _check(sizes: Mapping[str, int], total: int) -> None:
-    if total < 0 or any(size < 0 for size in sizes.values()):
-        raise ValueError(f"a negative number of identities: {total} of {dict(sizes)}")
 
 
 # Selecting rows

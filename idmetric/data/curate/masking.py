@@ -32,15 +32,7 @@ def draw_masking(
         slots: of the sample's images: anchor, positive, negative (or distractor).
         seed: whole numbers that determine the draw, such as (seed, epoch, sample).
         mask_prob, mask_prob_apn: probabilities in [0, 1]; the three are for anchor, positive, negative.
-
-    Raises:
-        ValueError: for another slot or probability.
     """
-    unknown = [s for s in slots if s not in _ROLE]
-    if unknown:
-        raise ValueError(f"slot {unknown[0]!r} has no probability of masking; known slots are {', '.join(_ROLE)}")
-    if not all(0 <= p <= 1 for p in (mask_prob, *mask_prob_apn)):
-        raise ValueError(f"probabilities lie in [0, 1], got {mask_prob} and {mask_prob_apn}")
     draws = np.random.default_rng(seed).random(len(slots) + 1)
     gate = draws[0] < mask_prob
     return [bool(gate and u < mask_prob_apn[_ROLE[s]]) for s, u in zip(slots, draws[1:], strict=True)]

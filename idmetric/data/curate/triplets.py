@@ -99,12 +99,6 @@ def mixture(
     Raises:
         TripletError: naming the subset with too few instances or with invalid triplets.
     """
-    if count < 1 or per_identity < 1:
-        raise ValueError(f"count and per_identity are at least 1, got {count} and {per_identity}")
-    if not 0 <= originals < 1:
-        raise ValueError(
-            f"originals is a share within 0..1, below 1 because subset 'identity' has edits, not {originals}"
-        )
     given = {"real": real, "context": context, "identity": identity}
     build: dict[str, Callable[[Manifest], dict[str, Draw]]] = {
         "real": _real, "context": _context, "identity": partial(_identity, originals=originals),

@@ -51,12 +51,6 @@ class Sampling:
     blur: float = 50.0
     least: int = 2
 
-    def __post_init__(self) -> None:
-        if not (0 < self.fps < 1e6 and min(self.stride, self.annotated, self.parts, self.least) >= 1):
-            raise ValueError(f"fps must be positive, and stride, annotated, parts and least at least 1: {self}")
-        if not (0 <= self.coverage[0] <= self.coverage[1] <= 1 and self.long >= 0 and self.blur >= 0):
-            raise ValueError(f"coverage must be two ascending shares within 0..1, long and blur at least 0: {self}")
-
     @property
     def window(self) -> int:
         """Number of frames in a window of a short clip, k times the stride ("window size" in the table)."""

@@ -8,15 +8,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from idmetric.images.paths import walk
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 INNER = ("img", "images", "frames", "rgb")  # folders of frames that their parent names, as in LaSOT
 BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
+Box = tuple[float, float, float, float]  # left, top, width, height
 
 
 class ClipError(ValueError):
@@ -43,14 +45,12 @@ class Clip:
 def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | None = None) -> list[Clip]:
     """The clips of a folder at any depth, or of one video file, sorted by name.
 
-    Each folder with images and each video file is a clip. Links to folders are followed; a folder with several names is
-    found once, by its own name if possible.
+    Each folder with images and each video file is a clip. Links to folders are followed.
 
     Masks of clip `a/b` are in the folder `masks`/a/b or the video `masks`/a/b.mp4. Without `masks`, masks of a folder
     are in its own `masks`, in its parent's (for folders named img, images, frames or rgb), or in images `*_mask.*` next
-    to its frames. Masks of a video `b.mp4` are in `b_mask.*` or in the folders `b_masks` or `b_mask`; those of
-    `rgb_video.*` are in `mask_video.*` (uCO3D). Boxes are in `groundtruth.txt`, in the folder or its parent. Masks and
-    boxes that are not found are None.
+    to its frames. Masks of a video `b.mp4` are in the video `b_mask.*`, those of `rgb_video.*` in `mask_video.*`
+    (uCO3D). Boxes are in `groundtruth.txt`, in the folder or its parent. Masks and boxes that are not found are None.
 
     Raises:
         ClipError: if there is no clip, or two clips have one name.
@@ -70,7 +70,7 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
 
 def is_image(path: Path) -> bool:
     """Whether a file's name is that of an image."""
-    return _ends(path, IMAGES)
+    return path.suffix.lower() in IMAGES and not path.name.startswith(".")
 
 
 def is_mask(path: Path) -> bool:
@@ -78,46 +78,28 @@ def is_mask(path: Path) -> bool:
     return path.stem.endswith("_mask") or path.stem == "mask_video"
 
 
-def _ends(path: Path, endings: tuple[str, ...]) -> bool:
-    return path.suffix.lower() in endings and not path.name.startswith(".")
-
-
-def _sources(root: Path, masks: Path | None) -> Iterator[Path]:
+def _sources(root: Path, masks: Path | None) -> list[Path]:
     """Folders of frames and videos, without masks."""
     if root.is_file():
-        yield root
-        return
-    taken = None if masks is None else masks.resolve()
-    for here, files in _folders(root, taken):
-        paths = [here / f for f in sorted(files)]
-        if any(is_image(p) and not is_mask(p) for p in paths):
-            yield here
-        yield from (p for p in paths if _ends(p, VIDEOS) and not is_mask(p) and p.resolve() != taken)
-
-
-def _folders(root: Path, taken: Path | None) -> Iterator[tuple[Path, list[str]]]:
-    """`root` and each folder in it, once, with the names of its files; no folders of masks; targets of links last."""
-    seen: set[str] = set()
-    tops = [root]
-    while tops:
-        links: list[Path] = []
-        for top in tops:
-            for folder, below, files in os.walk(top):
-                real = os.path.realpath(folder)
-                if real in seen:
-                    below.clear()
-                    continue
-                seen.add(real)
-                here = Path(folder)
-                below[:] = [d for d in sorted(below) if not _holds_masks(here / d, taken)]
-                links += [here / d for d in below if (here / d).is_symlink()]  # os.walk doesn't go into these
-                yield here, files
-        tops = links
-
-
-def _holds_masks(path: Path, taken: Path | None) -> bool:
-    hidden = path.name.startswith(".")
-    return hidden or path.name == "masks" or path.name.endswith(("_mask", "_masks")) or path.resolve() == taken
+        return [root]
+    taken = None if masks is None or masks.resolve() == root.resolve() else masks.resolve()
+    below = taken is not None and taken.is_relative_to(root.resolve())
+    found: dict[Path, None] = {}
+    holds_masks: dict[Path, bool] = {}
+    for path in walk(root):
+        folder = path.parent
+        if folder not in holds_masks:
+            named = any(
+                name == "masks" or name.endswith(("_mask", "_masks")) for name in folder.relative_to(root).parts
+            )
+            holds_masks[folder] = named or (below and taken is not None and folder.resolve().is_relative_to(taken))
+        if is_mask(path) or holds_masks[folder] or path == masks:
+            continue
+        if is_image(path):
+            found[folder] = None
+        elif path.suffix.lower() in VIDEOS:
+            found[path] = None
+    return list(found)
 
 
 def _clip(path: Path, root: Path, masks: Path | None) -> Clip:
@@ -146,9 +128,7 @@ def _masks_below(masks: Path, names: tuple[Path, ...], alone: bool) -> Path | No
 
 
 def _masks_of_video(path: Path) -> Path | None:
-    stems = [path.stem + "_mask"] + (["mask_video"] if path.stem == "rgb_video" else [])
-    film = next((p for p in (_first_video(path.parent, stem) for stem in stems) if p), None)
-    return film or _holding(path.with_name(path.stem + "_masks")) or _holding(path.with_name(path.stem + "_mask"))
+    return _first_video(path.parent, "mask_video" if path.stem == "rgb_video" else f"{path.stem}_mask")
 
 
 def _masks_of_folder(path: Path, near: list[Path]) -> Path | None:

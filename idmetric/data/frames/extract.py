@@ -28,9 +28,9 @@ from idmetric.data.frames.clips import Clip, ClipError
 from idmetric.data.frames.footage import Annotation, Footage, Objects, open_clip
 from idmetric.data.frames.segment import Segmenter
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.io import json_file
 
 RECORD = "clip.json"  # in the folder of a finished clip
-RECORD_KEYS = ("clip", "folder", "settings", "windows", "unreadable", "seen", "instances")
 FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
 
 
@@ -52,14 +52,6 @@ class Settings:
     rate: float | None = None
     form: Literal["png", "jpg"] = "png"
     segmenter: Segmenter | None = None
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
-        if self.rate is not None and not 0 < self.rate < 1e6:
-            raise ValueError(f"rate must be a positive number of frames per second, got {self.rate}")
-        if self.segmenter is not None and self.annotation != "boxes":
-            raise ValueError(f"a segmenter draws masks of boxes: take them as annotation, not {self.annotation}")
 
 
 def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip: bool = False) -> dict[str, Any]:
@@ -90,8 +82,6 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
         partial.mkdir(parents=True)
         try:
             record = _write(clip, partial, settings, skip)
-            if (folder / name).is_dir():  # empty, or `finished` would have refused it; Windows replaces no folder
-                (folder / name).rmdir()
             os.replace(partial, folder / name)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -105,57 +95,27 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
     """The record of a finished clip, else None.
 
     Raises:
-        ClipError: if it was written with other settings, its record is damaged, or files are missing.
+        ClipError: if it was written with other settings, or its record is damaged.
     """
     path = folder / folder_name(clip.name) / RECORD
     if not path.is_file():
-        if path.parent.exists() and not (path.parent.is_dir() and not any(path.parent.iterdir())):
+        if path.parent.exists():
             raise ClipError(f"{path.parent}: the folder of clip {clip.name!r} has no {RECORD}: remove it")
         return None
 
-    record = _record(path)
+    try:
+        record: dict[str, Any] = json_file.read(path)
+        made = dict(record["settings"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise ClipError(f"{path.parent}: its {RECORD} is damaged ({error}): remove it") from error
     wanted = _plain(settings)
-    if record["settings"] != wanted:
-        differing = sorted(k for k in wanted if wanted[k] != record["settings"].get(k))
+    if made != wanted:
+        differing = sorted(k for k in wanted if wanted[k] != made.get(k))
         raise ClipError(
             f"{path.parent}: made with other settings ({', '.join(differing)}): use the same settings, write to "
             "another folder, or remove this one"
         )
-
-    kept = [i["frames"] for i in record["instances"] if len(i["frames"]) >= settings.sampling.least]
-    for file in (frame[key] for frames in kept for frame in frames for key in ("path", "mask") if frame[key]):
-        if not (path.parent / file).is_file():
-            raise ClipError(f"{path.parent / file}: missing; remove its folder to make it again")
     return record
-
-
-def _record(path: Path) -> dict[str, Any]:
-    """The content of `clip.json`.
-
-    Raises:
-        ClipError: naming the file, if it cannot be read or is incomplete.
-    """
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        _need(record, RECORD_KEYS)
-        _need(record["settings"], ("sampling",))
-        for instance in record["instances"]:
-            _need(instance, ("object", "rejected", "frames"))
-            for frame in instance["frames"]:
-                _need(frame, ("path", "mask", "window", *FREE))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ClipError(
-            f"{path}: not the record of a finished clip ({error}); to make the clip again, remove its folder"
-        ) from error
-
-    found: dict[str, Any] = record
-    return found
-
-
-def _need(found: Any, keys: Sequence[str]) -> None:
-    missing = [key for key in keys if not isinstance(found, dict) or key not in found]
-    if missing:
-        raise ValueError(f"{missing[0]!r} is missing")
 
 
 def open_for(clip: Clip, settings: Settings) -> Footage:
@@ -186,7 +146,7 @@ def to_manifest(
     Args:
         category_level: number (from 1) of the part of the clip's name that is its category, as in LaSOT's
             airplane/airplane-1.
-        categories: (clip, object) -> category, for clips without such a part; see `idmetric.data.frames.classes`.
+        categories: (clip, object) -> category, for clips without such a part; see `idmetric.data.frames.annotations`.
     """
     rows = []
     extra: list[Mapping[str, Any]] = []

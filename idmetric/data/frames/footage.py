@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.clips import BOXES, Clip, ClipError, is_image, is_mask
+from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, is_mask
 from idmetric.data.frames.video import Video
 from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
 from idmetric.images.opening import open_file, open_image
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Annotation = Literal["masks", "boxes", "none"]
 Objects = Literal["auto", "one", "indexed"]
-Box = tuple[float, float, float, float]  # left, top, width, height
 
 ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # next to boxes; 1 = the object is not visible
 VOID = 255  # value of indexed masks for neither object nor background
@@ -304,8 +303,6 @@ def _natural(text: str) -> list[tuple[int, str]]:
 def _text(path: Path) -> str:
     try:
         return text_file.read(path, "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ClipError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
     except ValueError as error:
         raise ClipError(f"{path}: {error}") from error
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.generate.weights import AUTO, Place, Weights, WeightsError, need
+from idmetric.data.frames.clips import Box
+from idmetric.data.generate.weights import AUTO, Place, Weights, load_transformer
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from idmetric.data.frames.footage import Box
 
 SAM = Weights("facebook/sam-vit-base", "apache-2.0")
 
@@ -37,16 +36,7 @@ class Segmenter:
         Raises:
             WeightsError: if the weights cannot be fetched or are not Segment Anything's.
         """
-        need("transformers")
-        from transformers import SamModel, SamProcessor
-
-        options = {} if self.base.local else {"revision": self.base.revision}
-        try:
-            processor = SamProcessor.from_pretrained(self.base.repo, **options)
-            model = SamModel.from_pretrained(self.base.repo, use_safetensors=True, **options)
-        except (OSError, ValueError, KeyError) as error:
-            raise WeightsError(f"cannot load {self.base} as Segment Anything: {error}") from error
-        return processor, model.eval().to(self.place.torch_device())
+        return load_transformer(self.base, self.place, "SamProcessor", "SamModel")
 
     def mask(self, image: Image.Image, box: Box) -> NDArray[np.bool_]:
         """The mask (H, W) of the object in a box: left, top, width, height in pixels."""

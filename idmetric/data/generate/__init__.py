@@ -21,23 +21,20 @@ and those of FLUX.1 [dev] forbid commercial use; the parameters of each row name
 
 from __future__ import annotations
 
-from idmetric.data.generate.background import REMOVERS, CleanBackground, ClipSeg, open_remover
-from idmetric.data.generate.contextual import contextual_task
 from idmetric.data.generate.distractor import distractor_task
-from idmetric.data.generate.engine import ENGINES, Engine, Request, open_engine
-from idmetric.data.generate.errors import Flat, GenerateError, Rejected
+from idmetric.data.generate.engine import Engine, Request
+from idmetric.data.generate.engines import ENGINES, open_engine
 from idmetric.data.generate.grid import grid_context_task, grid_identity_task, grid_sources
-from idmetric.data.generate.grounded_sam import GroundedSam
-from idmetric.data.generate.identity import identity_task
+from idmetric.data.generate.idsim import contextual_task, identity_task, noise_task
 from idmetric.data.generate.ilgen import object_task, relight_task
 from idmetric.data.generate.job import Job, Made, Task
-from idmetric.data.generate.noise import noise_task
-from idmetric.data.generate.weights import Place, Weights, WeightsError
+from idmetric.data.generate.masks import REMOVERS, CleanBackground, ClipSeg, GroundedSam, Remover, open_remover
+from idmetric.data.generate.weights import Flat, GenerateError, Place, Rejected, Weights, WeightsError
 from idmetric.data.generate.wording import Wording, read_wording
 
 __all__ = [
     "ENGINES", "REMOVERS", "CleanBackground", "ClipSeg", "Engine", "Flat", "GenerateError", "GroundedSam", "Job",
-    "Made", "Place", "Rejected", "Request", "Task", "Weights", "WeightsError", "Wording", "contextual_task",
+    "Made", "Place", "Rejected", "Remover", "Request", "Task", "Weights", "WeightsError", "Wording", "contextual_task",
     "distractor_task", "grid_context_task", "grid_identity_task", "grid_sources", "identity_task", "noise_task",
     "object_task", "open_engine", "open_remover", "read_wording", "relight_task",
 ]  # fmt: skip

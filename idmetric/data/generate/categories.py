@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,17 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from idmetric.data.curate.recipes import ILGEN
-from idmetric.data.generate.errors import GenerateError
+from idmetric.data.generate.weights import GenerateError
 from idmetric.io import json_file, text_file
 from idmetric.io.output import replacing
 
 Prompts = Literal["designed", "template"]
 COUNTS = {domain: (counts.categories, counts.per_category) for domain, counts in ILGEN.items()}
 TEMPLATE_COUNT = 2000  # categories that the template asks for in every domain (Table S1)
-_MOST_BYTES = 8_000_000  # of an answer
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names
-_WORDS = 5  # most words of a category, as our prompt asks
 OPENAI = "api.openai.com"  # the only server that gets OPENAI_API_KEY
 
 
@@ -54,9 +51,7 @@ def read_categories(path: str | os.PathLike[str]) -> list[str]:
 
 def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
     """Write a file of categories atomically."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as temporary:
+    with replacing(Path(path), parents=True) as temporary:
         temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
 
 
@@ -69,61 +64,50 @@ class Chat:
         model: its name on the server.
         key: bearer token to send, or None. Redirects are not followed, so no other server gets it.
         timeout: seconds to wait for one answer.
-        retries: attempts after status 429, a server error (5xx) or a lost connection. The pause is 1, 2, 4, ...
-            seconds, or as long as the server asks, but at most a minute.
     """
 
     url: str
     model: str
     key: str | None = None
     timeout: float = 300.0
-    retries: int = 5
 
-    def say(self, messages: Sequence[Mapping[str, str]], wait: Callable[[float], None] = time.sleep) -> str:
+    def say(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The model's answer to a conversation.
 
         Raises:
             GenerateError: quoting the server, if it does not answer.
         """
-        for attempt in range(self.retries + 1):
-            try:
-                return _content(self._post({"model": self.model, "messages": list(messages)}), self._address())
-            except urllib.error.HTTPError as error:
-                said = " ".join(error.read(2000).decode("utf-8", "replace").split())
-                problem = f"status {error.code} {error.reason}: {said[:300]}"
-                if error.code != 429 and error.code < 500:
-                    raise GenerateError(f"{self._address()} refuses: {problem}") from error
-                pause = _seconds(error.headers.get("Retry-After"), 2.0**attempt)
-            except (OSError, http.client.HTTPException) as error:
-                problem, pause = f"{type(error).__name__}: {error}", 2.0**attempt
-            if attempt < self.retries:
-                wait(min(pause, 60.0))
+        address = self.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
+        if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
+            raise GenerateError(f"{self.url!r} is not an http or https address")
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        body = json.dumps({"model": self.model, "messages": list(messages)}).encode()
+        request = urllib.request.Request(address, body, headers, method="POST")
 
-        raise GenerateError(f"{self._address()} gave no answer in {self.retries + 1} attempts; the last: {problem}")
+        try:
+            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout) as answer:
+                data = answer.read()
+        except urllib.error.HTTPError as error:
+            said = " ".join(error.read(2000).decode("utf-8", "replace").split())
+            raise GenerateError(f"{address} refuses: status {error.code} {error.reason}: {said[:300]}") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise GenerateError(f"{address} gave no answer: {type(error).__name__}: {error}") from error
+
+        try:
+            content = json_file.parse(data)["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {data[:200]!r}") from error
+        if not isinstance(content, str) or not content.strip():
+            raise GenerateError(f"{address} answers with nothing")
+        return content
 
     @property
     def openai(self) -> bool:
         """Whether the address is OpenAI's own, over https."""
         parts = urllib.parse.urlsplit(self.url)
-        return (parts.scheme, parts.hostname, parts.port) in (("https", OPENAI, None), ("https", OPENAI, 443))
-
-    def _address(self) -> str:
-        scheme = urllib.parse.urlsplit(self.url).scheme
-        if scheme not in ("http", "https"):
-            raise GenerateError(f"{self.url!r} is not an http or https address")
-        base = self.url.rstrip("/")
-        return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
-
-    def _post(self, body: Mapping[str, Any]) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
-        request = urllib.request.Request(self._address(), json.dumps(body).encode(), headers, method="POST")
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout) as answer:
-            data: bytes = answer.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise GenerateError(f"{self._address()} answers with more than {_MOST_BYTES} bytes")
-        return data
+        return (parts.scheme, parts.hostname, parts.port or 443) == ("https", OPENAI, 443)
 
 
 def paper_numbers(domain: str, prompts: Prompts = "designed", found: int | None = None) -> tuple[int, int]:
@@ -141,8 +125,7 @@ def paper_numbers(domain: str, prompts: Prompts = "designed", found: int | None 
 
 
 def ask_categories(
-    chat: Chat, domain: str, count: int, domains: Mapping[str, Any], rounds: int = 20,
-    wait: Callable[[float], None] = time.sleep, known: Sequence[str] = (),
+    chat: Chat, domain: str, count: int, domains: Mapping[str, Any], rounds: int = 20, known: Sequence[str] = (),
     keep: Callable[[list[str]], None] = lambda found: None, prompts: Prompts = "designed",
 ) -> list[str]:  # fmt: skip
     """Ask a model for `count` different categories of a domain (ILGen, section 3.2), in several rounds if necessary.
@@ -175,7 +158,7 @@ def ask_categories(
         if listed := "\n".join(found.values()) or answer:
             more = domains["*more"].format(count=count - len(found))
             messages += [{"role": "assistant", "content": listed}, {"role": "user", "content": more}]
-        answer = chat.say(messages, wait)
+        answer = chat.say(messages)
         before = len(found)
         for name in parse_categories(answer):
             found.setdefault(name.casefold(), name)
@@ -194,9 +177,8 @@ def ask_categories(
 
 
 def file_categories(
-    path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any],
-    wait: Callable[[float], None] = time.sleep, prompts: Prompts = "designed",
-) -> None:  # fmt: skip
+    path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any], prompts: Prompts = "designed"
+) -> None:
     """Ask for categories and write them to a file.
 
     `<file>.partial` keeps the categories so far after each answer, and the next attempt resumes from it.
@@ -205,7 +187,7 @@ def file_categories(
     known = read_categories(partial) if partial.exists() else []
     try:
         found = ask_categories(
-            chat, domain, count, domains, 20, wait, known, lambda names: write_categories(partial, names), prompts
+            chat, domain, count, domains, 20, known, lambda names: write_categories(partial, names), prompts
         )
     except GenerateError as error:
         if not partial.exists():
@@ -218,14 +200,13 @@ def file_categories(
 def parse_categories(answer: str) -> list[str]:
     """The names in a model's list, without numbers, bullets, emphasis and final punctuation.
 
-    Long lines and headings are ignored. The list may also be a JSON array of texts, or lines of three or more names of
-    at most five words, separated by commas.
+    Long lines and headings are ignored. The list may also be a JSON array of texts.
     """
     answer = re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL)
     lines = _array(answer)
     if lines is None:
-        lines = [line for line in answer.splitlines() if not _talk(line)]
-        lines = [part for line in lines for part in _parts(line)]
+        named = [line.rstrip() for line in answer.splitlines() if not line.lstrip().startswith(("#", "```"))]
+        lines = [line for line in named if not line.endswith(":")]
     names = [" ".join(_MARKER.sub("", x).replace("*", "").replace("`", "").split()).strip(" .,;\"'") for x in lines]
     return [n for n in names if n and len(n) <= _LONGEST and any(c.isalpha() for c in n)]
 
@@ -240,36 +221,8 @@ def _array(answer: str) -> list[str] | None:
     return value if isinstance(value, list) and value and all(isinstance(v, str) for v in value) else None
 
 
-def _talk(line: str) -> bool:
-    return line.rstrip().endswith(":") or line.lstrip().startswith(("#", "```"))
-
-
-def _parts(line: str) -> list[str]:
-    """The names of a line, if commas separate them; otherwise the line itself."""
-    parts = [part.strip() for part in line.strip(" .,;").split(",")]
-    parts[-1] = parts[-1].removeprefix("and ")
-    return parts if len(parts) >= 3 and all(0 < len(part.split()) <= _WORDS for part in parts) else [line]
-
-
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Treats a redirect as an error; following it would send the key to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-def _content(data: bytes, address: str) -> str:
-    try:
-        content = json_file.parse(data)["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {data[:200]!r}") from error
-    if not isinstance(content, str) or not content.strip():
-        raise GenerateError(f"{address} answers with nothing")
-    return content
-
-
-def _seconds(text: str | None, otherwise: float) -> float:
-    try:
-        return max(0.0, float(text)) if text is not None else otherwise
-    except ValueError:  # a date
-        return otherwise

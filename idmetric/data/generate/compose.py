@@ -91,8 +91,6 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
         ComposeError: if their sizes differ, the mask is empty or covers everything, or the foreground is so thin that
             it vanishes.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     photo, bits = read_pair(image, mask)
     box = _box(bits)
     width, height = box[2] - box[0], box[3] - box[1]
@@ -132,8 +130,6 @@ def pad_randomly(image: ImageLike, mask: ImageLike, rng: np.random.Generator, mo
     Raises:
         ImageReadError, ComposeError: as `contextual_canvas`.
     """
-    if not (most >= 0 and math.isfinite(most)):
-        raise ValueError(f"most must be at least 0, got {most}")
     photo, bits = read_pair(image, mask)
     padding = float(rng.uniform(0, most))
     scale = 1 / (1 + padding)
@@ -156,8 +152,6 @@ def fit(
         ComposeError: if their sizes differ, a side would be rounded to zero (a tiny or very long image), or the
             foreground is so thin that it vanishes.
     """
-    if multiple < 1 or longest < multiple:
-        raise ValueError(f"longest must be at least multiple, and multiple at least 1; got {longest} and {multiple}")
     photo, bits = read_pair(image, mask, check=False)
     scale = min(1.0, longest / max(photo.size))
     cap = longest // multiple
@@ -199,9 +193,6 @@ def partial_mask(
         ComposeError: if it is empty, or no axis has such a cut (a single pixel).
     """
     low, high = removed
-    if not 0 < low <= high < 1:
-        raise ValueError(f"removed must be two ascending shares within (0, 1), got {removed}")
-
     bits = np.array(read_mask(mask).numpy() >= HALF)
     area = int(bits.sum())
     if not area:

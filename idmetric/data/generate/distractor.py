@@ -19,7 +19,7 @@ from idmetric.data.generate.job import (
     read_source,
     require_edited,
     scaled_mask,
-)  # fmt: skip
+)
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:

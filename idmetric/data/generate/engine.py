@@ -6,41 +6,25 @@ An engine is a frozen dataclass of settings with the paper's values as defaults.
     from idmetric.data.generate import open_engine
     engine = open_engine("sdxl_inpaint", steps=20)
     edited = engine.edit(Request("a red mug", seed=1, image=image, mask=mask))
+
+`idmetric.data.generate.engines` holds the engines.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from idmetric.data.generate.errors import Flat, GenerateError
-from idmetric.data.generate.settings import typed
-from idmetric.data.generate.weights import AUTO, Place, Weights, load_pipeline, version
+from idmetric.data.generate.weights import AUTO, Flat, GenerateError, Place, Weights, load_pipeline, version
 
 if TYPE_CHECKING:
     from PIL import Image
-
-# name -> module and class
-ENGINES = {
-    "sdxl_inpaint": ("idmetric.data.generate.sdxl_inpaint", "SDXLInpaint"),
-    "flux_fill": ("idmetric.data.generate.flux_fill", "FluxFill"),
-    "flux_canny": ("idmetric.data.generate.flux_canny", "FluxCanny"),
-    "qwen_inpaint": ("idmetric.data.generate.qwen_inpaint", "QwenInpaint"),
-    "qwen_edit": ("idmetric.data.generate.qwen_edit", "QwenEdit"),
-    "qwen_edit_inpaint": ("idmetric.data.generate.qwen_edit_inpaint", "QwenEditInpaint"),
-    "sd_turbo": ("idmetric.data.generate.sd_turbo", "SDTurbo"),
-    "sd2": ("idmetric.data.generate.sd2", "SD2"),
-    "iclight": ("idmetric.data.generate.iclight", "ICLight"),
-    "powerpaint": ("idmetric.data.generate.powerpaint", "PowerPaint"),
-    "sd2_background": ("idmetric.data.generate.sd2", "SD2Background"),
-}
 
 
 @dataclass(frozen=True)
@@ -155,39 +139,6 @@ class Inpainter(Engine):
             "num_inference_steps": self.steps, "guidance_scale": given(request.guidance, self.guidance),
             "strength": given(request.strength, self.strength),
         }  # fmt: skip
-
-
-def engine_class(name: str) -> type[Engine]:
-    """The class of an engine.
-
-    Raises:
-        GenerateError: for an unknown name.
-    """
-    if name not in ENGINES:
-        raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
-    module, attribute = ENGINES[name]
-    found: type[Engine] = getattr(importlib.import_module(module), attribute)
-    return found
-
-
-def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
-    """An engine by name; its weights are not loaded yet.
-
-    Args:
-        weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
-        settings: other values of its fields, as numbers or as text.
-
-    Raises:
-        GenerateError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
-    """
-    kind = engine_class(name)
-    engine = kind(place=place)
-    changed: dict[str, Any] = typed(name, engine, settings)
-    for part, where in (weights or {}).items():
-        if part not in engine.weights:
-            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(engine.weights)}")
-        changed[part] = engine.weights[part].at(where)
-    return replace(engine, **changed)
 
 
 @contextmanager

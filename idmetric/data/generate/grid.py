@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.errors import GenerateError
 from idmetric.data.generate.job import (
     Job,
     Made,
     Task,
-    check_seeds,
     job_from,
     paste,
     provenance,
     read_source,
     require,
-)  # fmt: skip
+)
+from idmetric.data.generate.weights import GenerateError
 from idmetric.data.generate.wording import GRID, Wording
 
 if TYPE_CHECKING:
@@ -84,7 +83,6 @@ def grid_identity_task(
     Raises:
         GenerateError: if a strength is not in (0, 1].
     """
-    check_seeds(seed, len(sources), 1)
     if not strengths or any(not 0 < s <= 1 for s in strengths) or len(set(strengths)) < len(strengths):
         raise GenerateError(f"strengths are different numbers above 0 and at most 1, not {list(strengths)}")
     jobs = []
@@ -132,7 +130,6 @@ def grid_context_task(
     Raises:
         GenerateError: for an unknown or repeated factor.
     """
-    check_seeds(seed, len(planned), 1)
     if not factors or set(factors) - set(GRID) or len(set(factors)) < len(factors):
         raise GenerateError(f"factors of a grid are {' and '.join(GRID)}, not {', '.join(factors) or 'none'}")
     jobs = []

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, image_and_mask
-from idmetric.data.generate.weights import Weights, WeightsError, load_pipeline, load_tensors
+from idmetric.data.generate.weights import NO_CHECKER, Weights, WeightsError, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
 OFFSET = Weights("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
@@ -55,10 +55,7 @@ class ICLight(Engine):
         """The text-to-image and the image-to-image pipeline, which share their models."""
         import torch
 
-        pipe = load_pipeline(
-            "StableDiffusionPipeline", self.base, self.place, dtype=torch.float32, safety_checker=None,
-            requires_safety_checker=False,
-        )  # fmt: skip
+        pipe = load_pipeline("StableDiffusionPipeline", self.base, self.place, torch.float32, **NO_CHECKER)
         from diffusers import DPMSolverMultistepScheduler, StableDiffusionImg2ImgPipeline
 
         add_offset(pipe.unet, load_tensors(self.offset), str(self.offset))

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.background import Remover
 from idmetric.data.generate.compose import PADDING, pad_randomly
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.engine import Engine, Request
@@ -32,7 +31,8 @@ from idmetric.data.generate.job import (
     scaled_mask,
     short_hash,
     text_seed,
-)  # fmt: skip
+)
+from idmetric.data.generate.masks import Remover
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:

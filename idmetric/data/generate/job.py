@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -15,14 +15,15 @@ from PIL import Image
 
 from idmetric.data.generate.compose import HALF, ComposeError, mask_image, read_pair
 from idmetric.data.generate.engine import Engine
-from idmetric.data.generate.errors import GenerateError
+from idmetric.data.generate.weights import GenerateError
 from idmetric.images.masks import read_mask
+from idmetric.io.columns import first_few
 
 if TYPE_CHECKING:
     from idmetric.data.generate.wording import Wording
     from idmetric.data.manifest.table import Manifest, Row
 
-_SHOWN = 10  # rows that an error lists
+Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # (items, total, name) -> items, with progress shown
 
 
 @dataclass(frozen=True)
@@ -94,14 +95,6 @@ def frame_seed(seed: int, row: int, copy: int = 0) -> int:
     return seed + row + (copy << 32)
 
 
-def check_seeds(seed: int, rows: int, copies: int) -> None:
-    """Raise a `GenerateError` unless a manifest and a generator can hold the seeds of all frames."""
-    if seed < 0 or seed + rows + (copies << 32) >= 2**63:
-        raise GenerateError(
-            f"seed {seed} with {rows} rows and {copies} copies exceeds the range 0..2^63 - 1: take a smaller seed"
-        )
-
-
 def text_seed(seed: int, *names: object) -> int:
     """A seed of 32 bits that depends on the seed and the names alone."""
     return int(_hash([seed, *names])[:8], 16)
@@ -118,16 +111,6 @@ def read_source(manifest: Manifest, job: Job) -> tuple[Image.Image, Image.Image]
     path, mask = (cast("str | bytes", manifest.source(job.source, column)) for column in ("path", "mask"))
     image, bits = read_pair(path, mask)
     return image, mask_image(bits)
-
-
-def read_photo(manifest: Manifest, job: Job) -> Image.Image:
-    """Image (RGB) of the row that a job is made from, without its mask.
-
-    Raises:
-        ImageReadError: if it cannot be read.
-    """
-    assert job.source is not None
-    return manifest.image(job.source)
 
 
 def source_sizes(manifest: Manifest, index: int) -> list[int | None]:
@@ -153,36 +136,30 @@ def require(manifest: Manifest, column: str, why: str) -> None:
     ids = manifest.column("id")
     lacking = [i for i in range(len(manifest)) if all(c[i] is None for c in columns)]
     if lacking:
-        listed = ", ".join(f"row {i + 1} ({ids[i]})" for i in lacking[:_SHOWN])
-        more = f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else ""
-        raise GenerateError(f"column {column!r} is empty in {len(lacking)} rows: {listed}{more}; {why}")
-
-
-def child(parent: Row, role: str, job: Job, own: bool) -> dict[str, Any]:
-    """Row values of an image that is made from another.
-
-    With `own`, it is a new identity on its parent's background; otherwise it keeps the identity and gets a new
-    background id.
-    """
-    identity: str | None = parent.identity
-    background: str | None = job.name
-    if own:
-        identity, background = f"{parent.identity or parent.id}/{role}/{short_hash(job.name)}", parent.background
-    return {
-        "id": job.name, "identity": identity, "role": role, "dataset": parent.dataset, "split": parent.split,
-        "domain": parent.domain, "category": parent.category, "background": background, "parent": parent.id,
-        "engine": job.engine, "text": job.prompt, "seed": job.seed,
-    }  # fmt: skip
+        listed = ", ".join(first_few([f"row {i + 1} ({ids[i]})" for i in lacking]))
+        raise GenerateError(f"column {column!r} is empty in {len(lacking)} rows: {listed}; {why}")
 
 
 def job_from(
     parent: Row, index: int, role: str, engine: Engine, prompt: str, seed: int, settings: Mapping[str, Any],
     own: bool,
 ) -> Job:  # fmt: skip
-    """The job that makes an image from a row of a manifest."""
-    settings = {**engine.settings, **settings}
-    job = Job(engine.name, prompt, seed, settings, parent.id, {}, parent.id, index)
-    return replace(job, row=child(parent, role, job, own))
+    """The job that makes an image from a row of a manifest.
+
+    With `own`, the image shows a new identity on its parent's background; otherwise it keeps the identity and gets a
+    new background id.
+    """
+    job = Job(engine.name, prompt, seed, {**engine.settings, **settings}, parent.id, {}, parent.id, index)
+    identity: str | None = parent.identity
+    background: str | None = job.name
+    if own:
+        identity, background = f"{parent.identity or parent.id}/{role}/{short_hash(job.name)}", parent.background
+    row = {
+        "id": job.name, "identity": identity, "role": role, "dataset": parent.dataset, "split": parent.split,
+        "domain": parent.domain, "category": parent.category, "background": background, "parent": parent.id,
+        "engine": job.engine, "text": job.prompt, "seed": job.seed,
+    }  # fmt: skip
+    return replace(job, row=row)
 
 
 def require_edited(manifest: Manifest, class_column: str, why: str) -> None:
@@ -204,7 +181,6 @@ def edit_jobs(
     Args:
         settings: of the task; their `task` names the prompt.
     """
-    check_seeds(seed, len(manifest), copies)
     return [
         job_from(
             row, index, role, engine, words.prompt(settings["task"], **{"class": str(getattr(row, class_column))}),
@@ -220,11 +196,6 @@ def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.
     if made.size != original.size:
         made = made.resize(original.size, Image.Resampling.LANCZOS)
     return Image.composite(made.convert("RGB"), original, mask)
-
-
-def area(mask: Image.Image) -> int:
-    """Number of pixels that a mask selects."""
-    return int(np.count_nonzero(np.asarray(mask)))
 
 
 def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:

@@ -1,23 +1,281 @@
-"""Masks of the images of a manifest by a remover, which finds an object by its category's name (see `background`)."""
+"""Masks of the objects in pictures, as ILGen cuts its generated objects out.
+
+ILGen uses RMBG v1.4 (appendix A). Its weights need code from their repository and have a non-commercial license, so
+this module offers three other ways; `idmetric.data.curate.external_masks` takes the masks of another program, such as
+RMBG itself:
+
+* `CleanBackground` needs no model. ILGen asks its generator for "a clean background", so pixels that are connected to
+  the border and close to a smooth fit of the border's colors count as background. A picture with an uneven border is
+  rejected. Soft edges and holes through an object come out worse than with RMBG, and a shadow may count as object.
+* `ClipSeg` (Lüddecke and Ecker, CVPR 2022) segments by the category's name, on any background, at a coarse 352 x 352.
+* `GroundedSam` does so at full resolution, the closest of the three to RMBG's job: Grounding DINO (Liu et al., ECCV
+  2024) finds the box of what the category names, and SAM 2.1 (Ravi et al., ICLR 2025) the mask of the object in it.
+
+All return a mask of 0 and 255; RMBG returns a soft one.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from idmetric.data.generate.background import Remover
-from idmetric.data.generate.errors import Rejected
-from idmetric.data.generate.job import require, short_hash
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.generate.engines import typed
+from idmetric.data.generate.job import Progress, require, short_hash
+from idmetric.data.generate.weights import (
+    AUTO,
+    GenerateError,
+    Place,
+    Rejected,
+    Weights,
+    load_transformer,
+    version,
+)
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.read import read_image
-from idmetric.io.output import replacing, writing
+from idmetric.io.hints import need
+from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
-Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
+CLIPSEG = Weights("CIDAS/clipseg-rd64-refined", "apache-2.0")
+DETECTOR = Weights("IDEA-Research/grounding-dino-base", "apache-2.0")
+SEGMENTER = Weights("facebook/sam2.1-hiera-large", "apache-2.0")
+Bits = NDArray[np.bool_]
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class Remover:
+    """Base of what finds the object in a picture.
+
+    Attributes:
+        least, most: share of the picture that an object may cover.
+    """
+
+    place: Place = AUTO
+    least: float = 0.02
+    most: float = 0.9
+
+    name: ClassVar[str] = ""
+
+    @property
+    def weights(self) -> dict[str, Weights]:
+        """Its weights by field."""
+        return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that determines the mask, as JSON values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
+        return {"remover": self.name, **{k: v.key if isinstance(v, Weights) else v for k, v in values.items()}}
+
+    @property
+    def licences(self) -> dict[str, str]:
+        """Repository -> license of its weights."""
+        return {w.key: w.licence for w in self.weights.values()}
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Commit or fingerprint of its weights by field, available after `load`."""
+        return {name: version(w) for name, w in self.weights.items()}
+
+    def load(self) -> None:
+        """Load its models now instead of at the first `mask`."""
+
+    def mask(self, image: Image.Image, category: str) -> Image.Image:
+        """The mask of the object, "L", 0 or 255.
+
+        Raises:
+            Rejected: if it finds no object.
+        """
+        raise NotImplementedError
+
+    def checked(self, body: Bits, what: str) -> Image.Image:
+        """The mask of an object as an image, "L", 0 or 255.
+
+        Raises:
+            Rejected: if it covers less than `least` or more than `most` of the picture.
+        """
+        covered = float(body.mean())
+        if not self.least <= covered <= self.most:
+            raise Rejected(f"{what} covers {covered:.1%} of the picture")
+        return Image.fromarray(body.astype(np.uint8) * 255)
+
+
+@dataclass(frozen=True)
+class CleanBackground(Remover):
+    """Finds the object on a clean background by color alone.
+
+    A quadratic surface is fitted to each color channel along the border. Pixels within `tolerance` of it that are
+    connected to the border are background. The largest connected region of the rest, with its holes filled, is the
+    object.
+
+    Attributes:
+        tolerance: largest distance from the surface, Euclidean, in RGB of 0-255.
+        border: width of the border, as a share of the shorter side.
+        clean: smallest share of the border within tolerance; with less, the picture is rejected.
+    """
+
+    tolerance: float = 30.0
+    border: float = 0.02
+    clean: float = 0.8
+
+    name: ClassVar[str] = "clean"
+
+    def mask(self, image: Image.Image, category: str) -> Image.Image:
+        pixels = np.asarray(image.convert("RGB"), np.float64)
+        rim = np.ones(pixels.shape[:2], dtype=bool)
+        width = max(1, round(self.border * min(rim.shape)))
+        rim[width:-width, width:-width] = False
+        near = np.linalg.norm(pixels - _surface(pixels, rim, self.tolerance), axis=2) <= self.tolerance
+        share = float(near[rim].mean())
+        if share < self.clean:
+            raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth color")
+        body = largest(~touching_rim(near, rim))
+        if not body.any():
+            raise Rejected("the picture shows nothing but background")
+        return self.checked(body, "the object")
+
+
+@dataclass(frozen=True)
+class ClipSeg(Remover):
+    """Finds the object by its category's name, with CLIPSeg from transformers (safetensors, Apache-2.0).
+
+    The object is the largest connected region, including its holes unless they reach the border.
+
+    Attributes:
+        threshold: of the probability that a pixel belongs to the object.
+    """
+
+    base: Weights = CLIPSEG
+    threshold: float = 0.5
+
+    name: ClassVar[str] = "clipseg"
+
+    def load(self) -> None:
+        _ = self.model
+
+    @cached_property
+    def model(self) -> tuple[Any, Any]:
+        """Processor and model."""
+        return load_transformer(self.base, self.place, "CLIPSegProcessor", "CLIPSegForImageSegmentation")
+
+    def mask(self, image: Image.Image, category: str) -> Image.Image:
+        import torch
+        import torch.nn.functional as F
+
+        processor, model = self.model
+        inputs = processor(text=[category], images=[image.convert("RGB")], return_tensors="pt", padding=True)
+        with torch.inference_mode():
+            logits = model(**inputs.to(self.place.torch_device())).logits
+            logits = logits.reshape(1, 1, *logits.shape[-2:]).float()
+            size = (image.height, image.width)
+            found = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0].sigmoid() >= self.threshold
+
+        body = largest(found.cpu().numpy())
+        rim = np.ones_like(body)
+        rim[1:-1, 1:-1] = False
+        body |= ~touching_rim(~body, rim)
+        return self.checked(body, f"the region found as {category}")
+
+
+@dataclass(frozen=True)
+class GroundedSam(Remover):
+    """Finds the object by its category's name: the most likely box of Grounding DINO, cut out by SAM 2.1.
+
+    transformers has both models; their weights are safetensors under Apache-2.0. RMBG needs no name and returns a soft
+    mask; this one is of 0 and 255, and takes one object where there are several.
+
+    Attributes:
+        threshold: smallest probability of a box; 0.25 is the default of Grounding DINO in transformers.
+    """
+
+    detector: Weights = DETECTOR
+    segmenter: Weights = SEGMENTER
+    threshold: float = 0.25
+
+    name: ClassVar[str] = "grounded_sam"
+
+    def load(self) -> None:
+        _ = self.models
+
+    @cached_property
+    def models(self) -> tuple[Any, Any, Any, Any]:
+        """Processor and model of the detector, then of the segmenter."""
+        detector = "GroundingDinoProcessor", "GroundingDinoForObjectDetection"
+        return (
+            *load_transformer(self.detector, self.place, *detector),
+            *load_transformer(self.segmenter, self.place, "Sam2Processor", "Sam2Model"),
+        )
+
+    def mask(self, image: Image.Image, category: str) -> Image.Image:
+        photo = image.convert("RGB")
+        box, score = self.box(photo, category)
+        if score < self.threshold:
+            raise Rejected(f"no {category} is found: the most likely box has probability {score:.2f}")
+        return self.checked(self.body(photo, box), f"the region found as {category}")
+
+    def box(self, photo: Image.Image, category: str) -> tuple[Box, float]:
+        """The most likely box of a category in pixels, and its probability."""
+        import torch
+
+        processor, model, _, _ = self.models
+        phrase = " ".join(category.replace("_", " ").casefold().split()).rstrip(". ") + "."  # as it was trained
+        inputs = processor(text=phrase, images=photo, return_tensors="pt").to(self.place.torch_device())
+        with torch.inference_mode():
+            outputs = model(**inputs)
+        scores = outputs.logits[0].float().sigmoid().amax(-1)  # of each query, over the phrase's tokens
+        best = int(scores.argmax())
+        x, y, width, height = outputs.pred_boxes[0, best].float().tolist()
+        sides = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        left, top, right, bottom = (min(max(side, 0.0), 1.0) for side in sides)
+        return (left * photo.width, top * photo.height, right * photo.width, bottom * photo.height), float(scores[best])
+
+    def body(self, photo: Image.Image, box: Box) -> Bits:
+        """The object in a box, (H, W)."""
+        import torch
+
+        _, _, processor, model = self.models
+        inputs = processor(images=photo, input_boxes=[[list(box)]], return_tensors="pt")
+        inputs = inputs.to(self.place.torch_device())
+        with torch.inference_mode():
+            outputs = model(**inputs, multimask_output=False)
+        masks = processor.post_process_masks(outputs.pred_masks.float().cpu(), inputs["original_sizes"].cpu())
+        found: Bits = masks[0].reshape(-1, photo.height, photo.width)[0].numpy().astype(bool)
+        return found
+
+
+REMOVERS: dict[str, type[Remover]] = {kind.name: kind for kind in (CleanBackground, ClipSeg, GroundedSam)}
+
+
+def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
+    """A remover of `REMOVERS`; its weights are not loaded yet.
+
+    Args:
+        weights: other locations of its weights by part, see `Weights.at`.
+
+    Raises:
+        GenerateError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
+    """
+    if name not in REMOVERS:
+        there = ", ".join(REMOVERS)
+        raise GenerateError(f"unknown way to remove a background {name!r}; there are {there}, or own masks")
+    opened = REMOVERS[name](place)
+    for part in weights or {}:
+        if part not in opened.weights:
+            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(opened.weights) or 'none'}")
+    changed: dict[str, Any] = typed(name, opened, settings)
+    changed |= {part: opened.weights[part].at(where) for part, where in (weights or {}).items()}
+    return replace(opened, **changed)
 
 
 def make_masks(
@@ -50,9 +308,7 @@ def make_masks(
             path = folder / digest[:2] / f"{digest[:32]}.png"
             if not path.is_file():
                 found = remover.mask(image, words[k])
-                with writing(path.parent):
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as temporary:
+                with replacing(path, parents=True) as temporary:
                     found.save(temporary, "PNG")
         except (ImageReadError, Rejected) as error:
             problems[ids[k]] = str(error)
@@ -60,3 +316,44 @@ def make_masks(
             new[k], data[k] = str(path.absolute()), None
 
     return manifest.at(manifest.root.absolute()).replace(mask=new, mask_bytes=data), problems
+
+
+def _surface(pixels: NDArray[np.float64], rim: Bits, tolerance: float) -> NDArray[np.float64]:
+    """(H, W, 3): quadratic in x and y, by least squares on the rim; refitted without outliers such as the object."""
+    y, x = np.meshgrid(*(np.linspace(-1, 1, n) for n in rim.shape), indexing="ij")
+    terms = np.stack([np.ones_like(x), x, y, x * y, x * x, y * y], axis=-1)
+    at, colors = terms[rim], pixels[rim]
+    kept = np.linalg.norm(colors - np.median(colors, axis=0), axis=1) <= 2 * tolerance
+    fit = np.zeros((6, 3))
+    fit[0] = np.median(colors, axis=0)
+    for _ in range(3):
+        if kept.sum() < 24:  # too few for 6 terms
+            break
+        fit = np.linalg.lstsq(at[kept], colors[kept], rcond=None)[0]
+        kept = np.linalg.norm(colors - at @ fit, axis=1) <= tolerance
+    surface: NDArray[np.float64] = terms @ fit
+    return surface
+
+
+def _regions(mask: Bits) -> NDArray[np.int32]:
+    """Label (H, W) of each pixel's connected region (4 neighbors): 1, 2, ..., 0 outside the mask."""
+    need("generate", "generating images", cv2="cv2")
+    import cv2
+
+    labels: NDArray[np.int32] = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
+    return labels
+
+
+def touching_rim(mask: Bits, rim: Bits) -> Bits:
+    """The connected regions of a mask that reach the rim."""
+    labels = _regions(mask)
+    found: Bits = np.isin(labels, np.setdiff1d(labels[rim], [0]))
+    return found
+
+
+def largest(mask: Bits) -> Bits:
+    """The largest connected region of a mask; an empty mask stays empty."""
+    labels = _regions(mask)
+    sizes = np.bincount(labels.ravel(), weights=mask.ravel())
+    found: Bits = mask & (labels == sizes.argmax())
+    return found

@@ -11,14 +11,20 @@ of the tasks P_ctxt, P_shape and P_obj.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 from idmetric.data.generate.engine import Inpainter, Request
-from idmetric.data.generate.errors import GenerateError
-from idmetric.data.generate.weights import Weights, WeightsError, load_pipeline, load_tensors
+from idmetric.data.generate.weights import (
+    NO_CHECKER,
+    GenerateError,
+    Weights,
+    WeightsError,
+    load_pipeline,
+    load_tensors,
+)
 
 BASE = Weights("stable-diffusion-v1-5/stable-diffusion-inpainting", "creativeml-openrail-m")
 # the licence is that of PowerPaint's repository, which its authors name for the weights, too
@@ -57,8 +63,7 @@ class PowerPaint(Inpainter):
     native: ClassVar[int] = 640  # "scaling to align the shortest side with 640" (NearID, 3.3)
     multiple: ClassVar[int] = 8
     pipeline: ClassVar[str] = "StableDiffusionInpaintPipeline"
-    # no safety checker: it would add black images to the data
-    parts: ClassVar[Mapping[str, Any]] = {"safety_checker": None, "requires_safety_checker": False}
+    parts: ClassVar[Mapping[str, Any]] = NO_CHECKER
 
     def __post_init__(self) -> None:
         if self.task_token not in TASKS:
@@ -95,7 +100,7 @@ def embed(pipe: Any, text: str, token: str) -> Any:
 
     tokenizer, encoder = pipe.tokenizer, pipe.text_encoder
     rows = len(encoder.get_input_embeddings().weight)
-    each = learned_vectors(encoder)
+    each = int(encoder.config.task_vectors)  # of a task, as `add_tasks` has noted
     first = rows - each * (len(TOKENS) - TOKENS.index(token))
     task = range(first, first + each)
 
@@ -104,11 +109,6 @@ def embed(pipe: Any, text: str, token: str) -> Any:
     ids = [begin, *words, *task, end]
     ids += [tokenizer.pad_token_id] * (length - len(ids))
     return encoder(torch.tensor([ids], device=pipe._execution_device))[0]
-
-
-def learned_vectors(encoder: Any) -> int:
-    """Number of vectors of a task in a text encoder that `add_tasks` has extended."""
-    return int(encoder.config.task_vectors)
 
 
 def replace_weights(model: Any, state: Mapping[str, Any], name: str) -> None:
@@ -136,7 +136,9 @@ def add_tasks(encoder: Any, state: Mapping[str, Any], name: str) -> None:
     """
     import torch
 
-    state = dict(_plain(state))
+    # without the prefix of the text model, and without the numbers of positions, a buffer
+    state = {key.removeprefix("text_model."): value for key, value in state.items()}
+    state.pop("embeddings.position_ids", None)
     learned = [state.pop(_LEARNED + token, None) for token in TOKENS]
     words = state.pop(_WORDS, None)
     shapes = {None if v is None else v.shape for v in learned}
@@ -152,11 +154,3 @@ def add_tasks(encoder: Any, state: Mapping[str, Any], name: str) -> None:
     prefix = "text_model." if any(k.startswith("text_model.") for k in encoder.state_dict()) else ""
     state["embeddings.token_embedding.weight"] = table
     replace_weights(encoder, {prefix + key: value for key, value in state.items()}, name)
-
-
-def _plain(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The tensors without the prefix of the text model, and without the numbers of positions, a buffer."""
-    for key, value in state.items():
-        key = key.removeprefix("text_model.")
-        if key != "embeddings.position_ids":
-            yield key, value

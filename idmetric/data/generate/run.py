@@ -1,9 +1,8 @@
 """Run jobs one by one; a stop at any moment loses at most the image in progress.
 
-Images and masks are written atomically, masks first. Then the worker's journal gets a line with the row and the SHA-256
-of the files. A job is finished if a journal names it and its files are unchanged, by size and modification time or else
-by SHA-256. The journals are the only state: the same jobs over the same folder resume, with any number of workers. A
-job is repeated if its source has changed in size.
+Images and masks are written atomically, and last a file NAME.json with the image's row. A job is finished if this file
+is there, with the images that it names, and its source has kept its size in bytes. A job's name follows from its prompt
+and all settings, so the same jobs over the same folder resume, with any number of workers.
 
     task = distractor_task(manifest, open_engine("sdxl_inpaint"), read_wording())
     run(task, "images", shard=(1, 4))       # one of four workers
@@ -12,29 +11,27 @@ job is repeated if its source has changed in size.
 
 from __future__ import annotations
 
-import hashlib
-import io
+import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.data.generate.compose import ComposeError
-from idmetric.data.generate.errors import Flat, GenerateError, Rejected
-from idmetric.data.generate.job import Job, Made, Task, read_photo, read_source, source_sizes
-from idmetric.data.generate.journal import Entry, Journals, add, open_journal
+from idmetric.data.generate.job import Job, Made, Progress, Task, read_source, source_sizes
+from idmetric.data.generate.weights import Flat, GenerateError, Rejected
 from idmetric.images.read import ImageReadError
+from idmetric.io import json_file
+from idmetric.io.lock import locked
 from idmetric.io.output import replacing
 from idmetric.io.settings import fail_or_skip
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from idmetric.data.manifest.table import Manifest, Row
 
-Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 Reasons = list[tuple[str, str]]
+Entry = dict[str, Any]  # content of NAME.json: the row of the image, or the reason why it was rejected
 _FLAT = 3  # flat images at the start that end a run: the prompt is not the cause
 
 
@@ -66,18 +63,17 @@ class Collected:
 def run(
     task: Task, folder: str | os.PathLike[str], shard: tuple[int, int] = (1, 1),
     on_error: Literal["fail", "skip"] = "fail", progress: Progress = lambda items, total, what: items,
-    without: Collection[str] = (), verify: bool = False,
+    without: Collection[str] = (),
 ) -> Outcome:  # fmt: skip
     """Run the jobs that are not finished.
 
     Args:
-        folder: of the images and journals; created if absent.
+        folder: of the images; created if absent.
         shard: this worker's number, from 1, and the number of workers. Workers take blocks of jobs in turn.
         on_error: treatment of sources that cannot be read or composed. "fail" reads all sources first and raises if
             one is unreadable; sources that fail later are listed at the end. "skip" leaves them out.
         progress: wraps iterables: (items, total, name) -> items.
         without: ids of parents to leave out.
-        verify: compare the SHA-256 of all finished files, even if size and modification time are unchanged.
 
     Raises:
         GenerateError: listing unusable sources, if `on_error` is "fail" (all other images have been made); if another
@@ -87,50 +83,43 @@ def run(
     root = Path(folder)
     mine = [job for job in sharded(task.jobs, shard) if job.parent not in without]
     root.mkdir(parents=True, exist_ok=True)
-    with open_journal(root, shard) as journal:
-        done = finished(task, root, mine, verify)
+    busy = GenerateError(f"another run is using {root}: wait for it to end, or share the work with --shard I/N")
+    with locked(root / f".shard-{shard[0]}-of-{shard[1]}.lock", busy):
+        done = finished(task, root, mine)
         todo = [job for job in mine if job.name not in done]
         if on_error == "fail" and (problems := unusable_sources(task, todo, progress)):
             raise GenerateError(listing(problems))
-        unusable, rejected = _do(task, root, todo, journal, progress) if todo else ([], [])
+        unusable, rejected = _do(task, root, todo, progress) if todo else ([], [])
     if unusable and on_error == "fail":
         raise GenerateError(listing(unusable))
     return Outcome(len(todo) - len(unusable) - len(rejected), len(mine) - len(todo), tuple(unusable), tuple(rejected))
 
 
-def _do(task: Task, root: Path, todo: Sequence[Job], journal: BinaryIO, progress: Progress) -> tuple[Reasons, Reasons]:
-    """Run jobs; returns unusable sources and rejected images. Flat images at the start are journaled only after the
-    first image that is not flat."""
+def _do(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> tuple[Reasons, Reasons]:
+    """Run jobs; returns unusable sources and rejected images."""
     unusable: Reasons = []
     rejected: Reasons = []
-    held: list[Entry] | None = []
+    flat: int | None = 0  # images so far, if all are flat
     task.load()
 
     for job in progress(todo, len(todo), "generate"):
         try:
             entry = _write(root, job, task.make(job))
-            flat = False
+            flat = None
         except Rejected as error:
-            entry, flat = {"name": job.name, "rejected": str(error)}, isinstance(error, Flat)
+            entry = {"rejected": str(error)}
             rejected.append((job.name, str(error)))
+            flat = flat + 1 if flat is not None and isinstance(error, Flat) else None
         except (ImageReadError, ComposeError) as error:
             unusable.append((_who(job), str(error)))
             continue
 
-        entry["source"] = _source(task, job)
-        if flat and held is not None:
-            held.append(entry)
-            if len(held) == _FLAT:
-                raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
-            continue
+        if flat == _FLAT:
+            raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
+        note = json.dumps({**entry, "source": _source(task, job)}, ensure_ascii=False, sort_keys=True)
+        with replacing(root / f"{job.name}.json", parents=True) as temporary:
+            temporary.write_text(note, encoding="utf-8")
 
-        for other in held or ():
-            add(journal, other)
-        held = None
-        add(journal, entry)
-
-    for other in held or ():
-        add(journal, other)
     return unusable, rejected
 
 
@@ -143,16 +132,12 @@ def sharded(jobs: Sequence[Job], shard: tuple[int, int]) -> list[Job]:
     return [job for job in jobs if turn.setdefault(job.block, len(turn)) % count == number - 1]
 
 
-def finished(
-    task: Task, folder: str | os.PathLike[str], jobs: Sequence[Job] | None = None, verify: bool = False
-) -> set[str]:
+def finished(task: Task, folder: str | os.PathLike[str], jobs: Sequence[Job] | None = None) -> set[str]:
     """Names of the finished jobs (default: of all jobs), including rejected ones."""
-    with Journals(folder) as journals:
-        chosen = task.jobs if jobs is None else jobs
-        return {job.name for job in chosen if _entry(task, Path(folder), job, journals, verify)}
+    return {job.name for job in (task.jobs if jobs is None else jobs) if _entry(task, Path(folder), job)}
 
 
-def collect(task: Task, folder: str | os.PathLike[str], verify: bool = False) -> Collected:
+def collect(task: Task, folder: str | os.PathLike[str]) -> Collected:
     """The manifest of the jobs that any worker finished; its paths are relative to `folder`."""
     from idmetric.data.manifest.table import Manifest, Row
 
@@ -160,89 +145,47 @@ def collect(task: Task, folder: str | os.PathLike[str], verify: bool = False) ->
     rejected: Reasons = []
 
     def rows() -> Iterator[Row]:
-        with Journals(folder) as journals:
-            for job in task.jobs:
-                entry = _entry(task, Path(folder), job, journals, verify)
-                if entry is None:
-                    missing.append(job.name)
-                elif "row" in entry:
-                    yield Row(**entry["row"])
-                else:
-                    rejected.append((job.name, entry["rejected"]))
+        for job in task.jobs:
+            entry = _entry(task, Path(folder), job)
+            if entry is None:
+                missing.append(job.name)
+            elif "row" in entry:
+                yield Row(**entry["row"])
+            else:
+                rejected.append((job.name, entry["rejected"]))
 
     manifest = Manifest.from_rows(rows(), folder)
     return Collected(manifest, tuple(missing), tuple(rejected))
 
 
-def _entry(task: Task, root: Path, job: Job, journals: Journals, verify: bool) -> Entry | None:
-    """The valid journal entry of a job, preferably one with an image; None if the job isn't finished."""
-    found = None
-    source = _source(task, job)
-    for entry in journals.entries(job.name):
-        if _same(entry.get("source"), source):
-            if "row" in entry and _intact(root, entry, verify):
-                return entry
-            if "rejected" in entry and found is None:
-                found = entry
-    return found
+def _entry(task: Task, root: Path, job: Job) -> Entry | None:
+    """What a finished job's file says; None if the job isn't finished."""
+    try:
+        entry: Entry = json_file.read(root / f"{job.name}.json")
+    except (OSError, ValueError):
+        return None
+    then, now = entry["source"], _source(task, job)
+    if then and now and any(a != b and None not in (a, b) for a, b in zip(then, now, strict=True)):
+        return None
+    files = [entry["row"][name] for name in ("path", "mask", "part_mask") if name in entry.get("row", ())]
+    return entry if all((root / file).is_file() for file in files) else None
 
 
 def _write(root: Path, job: Job, made: Made) -> Entry:
-    """Write the files of a job, the image last, and return its journal entry."""
-    row = {**job.row, "path": f"{job.name}.png", "parameters": {**job.settings, **made.parameters}}
+    """Write the images of a job, and return its entry."""
+    row = {**job.row, "parameters": {**job.settings, **made.parameters}}
     if made.oracle is not None:
         row["oracle"] = made.oracle
-    files, stats = {}, {}
     for column, image in (("mask", made.mask), ("part_mask", made.part_mask), ("path", made.image)):
         if image is not None:
-            name = row["path"] if column == "path" else f"{job.name}.{column}.png"
-            row[column] = name
-            files[name] = _save(root / name, image)
-            stats[name] = _stat(root / name)
-    row = {k: v for k, v in row.items() if v is not None or k == "identity"}
-    return {"name": job.name, "files": files, "stats": stats, "row": row}
-
-
-def _save(path: Path, image: Image.Image) -> str:
-    """Write a PNG atomically and return the SHA-256 of its bytes."""
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    data = buffer.getvalue()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    return hashlib.sha256(data).hexdigest()
-
-
-def _stat(path: Path) -> list[int]:
-    """Size in bytes and modification time in nanoseconds."""
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]
+            row[column] = f"{job.name}.png" if column == "path" else f"{job.name}.{column}.png"
+            with replacing(root / row[column], parents=True) as temporary:
+                image.save(temporary, "PNG")
+    return {"row": {k: v for k, v in row.items() if v is not None or k == "identity"}}
 
 
 def _source(task: Task, job: Job) -> list[int | None] | None:
     return None if task.sources is None or job.source is None else source_sizes(task.sources, job.source)
-
-
-def _same(then: list[int | None] | None, now: list[int | None] | None) -> bool:
-    """Whether the sizes of sources agree, as far as both are known."""
-    return not then or not now or all(a == b or None in (a, b) for a, b in zip(then, now, strict=True))
-
-
-def _intact(root: Path, entry: Entry, verify: bool) -> bool:
-    """Whether all files of an entry are unchanged."""
-    stats = entry.get("stats", {})
-    for name, digest in entry.get("files", {}).items():
-        try:
-            if not verify and stats.get(name) == _stat(root / name):
-                continue
-            if hashlib.sha256((root / name).read_bytes()).hexdigest() != digest:
-                return False
-        except OSError:
-            return False
-    return True
 
 
 def _who(job: Job) -> str:
@@ -256,9 +199,12 @@ def unusable_sources(task: Task, jobs: Sequence[Job], progress: Progress) -> Rea
     if task.sources is None:
         return problems
     sources = {job.source: job for job in jobs if job.source is not None}
-    for job in progress(sources.values(), len(sources), "check"):
+    for index, job in progress(sources.items(), len(sources), "check"):
         try:
-            (read_source if task.masked else read_photo)(task.sources, job)
+            if task.masked:
+                read_source(task.sources, job)
+            else:
+                task.sources.image(index)
         except (ImageReadError, ComposeError) as error:
             problems.append((_who(job), str(error)))
     return problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -9,11 +10,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.generate.fingerprint import fingerprint
-from idmetric.data.generate.index import refused
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 
 DTYPES = ("bfloat16", "float16", "float32")
+# parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
+NO_CHECKER: Mapping[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
+_READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
+_SAMPLE, _SAMPLES = 16 * 1024, 256  # bytes of a sample, and samples of a file
+
+
+class GenerateError(ValueError):
+    """Generation cannot continue; the message says why and what to do."""
+
+
+class Rejected(ValueError):
+    """A generated picture that cannot be used; the message says why. Other pictures are not affected."""
+
+
+class Flat(Rejected):
+    """A generated picture of one color, usually caused by numbers that are not finite."""
 
 
 class WeightsError(ValueError):
@@ -111,27 +126,16 @@ class Place:
 AUTO = Place()
 
 
-def need(package: str) -> None:
-    """Raise an ImportError that names the command to install an optional package, if it is missing."""
-    import importlib
-
-    try:
-        importlib.import_module(package)
-    except ImportError as error:
-        raise ImportError(f"generating images needs {package}: {install('generate')}") from error
-
-
 def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, **parts: Any) -> Any:
     """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype or another; `parts` replace components.
 
     Raises:
         WeightsError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
-    need("diffusers")
-    need("transformers")
+    need("generate", "generating images", diffusers="diffusers", transformers="transformers")
     folder = _pipeline_folder(weights, parts)
-    if reason := refused(folder):
-        raise WeightsError(f"cannot load {weights} as {kind}: {reason}")
+    for code in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
+        raise WeightsError(f"cannot load {weights} as {kind}: it holds {code.relative_to(folder)}, and code is not run")
     return _loaded(kind, weights, folder, place.torch_dtype() if dtype is None else dtype, **parts)
 
 
@@ -148,8 +152,22 @@ def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any)
 
 def load_model(kind: str, weights: Weights, place: Place) -> Any:
     """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
-    need("diffusers")
+    need("generate", "generating images", diffusers="diffusers")
     return _loaded(kind, weights, _folder(weights), place.torch_dtype())
+
+
+def load_transformer(weights: Weights, place: Place, processor: str, model: str) -> tuple[Any, Any]:
+    """A processor and a model of transformers' classes of these names, on the device; errors as `load_pipeline`."""
+    need("generate", "generating images", transformers="transformers")
+    import transformers
+
+    options = {} if weights.local else {"revision": weights.revision}
+    try:
+        words = getattr(transformers, processor).from_pretrained(weights.repo, **options)
+        found = getattr(transformers, model).from_pretrained(weights.repo, use_safetensors=True, **options)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise WeightsError(f"cannot load {weights} as {model}: {error}") from error
+    return words, found.eval().to(place.torch_device())
 
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
@@ -168,6 +186,26 @@ def version(weights: Weights) -> str:
     if not weights.local:
         return _commit(weights)
     return fingerprint(_file(weights) if weights.file else Path(weights.repo))
+
+
+def fingerprint(path: Path) -> str:
+    """12 hex digits of a SHA-256 over a folder's files, or over one file: names, sizes and up to 256 samples of each.
+
+    Configurations are read completely. The path of the folder doesn't matter.
+    """
+    digest = hashlib.sha256()
+    root, found = (path, sorted(path.rglob("*"))) if path.is_dir() else (path.parent, [path])
+    for file in found:
+        name = file.relative_to(root)
+        if not file.is_file() or file.suffix not in _READ or any(part.startswith(".") for part in name.parts):
+            continue
+        size = file.stat().st_size
+        digest.update(f"{name.as_posix()}\0{size}\0".encode())
+        with file.open("rb") as opened:
+            for place in range(0, size, max(_SAMPLE, size // _SAMPLES)):
+                opened.seek(place)
+                digest.update(opened.read(_SAMPLE))
+    return digest.hexdigest()[:12]
 
 
 def _commit(weights: Weights) -> str:

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.generate.engine import ENGINES
-from idmetric.data.generate.errors import GenerateError
+from idmetric.data.generate.engines import ENGINES
+from idmetric.data.generate.weights import GenerateError
 from idmetric.io import json_file
 
 FOLDER = Path(__file__).parent / "prompts"
@@ -87,7 +87,9 @@ def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     data["domains"] = {**{k: ours[k] for k in DOMAIN_SLOTS}, **data["domains"]}
     grids = {k: v for k, v in _read(FOLDER / "templates.json").items() if k.startswith("grid_")}
     data["templates"] = {**grids, **data["templates"]}
-    _check_templates(data["templates"], where["templates"])
+    for task, slots in SLOTS.items():
+        text, what = data["templates"].get(task), f"template {task!r}"
+        _check_slots(text, where["templates"], what, slots - OPTIONAL.get(task, set()), slots)
     _check_scenes(data, where)
     _check_domains(data["domains"], where["domains"])
     _check_grid(data["grid"], where["grid"])
@@ -116,73 +118,62 @@ def _read(path: Path) -> dict[str, Any]:
     return value
 
 
-def _text(value: Any, path: Path, *entry: str) -> None:
+def _text(value: Any, path: Path, entry: str) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise GenerateError(f"{path}: {', '.join(map(repr, entry))} must hold a text, not {value!r}")
+        raise GenerateError(f"{path}: {entry!r} must hold a text, not {value!r}")
 
 
-def _check_slots(text: str, path: Path, what: str, needed: set[str], slots: set[str]) -> None:
+def _check_slots(text: Any, path: Path, what: str, needed: set[str], slots: set[str]) -> None:
     """Check that a text has all needed {slots} and no unknown ones."""
+    if not isinstance(text, str):
+        raise GenerateError(f"{path}: {what} must hold a text")
     try:
-        parsed = [(name, spec, conversion) for _, name, spec, conversion in string.Formatter().parse(text)]
+        found = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
     except ValueError as error:
         raise GenerateError(f"{path}: {what}: {error}") from error
-    found = {name for name, _, _ in parsed if name is not None}
     if unknown := sorted(found - slots):
         raise GenerateError(f"{path}: {what} has no slot {{{unknown[0]}}}; it has {sorted(slots)}")
-    if any(spec or conversion for _, spec, conversion in parsed):
-        raise GenerateError(f"{path}: {what}: a slot is a name in braces and nothing else")
     if lacking := sorted(needed - found):
         raise GenerateError(f"{path}: {what} lacks the slot {{{lacking[0]}}}")
-
-
-def _check_templates(templates: Mapping[str, Any], path: Path) -> None:
-    for task in SLOTS:
-        if not isinstance(templates.get(task), str):
-            raise GenerateError(f"{path}: no template for {task!r}")
-    for task, slots in SLOTS.items():
-        _check_slots(templates[task], path, f"template {task!r}", slots - OPTIONAL.get(task, set()), slots)
 
 
 def _check_grid(grid: Mapping[str, Any], path: Path) -> None:
     if grid.keys() != set(GRID):
         raise GenerateError(f"{path}: it must hold {' and '.join(GRID)}, not {', '.join(grid) or 'nothing'}")
     for factor, levels in grid.items():
-        if not isinstance(levels, dict) or not levels:
-            raise GenerateError(f"{path}: {factor!r} must hold an object of one or more texts")
-        for text, change in levels.items():
-            _text(text, path, factor)
-            if isinstance(change, bool) or not isinstance(change, int | float) or not 0 <= change < float("inf"):
-                raise GenerateError(f"{path}: {factor!r}, {text!r}: the change must be a number from 0, not {change!r}")
+        changes = _filled(levels, dict, path, factor).items()
+        if wrong := [text for text, change in changes if not isinstance(change, int | float) or change < 0]:
+            raise GenerateError(f"{path}: {factor!r}, {wrong[0]!r}: the change must be a number from 0")
 
 
 def _check_domains(domains: Mapping[str, Any], path: Path) -> None:
-    for name, slots in DOMAIN_SLOTS.items():
-        _text(domains[name], path, name)
-        _check_slots(domains[name], path, repr(name), slots - {"examples"}, slots)
-    for name in domains.keys() - DOMAIN_SLOTS.keys():
-        entry = domains[name]
+    for name, entry in domains.items():
+        if name in DOMAIN_SLOTS:
+            _check_slots(entry, path, repr(name), DOMAIN_SLOTS[name] - {"examples"}, DOMAIN_SLOTS[name])
+            continue
         if not isinstance(entry, dict) or entry.keys() - {"name"} != {"domain", "examples"}:
             raise GenerateError(f'{path}: {name!r} must hold an object of "domain", "examples" and, if wanted, "name"')
-        for key, text in entry.items():
-            _text(text, path, name, key)
+        for text in entry.values():
+            _text(text, path, name)
 
 
 def _check_scenes(data: Mapping[str, Any], where: Mapping[str, Path]) -> None:
     for scene, lights in data["lighting"].items():
-        if not isinstance(lights, list) or not lights or not all(isinstance(x, str) for x in lights):
-            raise GenerateError(f"{where['lighting']}: {scene!r} must hold a list of one or more texts")
+        _filled(lights, list, where["lighting"], scene)
     for kind, backgrounds in data["backgrounds"].items():
-        if not isinstance(backgrounds, dict) or not backgrounds:
-            raise GenerateError(f"{where['backgrounds']}: {kind!r} must hold an object of one or more backgrounds")
-        for background, scene in backgrounds.items():
-            _text(scene, where["backgrounds"], kind, background)
-            if scene not in data["lighting"]:
+        for background, scene in _filled(backgrounds, dict, where["backgrounds"], kind).items():
+            if str(scene) not in data["lighting"]:
                 raise GenerateError(
                     f"{where['backgrounds']}: {kind!r}, {background!r}: there is no lighting for scene {scene!r}"
                 )
-
     for category, kind in data["categories"].items():
-        _text(kind, where["categories"], category)
-        if kind not in data["backgrounds"]:
+        if str(kind) not in data["backgrounds"]:
             raise GenerateError(f"{where['categories']}: {category!r}: there are no backgrounds for {kind!r}")
+
+
+def _filled(value: Any, kind: type, path: Path, entry: str) -> Any:
+    """A list or object of a file, which must hold something."""
+    if not isinstance(value, kind) or not value:
+        what = "a list of" if kind is list else "an object of"
+        raise GenerateError(f"{path}: {entry!r} must hold {what} one or more entries")
+    return value

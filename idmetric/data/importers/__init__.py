@@ -20,7 +20,7 @@ class Kind:
     """An importer.
 
     Attributes:
-        module: the module that defines its `rows(job)`.
+        module: the module that defines its `rows(job)`, or a function of the importer's name.
         line: a description.
         options: name -> description.
         local: reads local folders only; other importers also read tables of the Hub.
@@ -42,7 +42,7 @@ KINDS = {
         local=True,
     ),
     "dreambooth": Kind(
-        "dreambooth", "google/dreambooth: dataset/NAME/NN.jpg, classes of prompts_and_classes.txt", local=True
+        "folders", "google/dreambooth: dataset/NAME/NN.jpg, classes of prompts_and_classes.txt", local=True
     ),
     "nearid": Kind(
         "nearid",
@@ -89,7 +89,7 @@ KINDS = {
     ),
     "pods": Kind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
     "cute": Kind(
-        "cute",
+        "folders",
         "CUTE: folders of objects, with folders of scenes below",
         {"depth": "how many folders name the object (default: all above the first folder that names a scene)"},
         local=True,

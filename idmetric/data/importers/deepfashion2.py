@@ -13,56 +13,48 @@ masks (A.2.2).
 
 from __future__ import annotations
 
-import io
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, ImageDraw
 
 from idmetric.data.importers.folders import SPLITS
+from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.opening import open_file
 
-ITEMS = ("one", "all")
-
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each garment with its mask."""
-    for source in job.sources:
-        root = job.folder(source)
-        files = sorted([*root.glob("annos/*.json"), *root.glob("*/annos/*.json")])
-        if not files:
-            raise SourceError(f"{root}: no annos/*.json in it or in its folders train, validation")
-        for path in job.progress(files[: job.limit], len(files[: job.limit]), root.name):
-            yield from _photo(job, root, path)
+    root = job.folder()
+    one = job.choice("items", "one", "all") == "one"
+    files = sorted([*root.glob("annos/*.json"), *root.glob("*/annos/*.json")])
+    if not files:
+        raise SourceError(f"{root}: no annos/*.json in it or in its folders train, validation")
+    for path in job.limited(files, root.name):
+        yield from _photo(job, root, path, one)
 
 
-def _photo(job: Job, root: Path, path: Path) -> Iterator[Row]:
-    about = read_json(path)
-    if not isinstance(about, dict) or "pair_id" not in about:
-        raise SourceError(f"{path}: not an annotation of DeepFashion2: no pair_id")
-    chosen = job.options.get("items", ITEMS[0])
-    if chosen not in ITEMS:
-        raise SourceError(f"option items={chosen}: {' or '.join(ITEMS)}")
+def _photo(job: Job, root: Path, path: Path, one: bool) -> Iterator[Row]:
+    about = read_json(path, dict)
     items = {key: value for key, value in about.items() if key.startswith("item")}
-    for key, item in items.items():
-        if not isinstance(item, dict) or not isinstance(item.get("style"), int):
-            raise SourceError(f"{path}: {key} has no number 'style'")
-    paired = {key: item for key, item in items.items() if item["style"] > 0}
-    if chosen == "one" and len(items) != 1:
+    if "pair_id" not in about or not all(isinstance(item, dict) and "style" in item for item in items.values()):
+        raise SourceError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
+    if one and len(items) != 1:
         return
 
     photo = path.parent.parent / "image" / f"{path.stem}.jpg"
     split = path.parent.parent.name if path.parent.parent != root else root.name
-    for key, item in paired.items():
+    for key, item in items.items():
+        if item["style"] <= 0:
+            continue
         name = f"{job.name}/{split}/{path.stem}/{key}"
         try:
-            mask = mask_of(item.get("segmentation"), _size(photo))
-        except (OSError, ValueError) as error:
+            with open_file(photo) as image:  # its stored size, before EXIF turns it, is the one that masks have
+                mask = mask_of(item["segmentation"], image.size)
+        except (OSError, ValueError, KeyError, TypeError) as error:
             job.rejected.append(f"{path}, {key}: {error}")
             continue
         yield Row(
@@ -74,38 +66,20 @@ def _photo(job: Job, root: Path, path: Path) -> Iterator[Row]:
             domain="fashion",
             category=item.get("category_name"),
             parameters={**scalars(about), **scalars(item, "category_name")},
-            **job.images.keep(_png(mask), f"{name}_mask", Path, "mask"),
+            **job.images.keep(png(mask), f"{name}_mask", Path, "mask"),
         )
 
 
-def mask_of(polygons: Any, size: tuple[int, int]) -> Image.Image:
+def mask_of(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Image.Image:
     """The union of polygons [x1, y1, x2, y2, ...] as a mask, "L", 0 or 255, of (width, height).
 
     Raises:
-        ValueError: if it is not a list of polygons, or they cover no pixel.
+        ValueError: if they cover no pixel.
     """
     mask = Image.new("L", size)
     draw = ImageDraw.Draw(mask)
-    if not isinstance(polygons, list) or not polygons:
-        raise ValueError("no segmentation, a list of polygons")
     for polygon in polygons:
-        numbers = isinstance(polygon, list) and all(isinstance(x, int | float) and math.isfinite(x) for x in polygon)
-        if not numbers or len(polygon) < 6 or len(polygon) % 2:
-            raise ValueError(f"a polygon has three or more points x, y, not {str(polygon)[:60]}")
-        draw.polygon([(float(x), float(y)) for x, y in zip(polygon[::2], polygon[1::2], strict=True)], fill=255)
+        draw.polygon([float(x) for x in polygon], fill=255)
     if mask.getbbox() is None:
-        raise ValueError(f"its polygons are outside the {size[0]}x{size[1]} pixels of the photo")
+        raise ValueError(f"its polygons cover none of the {size[0]}x{size[1]} pixels of the photo")
     return mask
-
-
-def _size(photo: Path) -> tuple[int, int]:
-    """Stored size, before EXIF turns it: the one that polygons refer to, and that masks have."""
-    with open_file(photo) as image:
-        width, height = image.size
-    return width, height
-
-
-def _png(mask: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    mask.save(buffer, format="PNG")
-    return buffer.getvalue()

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from idmetric.data.importers.folders import pictures_of
+from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
@@ -36,28 +36,27 @@ Ratings = dict[str, dict[str, dict[tuple[str, int], float]]]
 
 def rows(job: Job) -> Iterator[Row]:
     """The references, then a pair of reference and image for each generated image."""
-    for source in job.sources:
-        root = job.folder(source)
-        references = {row.id.removeprefix(f"{job.name}/"): row for row in _references(job, root)}
-        yield from references.values()
-        ratings = read_ratings(Path(job.options["ratings"])) if "ratings" in job.options else {}
-        if "samples" in job.options:
-            yield from _samples(job, Path(job.options["samples"]), references, ratings)
-        elif ratings:
-            raise SourceError("ratings need generated images: name their folder with --option samples=FOLDER")
+    references = {row.id.removeprefix(f"{job.name}/"): row for row in _references(job, job.folder())}
+    yield from references.values()
+    ratings = read_ratings(Path(job.options["ratings"])) if "ratings" in job.options else {}
+    if "samples" in job.options:
+        yield from _samples(job, Path(job.options["samples"]), references, ratings)
+    elif ratings:
+        raise SourceError("ratings need generated images: name their folder with --option samples=FOLDER")
 
 
 def _references(job: Job, root: Path) -> Iterator[Row]:
     folder = root / "images"
     if not folder.is_dir():
         raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
-    for picture in pictures_of(job, folder, root.name):
-        kind = picture.path.parts[-2] if len(picture.path.parts) > 1 else ""
-        stem = picture.path.stem
+    for picture in job.limited(pictures(folder), root.name):
+        kind, stem = picture.path.parent.name, picture.path.stem
         if not kind or not stem.isdigit():
             raise SourceError(f"{folder / picture.path}: expected images/CATEGORY/NN.jpg")
 
-        captions = _captions(root / "captions" / picture.path.with_suffix(".txt"))
+        file = root / "captions" / picture.path.with_suffix(".txt")
+        lines = text_file.read(file, "utf-8-sig").splitlines() if file.is_file() else []
+        captions = [line.strip() for line in lines if line.strip()]
         collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
         yield Row(
             identity=f"{job.name}/{collection}",
@@ -71,15 +70,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         )
 
 
-def _captions(path: Path) -> list[str]:
-    if not path.is_file():
-        return []
-    return [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines() if line.strip()]
-
-
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
-    if not folder.is_dir():
-        raise SourceError(f"{folder}: no such folder; it holds one folder of generated images per method")
     files = sorted(p for p in folder.glob("*/tgt_image/*/*") if is_image(p) and not is_hidden(p.name))
     if not files:
         raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
@@ -89,42 +80,28 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
         place = re.fullmatch(r"(\d+)_(\d+)", path.stem)
         if collection is None or place is None or collection["collection"] not in references:
             raise SourceError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
-        reference = references[collection["collection"]]
         prompt, number = int(place[1]), int(place[2])
-        key = (collection["collection"], prompt)
-        given = _ratings_of(run, key, ratings) if number == 0 else {}
-        yield from _pair(job, reference, path, run, (prompt, number), given)
+        given = _ratings_of(run, (collection["collection"], prompt), ratings) if number == 0 else {}
+        human = [value for rater, value in given.items() if rater.split("/")[-1].startswith(_HUMAN)]
 
-
-def _pair(
-    job: Job, reference: Row, path: Path, run: str, place: tuple[int, int], given: dict[str, float]
-) -> Iterator[Row]:
-    group = f"{reference.id}/{run}/{place[0]}_{place[1]}"
-    human = [value for rater, value in given.items() if rater.split("/")[-1].startswith(_HUMAN)]
-    prompts = (reference.parameters or {}).get("prompts", [])
-    shared: dict[str, Any] = {
-        "dataset": job.name,
-        "split": "test",
-        "domain": reference.domain,
-        "category": reference.category,
-    }
-    yield Row(
-        identity=reference.identity, id=f"{group}/anchor", path=reference.path, group=group, slot="anchor", **shared
-    )
-    yield Row(
-        identity=None,  # the ratings judge whether it shows the subject
-        id=f"{group}/candidate",
-        path=str(path.absolute()),
-        role="context-edit",
-        engine=run,
-        text=prompts[place[0]] if place[0] < len(prompts) else None,
-        label=sum(human) / len(human) if human else None,
-        group=group,
-        slot="candidate",
-        parent=reference.id,
-        parameters={"prompt": place[0], "image": place[1], "ratings": given},
-        **shared,
-    )
+        reference = references[collection["collection"]]
+        group = f"{reference.id}/{run}/{prompt}_{number}"
+        prompts = (reference.parameters or {}).get("prompts", [])
+        anchor = replace(reference, id=f"{group}/anchor", group=group, slot="anchor", parameters=None)
+        yield anchor
+        yield replace(
+            anchor,
+            identity=None,  # the ratings judge whether it shows the subject
+            id=f"{group}/candidate",
+            path=str(path.absolute()),
+            role="context-edit",
+            engine=run,
+            text=prompts[prompt] if prompt < len(prompts) else None,
+            label=sum(human) / len(human) if human else None,
+            slot="candidate",
+            parent=reference.id,
+            parameters={"prompt": prompt, "image": number, "ratings": given},
+        )
 
 
 def _ratings_of(run: str, key: tuple[str, int], ratings: Ratings) -> dict[str, float]:
@@ -170,15 +147,12 @@ def read_ratings(folder: Path) -> Ratings:
 
 
 def _read_method(path: Path) -> dict[tuple[str, int], float]:
-    values = read_json(path)
-    if not isinstance(values, dict):
-        raise SourceError(f"{path}: not an object of ratings")
     found: dict[tuple[str, int], float] = {}
-    for name, value in values.items():
+    for name, value in read_json(path, dict).items():
         if value is None or value != value:  # the rater's answer was not readable
             continue
         match = _KEY.fullmatch(name)
-        if match is None or isinstance(value, bool) or not isinstance(value, int | float):
+        if match is None or not isinstance(value, int | float):
             raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
         if found.setdefault((match["collection"], int(match["prompt"])), float(value)) != float(value):
             raise SourceError(f"{path}: {name!r} is rated twice")

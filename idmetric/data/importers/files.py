@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from idmetric.io import json_file
 from idmetric.io.hints import install
 
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
@@ -31,14 +33,20 @@ def open_table(path: Path) -> Table:
     """The table in a file, or in a folder that `save_to_disk` wrote.
 
     Raises:
-        SourceError: if it cannot be read.
+        SourceError: if it cannot be read; so does reading its rows.
     """
-    read = _arrow if path.is_dir() else READERS[path.suffix]
+    with _readable(path):
+        return (_arrow if path.is_dir() else READERS[path.suffix])(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of readers become a `SourceError` that names the file."""
     try:
-        return read(path)
+        yield
     except SourceError:
         raise
-    except (OSError, ValueError) as error:  # pyarrow's errors are among them
+    except (OSError, ValueError, IndexError, csv.Error) as error:  # pyarrow's errors are among them
         raise SourceError(f"{path}: not readable: {error}; fetch it again") from error
 
 
@@ -50,8 +58,9 @@ def _parquet(path: Path) -> Table:
     names = _class_names(file.schema_arrow)
 
     def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        for batch in file.iter_batches(_BATCH, columns=list(columns)):
-            yield from (_named(row, names, path) for row in batch.to_pylist())
+        with _readable(path):
+            for batch in file.iter_batches(_BATCH, columns=list(columns)):
+                yield from (_named(row, names) for row in batch.to_pylist())
 
     return Table(tuple(file.schema_arrow.names), lambda: int(file.metadata.num_rows), rows)
 
@@ -70,52 +79,38 @@ def _arrow(path: Path) -> Table:
             yield from ({} for _ in range(len(whole)))
             return
         for table in whole.select_columns(list(columns)).with_format("arrow").iter(_BATCH):
-            yield from (_named(row, names, path) for row in table.to_pylist())
+            yield from (_named(row, names) for row in table.to_pylist())
 
     return Table(tuple(whole.column_names), lambda: len(whole), rows)
 
 
 def _csv(path: Path) -> Table:
-    def records() -> Iterator[list[str]]:
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
-                yield from csv.reader(file)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise SourceError(f"{path}: not readable as CSV: {error}") from error
-
-    header = next(records(), [])
-
     def rows(_: Sequence[str]) -> Iterator[dict[str, Any]]:
-        for number, fields in enumerate(records()):
-            if number == 0 or not fields:
-                continue
-            if len(fields) != len(header):
-                raise SourceError(f"{path}: row {number} has {len(fields)} fields, the header {len(header)}")
-            yield {name: value or None for name, value in zip(header, fields, strict=True)}
+        with _readable(path), path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            for number, row in enumerate(reader, 1):
+                if None in row or None in row.values():  # more fields than the header has, or fewer
+                    raise SourceError(f"{path}: row {number} has another number of fields than the header")
+                yield {name: value or None for name, value in row.items()}
 
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header = next(csv.reader(file), [])
     return Table(tuple(header), lambda: sum(1 for _ in rows(())), rows)
 
 
 def _lines(path: Path) -> Table:
     def rows(_: Sequence[str]) -> Iterator[dict[str, Any]]:
-        with path.open(encoding="utf-8-sig") as file:
-            try:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        yield _line(line, number)
-            except UnicodeDecodeError as error:
-                raise SourceError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-
-    def _line(line: str, number: int) -> dict[str, Any]:
-        try:
-            row = json.loads(line)
-        except RecursionError as error:
-            raise SourceError(f"{path}: line {number} is not JSON: nested too deeply") from error
-        except ValueError as error:
-            raise SourceError(f"{path}: line {number} is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise SourceError(f"{path}: line {number} is not an object of columns")
-        return row
+        with _readable(path), path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json_file.parse(line)
+                except ValueError as error:
+                    raise SourceError(f"{path}: line {number} is not JSON: {error}") from error
+                if not isinstance(row, dict):
+                    raise SourceError(f"{path}: line {number} is not an object of columns")
+                yield row
 
     columns = tuple(dict.fromkeys(name for row in rows(()) for name in row))
     return Table(columns, lambda: sum(1 for _ in rows(())), rows)
@@ -127,11 +122,9 @@ def _class_names(schema: Any) -> dict[str, list[str]]:
     return {name: f["names"] for name, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
 
 
-def _named(row: dict[str, Any], names: dict[str, list[str]], path: Path) -> dict[str, Any]:
+def _named(row: dict[str, Any], names: dict[str, list[str]]) -> dict[str, Any]:
     for column in names.keys() & row.keys():
         number = row[column]
-        if number is not None and number >= len(names[column]):
-            raise SourceError(f"{path}, column {column!r}: class {number}, but it names only {len(names[column])}")
         row[column] = None if number is None or number < 0 else names[column][number]
     return row
 

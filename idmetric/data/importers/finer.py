@@ -36,12 +36,8 @@ class _Image:
     place: str
     species: str
     name: str
-    method: str | None
+    method: str
     parameters: dict[str, Any]
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return self.species, self.name, self.place
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -56,14 +52,15 @@ def rows(job: Job) -> Iterator[Row]:
             raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
         for split, table in tables.items():
             images = list(_images(job, table))
-            if split == "query":
-                _claim(made, images, table)
-                yield from (_row(job, split, image) for image in images)
-            elif split in real:
+            if split in real:
                 _compare(*real[split], table, images)
-            else:
+                continue
+            for method in {image.method for image in images} if split == "query" else ():
+                if made.setdefault(method, table) != table:
+                    raise SourceError(f"{table} and {made[method]} are both of the method {method!r}: rename a folder")
+            if split != "query":
                 real[split] = table, images
-                yield from (_row(job, split, image) for image in images)
+            yield from (_row(job, split, image) for image in images)
 
     if "gallery" not in real:
         raise SourceError(f"{', '.join(job.sources)}: no {FILES['gallery']}, the images that are searched")
@@ -74,20 +71,16 @@ def rows(job: Job) -> Iterator[Row]:
 def _images(job: Job, table: Path) -> Iterator[_Image]:
     source = replace(job.open(str(table)), name=str(table))
     job.need(source, *_COLUMNS)
-    for number, shard, values in job.rows(source):
+    for record in job.rows(source):
+        values = record.values
         lacks = [column for column in _COLUMNS if not values[column]]
-        if lacks:
-            job.reject(source, shard, number, f"no {lacks[0]}")
+        file, place = (None, "") if lacks else _find(str(values["file_path"]), source)
+        if file is None or not file.is_file():
+            record.reject(f"no {lacks[0]}" if lacks else f"{file}: no such file")
             continue
-        file, place = _find(str(values["file_path"]), source)
-        if not file.is_file():
-            job.reject(source, shard, number, f"{file}: no such file")
-            continue
-        method = values.get("method") or table.parent.resolve().name
-        yield _Image(
-            file, place, str(values["species"]), str(values["name"]), str(method),
-            scalars({key: value for key, value in values.items() if key}, *_COLUMNS, "method"),
-        )  # fmt: skip
+        method = str(values.get("method") or table.parent.resolve().name)
+        about = scalars({key: value for key, value in values.items() if key}, *_COLUMNS, "method")
+        yield _Image(file, place, str(values["species"]), str(values["name"]), method, about)
 
 
 def _find(path: str, source: Source) -> tuple[Path, str]:
@@ -103,26 +96,15 @@ def _find(path: str, source: Source) -> tuple[Path, str]:
     return file, str(ends[-1] if ends else PurePosixPath(*whole.parts[1:]))
 
 
-def _claim(made: dict[str, Path], images: list[_Image], table: Path) -> None:
-    """Note the methods of a table.
-
-    Raises:
-        SourceError: if another table has one of them.
-    """
-    for method in dict.fromkeys(image.method for image in images):
-        if made.setdefault(str(method), table) != table:
-            raise SourceError(f"{table} and {made[str(method)]} are both of the method {method!r}: rename a folder")
-
-
 def _compare(first: Path, known: list[_Image], table: Path, images: list[_Image]) -> None:
     """Check that a folder's real images are those of the first folder.
 
     Raises:
         SourceError: naming one that only one of them has.
     """
-    differ = {image.key for image in known} ^ {image.key for image in images}
-    if differ:
-        species, name, place = min(differ)
+    one, other = ({(image.species, image.name, image.place) for image in each} for each in (known, images))
+    if one != other:
+        species, name, place = min(one ^ other)
         raise SourceError(
             f"{table}: other images than {first}: only one of them has {place} of {name} ({species}). Methods are "
             "compared on the same real images; import folders of others separately, with another --name"
@@ -134,7 +116,7 @@ def _row(job: Job, split: str, image: _Image) -> Row:
     return Row(
         identity=f"{job.name}/{image.species}/{image.name}",
         path=str(image.file.absolute()),
-        id="/".join((job.name, *([str(image.method)] if made else []), image.place)),
+        id="/".join((job.name, *([image.method] if made else []), image.place)),
         dataset=job.name,
         split=split,
         category=image.species,

@@ -1,4 +1,4 @@
-"""A folder per identity.
+"""A folder per identity, and two data sets that are published so: DreamBooth and CUTE.
 
 root/mug_a/1.jpg, root/mug_a/2.jpg         identity mug_a
 root/dogs/rex/1.jpg                        identity dogs/rex, category dogs
@@ -8,6 +8,7 @@ root/train/mug_a/1.jpg, root/test/...      identity mug_a, splits train and test
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,10 +19,14 @@ from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_image, walk
+from idmetric.io import text_file
+from idmetric.io.columns import first_few
 from idmetric.io.extensions import IMAGE_ENDINGS
 
+_MASKS = re.compile("(.*_)?masks", re.IGNORECASE)  # names of folders
+_SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")
+_LIVE = {"cat", "dog"}  # the paper's live subjects
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -41,37 +46,24 @@ class Picture:
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
-    for source in job.sources:
-        root = job.folder(source)
-        found = pictures(root)
-        splits = _top_are_splits(found, job.options.get("splits"))
-        for picture in job.progress(found[: job.limit], len(found[: job.limit]), root.name):
-            yield _row(job, root, picture, splits)
-
-
-def _row(job: Job, root: Path, picture: Picture, splits: bool) -> Row:
-    folders = picture.path.parts[:-1]
-    split, folders = (folders[0], folders[1:]) if splits else (None, folders)
-    if not folders:
-        raise SourceError(
-            f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
-            f"{PurePosixPath(root.name, picture.path.parent, 'NAME', picture.path.name)}"
+    root = job.folder()
+    found = pictures(root)
+    splits = _top_are_splits(found, job.options.get("splits"))
+    for picture in job.limited(found, root.name):
+        folders = picture.path.parts[splits:-1]
+        if not folders:
+            raise SourceError(
+                f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
+                f"{PurePosixPath(root.name, picture.path.parent, 'NAME', picture.path.name)}"
+            )
+        yield Row(
+            identity="/".join((job.name, *folders)),
+            id=f"{job.name}/{picture.path}",
+            dataset=job.name,
+            split=SPLITS[picture.path.parts[0]] if splits else None,
+            category=folders[0] if len(folders) > 1 else None,
+            **picture.files(root),
         )
-
-    return Row(
-        identity="/".join((job.name, *folders)),
-        id=f"{job.name}/{picture.path}",
-        dataset=job.name,
-        split=None if split is None else SPLITS[split],
-        category=folders[0] if len(folders) > 1 else None,
-        **picture.files(root),
-    )
-
-
-def pictures_of(job: Job, root: Path, name: str | None = None) -> Iterable[Picture]:
-    """The images of a folder up to the job's limit, with progress shown under the folder's name or another."""
-    found = pictures(root)[: job.limit]
-    return job.progress(found, len(found), name or root.name)
 
 
 def pictures(root: Path) -> list[Picture]:
@@ -98,7 +90,7 @@ def pictures(root: Path) -> list[Picture]:
     lone = [path for masked, path in masks.items() if masked not in stems]
 
     if lone:
-        shown = ", ".join(map(str, lone[:_SHOWN]))
+        shown = ", ".join(first_few(list(map(str, lone)), 5))
         advice = "if they are images, rename them or their folder (..._mask, masks and ..._masks mean masks)"
         warnings.warn(f"{root}: {len(lone)} masks belong to no image: {shown}; {advice}", stacklevel=2)
 
@@ -109,21 +101,10 @@ def _masked(path: PurePosixPath) -> PurePosixPath | None:
     """Path without extension of the image that a mask belongs to; None if the path is an image."""
     if len(path.parts) == 2 and path.parts[0].lower() == "masks":
         return None  # an identity of that name
-    folders, is_mask = [], False
-    for part in path.parts[:-1]:
-        plain = part.lower()
-        if plain == "masks":
-            is_mask = True
-        elif plain.endswith("_masks"):
-            is_mask = True
-            folders.append(part[: -len("_masks")])
-        else:
-            folders.append(part)
-
-    stem = path.stem
-    if stem.lower().endswith("_mask") and len(stem) > len("_mask"):
-        stem, is_mask = stem[: -len("_mask")], True
-    return PurePosixPath(*folders, stem) if is_mask else None
+    folders = [re.sub("_?masks$", "", part, flags=re.I) if _MASKS.fullmatch(part) else part for part in path.parts[:-1]]
+    stem = re.sub("(?<=.)_mask$", "", path.stem, flags=re.I)
+    is_mask = stem != path.stem or folders != list(path.parts[:-1])
+    return PurePosixPath(*filter(None, folders), stem) if is_mask else None
 
 
 def _top_are_splits(found: Iterable[Picture], option: str | None) -> bool:
@@ -134,3 +115,75 @@ def _top_are_splits(found: Iterable[Picture], option: str | None) -> bool:
     if option == "yes" and not all_are:
         raise SourceError(f"option splits=yes, but not all top folders are splits: {', '.join(sorted(tops))}")
     return all_are and option != "no"
+
+
+def dreambooth(job: Job) -> Iterator[Row]:
+    """The dataset of DreamBooth: github google/dreambooth, `dataset/NAME/NN.jpg` (Ruiz et al., CVPR 2023, section 4.1).
+
+    The category is the subject's class, the domain "animals" or "objects".
+    """
+    root = job.folder()
+    root = root / "dataset" if (root / "dataset").is_dir() else root
+    classes = read_classes(root / "prompts_and_classes.txt")
+    for picture in job.limited(pictures(root), root.name):
+        if len(picture.path.parts) != 2:
+            raise SourceError(f"{root / picture.path}: expected dataset/NAME/NN.jpg")
+        subject = picture.path.parts[0]
+        kind = classes.get(subject)
+        yield Row(
+            identity=f"{job.name}/{subject}",
+            id=f"{job.name}/{picture.path}",
+            dataset=job.name,
+            domain=None if kind is None else "animals" if kind in _LIVE else "objects",
+            category=kind,
+            **picture.files(root),
+        )
+
+
+def read_classes(path: Path) -> dict[str, str]:
+    """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
+    if not path.is_file():
+        return {}
+    lines = [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines()]
+    if "subject_name,class" not in lines:
+        raise SourceError(f"{path}: no heading 'subject_name,class'")
+    found = {}
+    for line in lines[lines.index("subject_name,class") + 1 :]:
+        if "," not in line:
+            break
+        subject, kind = line.split(",", 1)
+        found[subject.strip()] = kind.strip()
+    return found
+
+
+def cute(job: Job) -> Iterator[Row]:
+    """CUTE: 180 objects under different lighting, poses and in the wild (Kotar et al., NeurIPS 2023; purl gj714cj0414).
+
+    The published archive is a tree of folders without an index. The path of an image is taken to name first the object
+    (one or more folders, perhaps below a category) and then the scene (in the wild, studio, lighting, pose, ...). The
+    folders above the first folder that names a scene name the object; option `depth` sets their number where names
+    differ. The scene goes to the column `background`, which the easy and hard modes of the triplets need (ID-Sim,
+    appendix D.1).
+    """
+    root, given = job.folder(), int(job.number("depth", 0))
+    for picture in job.limited(pictures(root), root.name):
+        folders = picture.path.parts[:-1]
+        depth = given or next((i for i, name in enumerate(folders) if _SCENE.fullmatch(name.lower())), 0)
+        if not depth:
+            raise SourceError(
+                f"{root / picture.path}: no folder after the object's names a scene (in_the_wild, studio, lighting, "
+                "pose, ...); say how many folders name the object: --option depth=1"
+            )
+        if len(folders) < depth:
+            raise SourceError(f"{root / picture.path}: the path has {len(folders)} folders, fewer than depth={depth}")
+
+        subject, scene = folders[:depth], folders[depth:]
+        yield Row(
+            identity="/".join((job.name, *subject)),
+            id=f"{job.name}/{picture.path}",
+            dataset=job.name,
+            domain="objects",
+            category=subject[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", subject[0]) or subject[0],
+            background="/".join(scene) or None,
+            **picture.files(root),
+        )

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from idmetric.data.importers.boxes import Box, cropped
-from idmetric.data.importers.folders import Picture, pictures
+from idmetric.data.importers.folders import pictures
+from idmetric.data.importers.images import Box, cropped
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
@@ -30,7 +30,6 @@ from idmetric.images.paths import is_image, walk
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.io import text_file
 
-OPTIONS = {"crop": ("no", "queries", "all"), "splits": ("yes", "no")}  # the first is the default
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\d+\.\w+")
@@ -40,59 +39,69 @@ _IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\
 class _About:
     """Published facts: by folder and id, the numbers after the id; by object, its categories, coarse to fine."""
 
-    listed: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    taxonomy: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    listed: dict[str, dict[str, list[str]]]
+    taxonomy: dict[str, tuple[str, str, str]]
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each query, positive and distractor."""
-    for option, known in OPTIONS.items():
-        if job.options.get(option, known[0]) not in known:
-            raise SourceError(f"option {option}={job.options[option]}: one of {', '.join(known)}")
-
-    for given in job.sources:
-        root = job.folder(given)
-        core = root / "ilias_core" if (root / "ilias_core").is_dir() else root
-        about = _about(job, root)
-        found = pictures(core)
-        _complete(job, core, about, {str(picture.path) for picture in found})
-        for picture in job.progress(found[: job.limit], len(found[: job.limit]), root.name):
-            row = _row(job, core, picture, about)
-            if row is not None:
-                yield row
+    crop, splits = job.choice("crop", "no", "queries", "all"), job.choice("splits", "yes", "no") == "yes"
+    root = job.folder()
+    core = root / "ilias_core" if (root / "ilias_core").is_dir() else root
+    about = _about(job, root)
+    found = pictures(core)
+    there = {_plain(str(picture.path)) for picture in found}
+    for kind, listed in about.listed.items() if job.limit is None else ():
+        lost = [name for name in listed if name not in there]
+        job.rejected.extend(f"{core / name}: in {LISTS[kind]}, but there is no such image" for name in lost)
+    for picture in job.limited(found, root.name):
+        try:
+            yield _row(job, core, str(picture.path), about, crop, splits)
+        except _Rejected as error:
+            job.rejected.append(str(error))
 
     if "distractors" in job.options:
-        yield from _distractors(job, Path(job.options["distractors"]))
+        folder = Path(job.options["distractors"])
+        files = [file for file in walk(folder) if is_image(file)] if folder.is_dir() else []
+        if not files:
+            raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
+        for file in job.limited(files, folder.name):
+            name = f"{job.name}/{file.relative_to(folder).as_posix()}"
+            yield Row(None, path=str(file.absolute()), id=name, dataset=job.name, split="gallery")
 
 
-def _row(job: Job, core: Path, picture: Picture, about: _About) -> Row | None:
-    """The row of an image, or None if it is rejected."""
-    path, file = str(picture.path), core / picture.path
+class _Rejected(Exception):
+    """An image that is left out, and the reason."""
+
+
+def _row(job: Job, core: Path, path: str, about: _About, crop: str, splits: bool) -> Row:
+    """The row of an image."""
+    file = core / path
     match = _IMAGE.fullmatch(path)
     if match is None:
         raise SourceError(f"{file}: not the layout of ILIAS, NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg")
     kind, name = ("query" if match["query"] else "pos"), match["name"]
     listed = about.listed.get(kind)
     if listed is not None and _plain(path) not in listed:
-        job.rejected.append(f"{file}: not in {LISTS[kind]}")
-        return None
+        raise _Rejected(f"{file}: not in {LISTS[kind]}")
 
-    crop = job.options.get("crop", "no")
     try:
         boxes = boxes_of(file.with_name(f"{file.stem}_bbox.txt"), needed=crop != "no")
         cut = crop == "all" or (crop == "queries" and kind == "query")
         image = _cropped(job, file, boxes, path) if cut else {"path": str(file.absolute())}
-        numbers = _numbers(listed[_plain(path)], LISTS[kind], path) if kind == "pos" and listed is not None else {}
+        numbers = {}
+        if kind == "pos" and listed is not None:
+            scale, clutter = listed[_plain(path)]
+            numbers = {"x_scale": float(scale), "x_clutter": int(clutter)}
     except (ImageReadError, ValueError) as error:
-        job.rejected.append(str(error))
-        return None
+        raise _Rejected(f"{file}: {error}") from error
 
     coarse, middle, fine = about.taxonomy.get(name, (None, None, None))
     return Row(
         identity=f"{job.name}/{name}",
         id=f"{job.name}/{path}",
         dataset=job.name,
-        split=None if job.options.get("splits") == "no" else SPLITS[kind],
+        split=SPLITS[kind] if splits else None,
         domain=coarse,
         category=middle,
         parameters={**({"boxes": boxes} if boxes else {}), **({"kind": fine} if fine else {}), **numbers} or None,
@@ -100,59 +109,33 @@ def _row(job: Job, core: Path, picture: Picture, about: _About) -> Row | None:
     )
 
 
-def _distractors(job: Job, folder: Path) -> Iterator[Row]:
-    """Images of a folder at any depth; the id is the path in it."""
-    if not folder.is_dir():
-        raise SourceError(f"{folder}: no such folder; the option distractors names one with images")
-    files = [file for file in walk(folder) if is_image(file)][: job.limit]
-    if not files:
-        raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
-    for file in job.progress(files, len(files), folder.name):
-        path = file.relative_to(folder).as_posix()
-        yield Row(None, path=str(file.absolute()), id=f"{job.name}/{path}", dataset=job.name, split="gallery")
-
-
-# Boxes
-
-
 def boxes_of(file: Path, needed: bool = True) -> list[Box]:
     """The boxes in a file of lines "x y width height"; none if it is absent and not needed.
 
     Raises:
-        SourceError: naming the file and line, if it is not of this form, holds no box, or is absent and needed.
+        SourceError: naming the file, if it is not of this form, or is absent and needed.
     """
     if not file.is_file():
         if needed:
             raise SourceError(f"{file}: no such file; it holds the boxes to crop to")
         return []
     found: list[Box] = []
-    for number, line in enumerate(_lines(file), 1):
+    for line in _lines(file):
         try:
             x, y, width, height = (int(part) for part in line.split())
         except ValueError:
-            raise SourceError(
-                f"{file}: line {number}: {line[:60]!r} is not a box of four whole numbers, x y width height"
-            ) from None
-        if width < 1 or height < 1:
-            raise SourceError(f"{file}: line {number}: a box of {width}x{height} pixels")
+            raise SourceError(f"{file}: {line[:60]!r} is not a box of four whole numbers, x y width height") from None
         found.append((x, y, width, height))
-    if not found:
-        raise SourceError(f"{file}: no box in the file")
     return found
 
 
 def _cropped(job: Job, file: Path, boxes: Sequence[Box], path: str) -> dict[str, Any]:
     """The columns of the image's part around its boxes."""
     image = read_image(file)
-    part = cropped(image, boxes)
+    part = cropped(image, boxes) if boxes else None
     if part is None:
-        width, height = image.size
-        raise SourceError(f"{file.with_name(file.stem + '_bbox.txt')}: boxes outside of the {width}x{height} pixels "
-                          f"of {file.name}")  # fmt: skip
+        raise SourceError(f"{file.stem}_bbox.txt: no box within the {image.width}x{image.height} pixels")
     return job.images.keep(part, f"{job.name}/{_plain(path)}", Path)
-
-
-# Published lists
 
 
 def _about(job: Job, root: Path) -> _About:
@@ -166,9 +149,7 @@ def _about(job: Job, root: Path) -> _About:
 
     given = job.options.get("taxonomy")
     places = [Path(given)] if given else [root / "taxonomy.json", root / "misc" / "taxonomy.json"]
-    there = [place for place in places if place.is_file()]
-    if given and not there:
-        raise SourceError(f"{given}: no such file; the option taxonomy names ILIAS's misc/taxonomy.json")
+    there = [place for place in places if given or place.is_file()]
     return _About(listed, _taxonomy(there[0]) if there else {})
 
 
@@ -185,31 +166,8 @@ def _taxonomy(file: Path) -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def _complete(job: Job, core: Path, about: _About, there: set[str]) -> None:
-    """Reject the listed images that are not in the folder."""
-    found = {_plain(path) for path in there}
-    for kind, listed in about.listed.items():
-        for name in listed if job.limit is None else ():
-            if name not in found:
-                job.rejected.append(f"{core / name}: in {LISTS[kind]}, but there is no such image")
-
-
-def _numbers(values: Sequence[str], name: str, path: str) -> dict[str, float | int]:
-    """The free columns scale and clutter of a positive."""
-    try:
-        scale, clutter = float(values[0]), int(values[1])
-    except (IndexError, ValueError):
-        scale = clutter = -1
-    if len(values) != 2 or not (0 <= scale < float("inf") and clutter >= 0):
-        raise SourceError(f"{name}: {path}: {','.join(values)!r} is not scale,clutter")
-    return {"x_scale": scale, "x_clutter": clutter}
-
-
 def _lines(file: Path) -> list[str]:
-    try:
-        return [line for line in text_file.read(file, "utf-8-sig").splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{file}: not readable: {error}") from error
+    return [line for line in text_file.read(file, "utf-8-sig").splitlines() if line.strip()]
 
 
 def _plain(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Storage of imported images, as named files or as bytes in the manifest."""
+"""Storage of imported images, as named files or as bytes in the manifest, and the parts of photos within boxes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.source import SourceError
-from idmetric.io.output import replacing, writing
+from PIL import Image
 
+from idmetric.data.importers.source import SourceError
+from idmetric.io.output import replacing
+
+Box = tuple[int, int, int, int]  # x and y of the top left corner, width, height
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}  # on Windows
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}
 
@@ -26,14 +29,12 @@ class Images:
         folder: of the files; None keeps bytes in memory and in the manifest.
         dry: write nothing.
         written, reused: number of files written, and of existing files with the same content.
-        replaced: number of written files that replaced other content (damaged, or of another dataset).
     """
 
     folder: Path | None
     dry: bool = False
     written: int = 0
     reused: int = 0
-    replaced: int = 0
     _taken: set[int] = field(default_factory=set, repr=False)  # hashes of the paths given to named images
 
     def keep(self, value: Any, name: str | None, locate: Callable[[str], Path], column: str = "path") -> dict[str, Any]:
@@ -63,26 +64,22 @@ class Images:
             file = f"{digest[:2]}/{digest[:32]}{_ending(data)}"
         else:
             file = f"{safe(name)}{_ending(data)}"
-            self._take(file, name)
+            # only hashes are kept, for millions of files
+            key = int.from_bytes(hashlib.blake2b(file.encode(), digest_size=8).digest(), "big")
+            if key in self._taken:
+                raise SourceError(f"two images are called {name!r}; one would replace the other at {file}")
+            self._taken.add(key)
 
         path = self.folder / file
-        there = path.is_file()
-        if there and path.stat().st_size == len(data) and path.read_bytes() == data:
+        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             self.reused += 1
             return path
 
-        self.replaced += there
         if not self.dry:
-            _write_whole(path, data)
+            with replacing(path, parents=True) as temporary:
+                temporary.write_bytes(data)
         self.written += 1
         return path
-
-    def _take(self, file: str, name: str) -> None:
-        """Raise a SourceError if another image has this file; only hashes are kept, for millions of files."""
-        key = int.from_bytes(hashlib.blake2b(file.encode(), digest_size=8).digest(), "big")
-        if key in self._taken:
-            raise SourceError(f"two images are called {name!r}; one would replace the other at {file}")
-        self._taken.add(key)
 
 
 def safe(name: str) -> str:
@@ -131,9 +128,18 @@ def _ending(data: bytes) -> str:
         return ".bin"
 
 
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_bytes(data)
+def png(image: Image.Image) -> bytes:
+    """An image as PNG, kept without loss."""
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def cropped(image: Image.Image, boxes: Sequence[Box]) -> bytes | None:
+    """The part of an upright image in the smallest box around all boxes, as PNG; None if they lie outside of it.
+
+    As `_crop_resize` of ILIAS's feature extraction does.
+    """
+    left, top = (max(0, min(box[k] for box in boxes)) for k in (0, 1))
+    right, bottom = (min(image.size[k], max(box[k] + box[k + 2] for box in boxes)) for k in (0, 1))
+    return png(image.crop((left, top, right, bottom))) if left < right and top < bottom else None

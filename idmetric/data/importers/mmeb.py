@@ -17,9 +17,11 @@ dataset, is the name of the folder of a table.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -40,45 +42,34 @@ MOST = 50_000  # training rows of a subset, the first ones, as in VLM2Vec's comm
 
 def rows(job: Job) -> Iterator[Row]:
     """The rows of training groups, or of queries and candidates to evaluate."""
-    for given in job.sources:
-        source = job.open(given)
-        images = _Files(job, source)
-        if all(job.has(source, column) for column in EVAL):
-            yield from _evaluation(job, source, images)
-        elif any(job.has(source, column) for column in EVAL):
-            job.need(source, *EVAL)
-        else:
-            job.need(source, *TRAIN)
-            yield from _training(job, source, images)
+    source = job.open()
+    items = _items(job, source)
+    if any(job.has(source, column) for column in EVAL):
+        job.need(source, *EVAL)
+        yield from _evaluation(job, source, items)
+    else:
+        job.need(source, *TRAIN)
+        yield from _training(job, source, items)
 
 
 class _Fault(Exception):
     """A row of the source that cannot be imported, and the reason."""
 
 
-@dataclass
-class _Files:
-    """Finds the images that rows name."""
+@dataclass(frozen=True)
+class _Items:
+    """Queries and targets as columns of rows.
+
+    Attributes:
+        root: the folder that paths in the tables start from.
+        instructs: whether targets of text alone get B3's instructions.
+    """
 
     job: Job
     source: Source
-    known: dict[str, bool] = field(default_factory=dict)
-
-    @cached_property
-    def root(self) -> Path:
-        """The folder that paths in the tables start from."""
-        given = self.job.options.get("image_dir")
-        if given is not None and not Path(given).is_dir():
-            raise SourceError(f"option image_dir={given}: no such folder")
-        return self.source.root if given is None else Path(given)
-
-    @cached_property
-    def instructs(self) -> bool:
-        """Whether targets of text alone get B3's instructions."""
-        given = self.job.options.get("targets", "plain")
-        if given not in ("plain", "b3"):
-            raise SourceError(f"option targets={given}: there are plain, b3")
-        return given == "b3"
+    root: Path
+    instructs: bool
+    known: dict[Path, bool] = field(default_factory=dict)
 
     def target(self, subset: str, text: Any, path: Any) -> dict[str, Any]:
         """As `item`, for a target, negative or candidate of a subset."""
@@ -86,32 +77,37 @@ class _Files:
         return self.item(f"{words}{text or ''}", path)
 
     def item(self, text: Any, path: Any) -> dict[str, Any]:
-        """Text and image of a query or target, as columns of a row.
+        """Text and image of a query or target.
 
         Raises:
             _Fault: if it is empty, its image is missing, or its text places an image elsewhere than at its start.
         """
-        words = str(text or "")
-        has_token = words.startswith(TOKEN)
-        words = words.removeprefix(TOKEN)
+        given = str(text or "")
+        words = given.removeprefix(TOKEN)
         if TOKEN in words:
             raise _Fault(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
-        if not path:
-            if has_token:
-                raise _Fault(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
-            if not words.strip():
-                raise _Fault("a query or target without text and image")
-            return {"text": words}
-        return {"text": words if words.strip() else None, **self.image(str(path))}
+        if path:
+            return {"text": words if words.strip() else None, **self._image(str(path))}
+        if words != given:
+            raise _Fault(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
+        if not words.strip():
+            raise _Fault("a query or target without text and image")
+        return {"text": words}
 
-    def image(self, path: str) -> dict[str, Any]:
-        """The columns of an image."""
+    def _image(self, path: str) -> dict[str, Any]:
         file = locate(path, self.root, self.source.name, inside=True)
-        if path not in self.known:
-            self.known[path] = file.is_file()
-        if not self.known[path]:
+        if file not in self.known:
+            self.known[file] = file.is_file()
+        if not self.known[file]:
             raise _Fault(f"{file}: no such image: unpack the dataset's images there, or name --option image_dir=DIR")
         return self.job.images.keep(path, None, lambda _: file)
+
+
+def _items(job: Job, source: Source) -> _Items:
+    root = Path(job.options.get("image_dir", source.root))
+    if not root.is_dir():
+        raise SourceError(f"option image_dir={root}: no such folder")
+    return _Items(job, source, root, job.choice("targets", "plain", "b3") == "b3")
 
 
 def _subset(job: Job, shard: Shard) -> str:
@@ -126,47 +122,40 @@ def _subset(job: Job, shard: Shard) -> str:
 # Training
 
 
-def _training(job: Job, source: Source, images: _Files) -> Iterator[Row]:
-    wanted = job.options.get("variant", VARIANTS[0])
-    if wanted not in VARIANTS:
-        raise SourceError(f"option variant={wanted}: there are {', '.join(VARIANTS)}")
+def _training(job: Job, source: Source, items: _Items) -> Iterator[Row]:
+    wanted = job.choice("variant", *VARIANTS)
     there = {_variant(shard) for shard in source.shards}
     if there <= {*VARIANTS} - {wanted}:
         raise SourceError(f"{source.name}: no table of {wanted!r}: use --option variant={min(there)}")
-    most = int(job.number("most", MOST)) or None
-    seen: dict[str, int] = {}
+    most = job.number("most", MOST) or math.inf
+    seen: Counter[str] = Counter()
 
-    for number, shard, values in job.rows(source, (*TRAIN, *NEGATIVE)):
-        if _variant(shard) in VARIANTS and _variant(shard) != wanted:
+    for record in job.rows(source, (*TRAIN, *NEGATIVE)):
+        subset = _subset(job, record.shard)
+        if _variant(record.shard) in {*VARIANTS} - {wanted} or seen[subset] >= most:
             continue
-        subset = _subset(job, shard)
-        count = seen.get(subset, 0)
-        if most is not None and count >= most:
-            continue
-        seen[subset] = count + 1
+        seen[subset] += 1
         try:
-            yield from _pair(source, images, subset, count, values)
+            yield from _pair(items, subset, seen[subset] - 1, record.values)
         except _Fault as fault:
-            job.reject(source, shard, number, str(fault))
+            record.reject(str(fault))
 
 
 def _variant(shard: Shard) -> str:
     return shard.split or shard.stem
 
 
-def _pair(source: Source, images: _Files, subset: str, number: int, values: Mapping[str, Any]) -> list[Row]:
+def _pair(items: _Items, subset: str, number: int, values: Mapping[str, Any]) -> list[Row]:
     group = f"{subset}/train/{number:06d}"
     members = [
-        ("query", images.item(values["qry"], values["qry_image_path"])),
-        ("positive", images.target(subset, values["pos_text"], values["pos_image_path"])),
+        ("query", items.item(values["qry"], values["qry_image_path"])),
+        ("positive", items.target(subset, values["pos_text"], values["pos_image_path"])),
     ]
-    texts, paths = (_many(values.get(name)) for name in NEGATIVE)
-    for at in range(max(len(texts), len(paths))):
-        text, path = (cells[at] if at < len(cells) else None for cells in (texts, paths))
+    for text, path in zip_longest(*(_many(values.get(name)) for name in NEGATIVE)):
         if text or path:
-            members.append(("negative", images.target(subset, text, path)))
+            members.append(("negative", items.target(subset, text, path)))
 
-    about = {"source": source.label, "row": number}
+    about = {"source": items.source.label, "row": number}
     return [
         Row(None, id=f"{group}/{at}", dataset=subset, split="train", group=group, slot=slot, parameters=about, **item)
         for at, (slot, item) in enumerate(members)
@@ -180,19 +169,18 @@ def _many(cell: Any) -> list[Any]:
 # Evaluation
 
 
-def _evaluation(job: Job, source: Source, images: _Files) -> Iterator[Row]:
+def _evaluation(job: Job, source: Source, items: _Items) -> Iterator[Row]:
     numbers: dict[str, dict[tuple[str, str], int]] = {}  # subset -> (text, path) -> number of the candidate
-    for number, shard, values in job.rows(source, EVAL):
-        subset = _subset(job, shard)
-        split = shard.split or "test"
+    for record in job.rows(source, EVAL):
+        values, subset, split = record.values, _subset(job, record.shard), record.shard.split or "test"
         place: dict[str, Any] = {"dataset": subset, "split": split}
         try:
-            query = images.item(values["qry_text"], values["qry_img_path"])
+            query = items.item(values["qry_text"], values["qry_img_path"])
             cells = _candidates(values)
             known = numbers.setdefault(f"{subset}/{split}", {})
-            new = {cell: images.target(subset, *cell) for cell in cells if cell not in known}
+            new = {cell: items.target(subset, *cell) for cell in cells if cell not in known}
         except _Fault as fault:
-            job.reject(source, shard, number, str(fault))
+            record.reject(str(fault))
             continue
 
         for cell, item in new.items():
@@ -201,9 +189,9 @@ def _evaluation(job: Job, source: Source, images: _Files) -> Iterator[Row]:
                 None, id=candidate_id(subset, split, known[cell]), group=f"{subset}/{split}/candidates",
                 slot="candidate", parameters={"source": source.label}, **place, **item,
             )  # fmt: skip
-        group = f"{subset}/{split}/{number:06d}"
+        group = f"{subset}/{split}/{record.number:06d}"
         listed = np.array([known[cell] for cell in cells], dtype=np.int32)
-        about = {"source": source.label, "row": number, "x_candidates": listed}
+        about = {"source": source.label, "row": record.number, "x_candidates": listed}
         yield Row(None, id=f"{group}/query", group=group, slot="query", parameters=about, **place, **query)
 
 
@@ -215,8 +203,6 @@ def candidate_id(subset: str, split: str, number: int) -> str:
 def _candidates(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Text and path of each candidate, each once, the right one first."""
     texts, paths = values["tgt_text"], values["tgt_img_path"]
-    if not isinstance(texts, list) or not isinstance(paths, list) or len(texts) != len(paths):
+    if not texts or not paths or len(texts) != len(paths):
         raise _Fault("tgt_text and tgt_img_path are not two lists of one length")
-    if not texts:
-        raise _Fault("no candidates")
     return list(dict.fromkeys((str(text or ""), str(path or "")) for text, path in zip(texts, paths, strict=True)))

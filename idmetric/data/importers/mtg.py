@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from idmetric.data.importers.images import content
-from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.run import Job, Record
 from idmetric.data.importers.source import Source
 from idmetric.data.manifest.table import Row
 from idmetric.images.masks import read_mask
@@ -25,43 +25,41 @@ _PARTS = ("original", "inpainted", "object_mask", "part_mask")
 
 def rows(job: Job) -> Iterator[Row]:
     """For each view the original (real) and the inpainted image (part-edit)."""
-    for given in job.sources:
-        source = job.open(given)
-        job.need(source, *(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
-        for number, shard, values in job.rows(source):
-            split = values.get("split") or shard.split
-            key = "/".join(str(part) for part in (job.name, split, values.get("id") or f"{number:05d}") if part)
-            for view in VIEWS:
-                yield from _view(job, source, values, number, view, key, split)
+    source = job.open()
+    job.need(source, *(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
+    for record in job.rows(source):
+        for view in VIEWS:
+            yield from _view(job, record, view)
 
 
-def _view(
-    job: Job, source: Source, values: dict[str, Any], number: int, view: int, key: str, split: str | None
-) -> Iterator[Row]:
+def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
+    values = record.values
+    split = values.get("split") or record.shard.split
+    key = "/".join(str(part) for part in (job.name, split, values.get("id") or f"{record.number:05d}") if part)
     name = f"{key}/view{view}"
     cells = {part: values.get(f"image_{view}_{part}") for part in _PARTS}
-    mask = job.keep(source, cells["object_mask"], f"{name}_mask", "mask")
-    image = job.keep(source, cells["original"], name)
-    parameters = {"source": source.label, "row": number, "x_view": view, **scalars(values, "id", "split", "category")}
+    mask = record.keep(cells["object_mask"], f"{name}_mask", "mask")
+    image = record.keep(cells["original"], name)
+    edited = record.keep(cells["inpainted"], f"{name}/edit")
+    parameters = {"x_view": view, **record.about("id", "split", "category")}
     shared: dict[str, Any] = {
         "dataset": job.name, "split": split, "domain": "objects", "category": values.get("category"),
         "background": name, "parameters": parameters, **mask,
     }  # fmt: skip
+
     if image:
         yield Row(identity=key, id=name, **shared, **image)
-    edited = job.keep(source, cells["inpainted"], f"{name}/edit")
-
     if edited:
         yield Row(
             identity=f"{name}/edit",
             id=f"{name}/edit",
             role="part-edit",
             engine=ENGINE,
-            oracle=_oracle_of(cells, source),
+            oracle=_oracle_of(cells, record.source),
             parent=name if image else None,
             **shared,
             **edited,
-            **job.keep(source, cells["part_mask"], f"{name}_part", "part_mask"),
+            **record.keep(cells["part_mask"], f"{name}_part", "part_mask"),
         )
 
 

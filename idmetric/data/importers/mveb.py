@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from idmetric.data.importers.run import Job, scalars
-from idmetric.data.importers.source import Shard, Source, SourceError
+from idmetric.data.importers.run import Job, Record, scalars
+from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 
 # meaning of a column -> its usual names, the most likely first; --map query=NAME gives another
@@ -40,16 +40,14 @@ NAMES = {
 
 def rows(job: Job) -> Iterator[Row]:
     """The rows of each group, or one row for each image with an identity."""
-    for given in job.sources:
-        source = job.open(given)
-        found = discover(source.columns, job)
-        for number, shard, values in job.rows(source):
-            cells = {meaning: values.get(job.expected(column)) for meaning, column in found.items()}
-            extra = scalars(values, *map(job.expected, found.values()))
-            if "query" in found:
-                yield from _group(job, source, shard, number, cells, extra)
-            else:
-                yield from _single(job, source, shard, number, cells, extra)
+    source = job.open()
+    found = discover(source.columns, job)
+    for record in job.rows(source):
+        cells = {meaning: record.values.get(job.expected(column)) for meaning, column in found.items()}
+        name = cells.get("subset") or (record.shard.stem if record.shard.stem != record.shard.split else None)
+        subset = f"{job.name}/{name}" if name else job.name
+        extra = scalars(record.values, *map(job.expected, found.values()))
+        yield from (_group if "query" in found else _single)(record, subset, cells, extra)
 
 
 def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
@@ -77,11 +75,9 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     )
 
 
-def _group(
-    job: Job, source: Source, shard: Shard, number: int, cells: dict[str, Any], extra: dict[str, Any]
-) -> Iterator[Row]:
-    subset = _subset(job, shard, cells)
-    group = f"{subset}/{shard.split or 'all'}/{number:06d}"
+def _group(record: Record, subset: str, cells: dict[str, Any], extra: dict[str, Any]) -> Iterator[Row]:
+    split = record.shard.split
+    group = f"{subset}/{split or 'all'}/{record.number:06d}"
     targets, negatives = _many(cells.get("target")), _many(cells.get("negative"))
     ranked = isinstance(cells.get("target"), list) and len(targets) > 1
     texts = _many(cells.get("target_text"))
@@ -96,51 +92,43 @@ def _group(
         right = at == 0
         slot, label = ("candidate", float(right)) if ranked else ("positive", None)
         members.append((slot, target, text, label, own if right else None))
-
     members += [("negative", negative, None, None, None) for negative in negatives]
 
-    images = [job.keep(source, cell, None) for _, cell, *_ in members]
+    images = [record.keep(cell, None) for _, cell, *_ in members]
     if len(members) < 2 or not all(images):
-        job.reject(source, shard, number, "the query or one of its targets and negatives has no image")
+        record.reject("the query or one of its targets and negatives has no image")
         return
+    about = {"source": record.source.label, "row": record.number}
     for at, ((slot, _, text, label, identity), image) in enumerate(zip(members, images, strict=True)):
         yield Row(
             identity=identity,
             id=f"{group}/{at}",
             dataset=subset,
-            split=shard.split,
+            split=split,
             text=text,
             label=label,
             group=group,
             slot=slot,
-            parameters={"source": source.label, "row": number, **(extra if slot == "query" else {})},
+            parameters={**about, **(extra if slot == "query" else {})},
             **image,
         )
 
 
-def _single(
-    job: Job, source: Source, shard: Shard, number: int, cells: dict[str, Any], extra: dict[str, Any]
-) -> Iterator[Row]:
-    subset = _subset(job, shard, cells)
-    image = job.keep(source, cells["image"], None)
+def _single(record: Record, subset: str, cells: dict[str, Any], extra: dict[str, Any]) -> Iterator[Row]:
+    image = record.keep(cells["image"], None)
     if not image or cells["identity"] is None:
-        job.reject(source, shard, number, "no identity" if image else "no image")
+        record.reject("no identity" if image else "no image")
         return
     yield Row(
         identity=f"{subset}/{cells['identity']}",
-        id=f"{subset}/{shard.split or 'all'}/{number:06d}",
+        id=f"{subset}/{record.shard.split or 'all'}/{record.number:06d}",
         dataset=subset,
-        split=shard.split,
+        split=record.shard.split,
         text=cells.get("instruction"),
-        parameters={"source": source.label, "row": number, **extra},
+        parameters={"source": record.source.label, "row": record.number, **extra},
         **image,
-        **job.keep(source, cells.get("mask"), None, "mask"),
+        **record.keep(cells.get("mask"), None, "mask"),
     )
-
-
-def _subset(job: Job, shard: Shard, cells: dict[str, Any]) -> str:
-    name = cells.get("subset") or (shard.stem if shard.stem != shard.split else None)
-    return f"{job.name}/{name}" if name else job.name
 
 
 def _many(cell: Any) -> list[Any]:

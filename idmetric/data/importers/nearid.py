@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.images import content
-from idmetric.data.importers.run import Job, scalars, where
-from idmetric.data.importers.source import Shard, Source, SourceError, read_json
+from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.source import Source, SourceError, read_json
 from idmetric.data.manifest.table import Row
 
 VIEWS = (1, 2, 3)
-_POSITIVES = ("images", "img")
-_PLACES = ("train", "val", "test")
+_PROMPTS = tuple(f"prompts{view}" for view in VIEWS)
 
 
 @dataclass
@@ -73,16 +72,17 @@ def _check_ids(job: Job, sources: Sequence[Source]) -> None:
 def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     prefix = _positive_column(job, source)
     read = [c for c in source.columns if not c.startswith("nimg")]
-    for number, shard, identity, split, values in _numbered(job, source, [job.expected(c) for c in read]):
+    for record, identity, split in _named(job, source, [job.expected(c) for c in read]):
+        values = record.values
         if identity in seen:
-            raise SourceError(f"{where(source, shard, number)}, column 'id': {values.get('id')} occurs twice")
+            raise SourceError(f"{record.where}, column 'id': {values.get('id')} occurs twice")
         seen[identity] = Positive(split)
         for view in VIEWS:
             name = f"{identity}/view{view}"
-            image = job.keep(source, values.get(f"{prefix}{view}"), name)
+            image = record.keep(values.get(f"{prefix}{view}"), name)
             if not image:
                 continue
-            mask = job.keep(source, values.get(f"masks{view}"), f"{name}_mask", "mask")
+            mask = record.keep(values.get(f"masks{view}"), f"{name}_mask", "mask")
             seen[identity].masks[view] = mask
             yield Row(
                 identity=identity,
@@ -93,34 +93,31 @@ def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                 category=values.get("category"),
                 background=name,
                 text=values.get(f"prompts{view}"),
-                parameters={
-                    "source": source.label,
-                    "row": number,
-                    "x_view": view,
-                    **scalars(values, "id", "split", "category", "prompts1", "prompts2", "prompts3"),
-                },
+                parameters={**record.about("id", "split", "category", *_PROMPTS), "x_view": view},
                 **image,
                 **mask,
             )
 
 
 def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
-    engine = job.options.get("engine") or _engine(source.name)
+    # NearID-Flux_1024 -> Flux_1024
+    own = re.sub(r"^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
+    engine = job.options.get("engine") or own
     lone = 0
     read = ["id", "split", "category", *(f"nimg{view}" for view in VIEWS)]
 
-    for number, shard, identity, split, values in _numbered(job, source, read):
+    for record, identity, split in _named(job, source, read):
         positive = seen.get(identity)
         if seen and positive is None:
-            job.reject(source, shard, number, f"no positive {identity!r} for this distractor")
+            record.reject(f"no positive {identity!r} for this distractor")
             continue
         for view in VIEWS:
-            cell = values.get(f"nimg{view}")
+            cell = record.values.get(f"nimg{view}")
             if positive is not None and view not in positive.masks:
                 lone += content(cell) != (None, None)
                 continue
             name = f"{identity}/view{view}/{engine}"
-            image = job.keep(source, cell, name)
+            image = record.keep(cell, name)
             if image:
                 yield Row(
                     identity=name,
@@ -128,12 +125,12 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                     dataset=job.name,
                     split=positive.split if positive else split,
                     domain="objects",
-                    category=values.get("category"),
+                    category=record.values.get("category"),
                     role="distractor",
                     background=f"{identity}/view{view}",
                     engine=engine,
                     parent=f"{identity}/view{view}",
-                    parameters={"source": source.label, "row": number, "x_view": view},
+                    parameters={"source": source.label, "row": record.number, "x_view": view},
                     **image,
                     **(positive.masks[view] if positive else {}),
                 )
@@ -142,29 +139,22 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
         warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
 
-def _numbered(
-    job: Job, source: Source, columns: Sequence[str]
-) -> Iterator[tuple[int, Shard, str, str | None, dict[str, Any]]]:
-    """Number, shard, identity, split and values of each row; rows with an empty id are left out."""
+def _named(job: Job, source: Source, columns: Sequence[str]) -> Iterator[tuple[Record, str, str | None]]:
+    """Each row with its identity and split; rows with an empty id are left out."""
     splits, several = _positions(job, source), len({shard.split for shard in source.shards}) > 1
-    for position, (number, shard, values) in enumerate(job.rows(source, columns)):
-        key = values.get("id")
+    for position, record in enumerate(job.rows(source, columns)):
+        key, part = record.values.get("id"), record.shard.split
         if key is None and job.has(source, "id"):
-            job.reject(source, shard, number, "column 'id' is empty")
+            record.reject("column 'id' is empty")
             continue
         if key is None:
-            key = f"{shard.split}/{number:05d}" if several else f"{number:05d}"
-        split = values.get("split") or splits.get(position) or (shard.split if several else None)
-        yield number, shard, f"{job.name}/{key}", split, values
+            key = f"{part}/{record.number:05d}" if several else f"{record.number:05d}"
+        split = record.values.get("split") or splits.get(position) or (part if several else None)
+        yield record, f"{job.name}/{key}", split
 
 
 def _positive_column(job: Job, source: Source) -> str | None:
-    return next((prefix for prefix in _POSITIVES if job.has(source, f"{prefix}1")), None)
-
-
-def _engine(name: str) -> str:
-    """NearID-Flux_1024 -> Flux_1024."""
-    return re.sub(r"^NearID[-_]", "", name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
+    return next((prefix for prefix in ("images", "img") if job.has(source, f"{prefix}1")), None)
 
 
 def _positions(job: Job, source: Source) -> dict[int, str]:
@@ -172,26 +162,10 @@ def _positions(job: Job, source: Source) -> dict[int, str]:
     given = job.options.get("splits")
     if given is None and job.has(source, "split"):
         return {}
-
     folder = Path(given) if given is not None else source.root / "splits"
-    found: dict[int, str] = {}
-    for split in _PLACES:
-        path = folder / f"{split}.json"
-        if not path.is_file():
-            if given is not None:
-                raise SourceError(f"{path}: no such file; the option 'splits' names a folder with it")
-            continue
-        for row in _list(path):
-            if not isinstance(row, int) or not 0 <= row < source.count:
-                raise SourceError(f"{path}: {row!r} is not the position of one of {source.count} rows")
-            if found.setdefault(row, split) != split:
-                raise SourceError(f"{path}: row {row} is in {found[row]} as well")
-
-    return found
-
-
-def _list(path: Path) -> list[Any]:
-    found = read_json(path)
-    if not isinstance(found, list):
-        raise SourceError(f"{path}: not a list of positions")
+    files = {split: folder / f"{split}.json" for split in ("train", "val", "test")}
+    listed = {split: read_json(file, list) for split, file in files.items() if given is not None or file.is_file()}
+    found = {row: split for split, rows in listed.items() for row in rows}
+    if len(found) < sum(map(len, listed.values())) or any(row not in range(source.count) for row in found):
+        raise SourceError(f"{folder}: its lists are not positions of {source.count} rows, each of one split")
     return found

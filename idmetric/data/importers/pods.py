@@ -13,48 +13,45 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.folders import pictures_of
-from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.folders import pictures
+from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 
 PARTS = ("train", "test", "test_dense")
-_INFO = "pods_info.json"
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo."""
-    for given in job.sources:
-        root = Path(given)
-        if any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in PARTS[:2]):
-            yield from _folders(job, root)
-        else:
-            yield from _table(job, given)
+    root = Path(job.sources[0])
+    if any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in PARTS[:2]):
+        yield from _folders(job, root)
+    else:
+        yield from _table(job)
 
 
-def _table(job: Job, given: str) -> Iterator[Row]:
-    source = job.open(given)
+def _table(job: Job) -> Iterator[Row]:
+    source = job.open()
     job.need(source, "image", "label")
     about = _info(source.root)
-    for number, shard, values in job.rows(source):
-        name = f"{job.name}/{shard.split or 'all'}/{number:05d}"
-        image = job.keep(source, values["image"], name)
-        if not image or values["label"] is None:
-            job.reject(source, shard, number, "no label" if image else "no image")
+    for record in job.rows(source):
+        label, part = record.values["label"], record.shard.split
+        name = f"{job.name}/{part or 'all'}/{record.number:05d}"
+        image = record.keep(record.values["image"], name)
+        if not image or label is None:
+            record.reject("no label" if image else "no image")
             continue
-        parameters = {"source": source.label, "row": number, "x_part": shard.split, **scalars(values, "label")}
-        mask = job.keep(source, values.get("mask"), f"{name}_mask", "mask")
-        yield _row(job, name, str(values["label"]), about, parameters, {**image, **mask})
+        mask = record.keep(record.values.get("mask"), f"{name}_mask", "mask")
+        yield _row(job, name, str(label), about, {**record.about("label"), "x_part": part}, {**image, **mask})
 
 
 def _folders(job: Job, root: Path) -> Iterator[Row]:
     about = _info(root)
-    for picture in pictures_of(job, root):
+    for picture in job.limited(pictures(root), root.name):
         part, *folders = picture.path.parts[:-1]
         if part not in PARTS or len(folders) != 1:
             raise SourceError(f"{root / picture.path}: expected {'/, '.join(PARTS)}/ and one folder for each object")
-        name = f"{job.name}/{picture.path}"
-        yield _row(job, name, folders[0], about, {"x_part": part}, picture.files(root))
+        yield _row(job, f"{job.name}/{picture.path}", folders[0], about, {"x_part": part}, picture.files(root))
 
 
 def _row(
@@ -74,10 +71,5 @@ def _row(
 
 def _info(root: Path) -> dict[str, Any]:
     """The published index of the objects, or {} if it is absent."""
-    path = root / _INFO
-    if not path.is_file():
-        return {}
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise SourceError(f"{path}: not an object")
-    return value
+    path = root / "pods_info.json"
+    return read_json(path, dict) if path.is_file() else {}

@@ -15,13 +15,45 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import Images
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.data.manifest.values import first_few
+from idmetric.io.columns import first_few
 from idmetric.io.settings import fail_or_skip
 
 # (items, total or None, name) -> the items, with progress shown
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
-_PLAIN = str | int | float | bool
 _LONGEST = 2000  # characters of a column that parameters keep
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row of a table.
+
+    Attributes:
+        number: counted from 0 within its split.
+        values: by the expected names of their columns; see `Job.columns`.
+    """
+
+    job: Job
+    source: Source
+    shard: Shard
+    number: int
+    values: dict[str, Any]
+
+    @property
+    def where(self) -> str:
+        """The name of the row for messages, counted from 1."""
+        return f"{self.source.name}: row {self.number + 1}" + (f" of {self.shard.split}" if self.shard.split else "")
+
+    def reject(self, reason: str) -> None:
+        """Leave the row out."""
+        self.job.rejected.append(f"{self.where}: {reason}")
+
+    def keep(self, value: Any, name: str | None, column: str = "path") -> dict[str, Any]:
+        """`Images.keep` of one of its images."""
+        return self.job.images.keep(value, name, self.source.locate, column)
+
+    def about(self, *used: str) -> dict[str, Any]:
+        """Where it comes from, and its short values apart from the columns used."""
+        return {"source": self.source.label, "row": self.number, **scalars(self.values, *used)}
 
 
 @dataclass(frozen=True)
@@ -54,27 +86,28 @@ class Job:
     progress: Progress = lambda items, total, what: items
     rejected: list[str] = field(default_factory=list)
 
-    def reject(self, source: Source, shard: Shard, number: int, reason: str) -> None:
-        """Leave out a row of a source."""
-        self.rejected.append(f"{where(source, shard, number)}: {reason}")
+    def open(self, source: str | None = None) -> Source:
+        """Open a source, by default the first one, as a table."""
+        return open_source(source or self.sources[0], self.revision, self.files)
 
-    def open(self, source: str) -> Source:
-        """Open one of the sources as a table."""
-        return open_source(source, self.revision, self.files)
-
-    def folder(self, source: str) -> Path:
-        """The path of a source that must be a folder.
+    def folder(self, source: str | None = None) -> Path:
+        """The path of a source, by default the first one, that must be a folder.
 
         Raises:
             SourceError: if it is not a folder.
         """
-        path = Path(source)
+        path = Path(source or self.sources[0])
         if not path.is_dir():
-            raise SourceError(f"{source}: no such folder; {KINDS[self.kind].line}")
+            raise SourceError(f"{path}: no such folder; {KINDS[self.kind].line}")
         return path
 
-    def rows(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[tuple[int, Shard, dict[str, Any]]]:
-        """Number within its split, shard and values of each row of a table, up to the limit.
+    def limited(self, items: Sequence[Any], what: str) -> Iterable[Any]:
+        """The items up to the limit, with progress shown."""
+        found = items[: self.limit]
+        return self.progress(found, len(found), what)
+
+    def rows(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[Record]:
+        """The rows of a table, up to the limit.
 
         Args:
             columns: expected names of the columns to read; columns that the table lacks are skipped. None reads all.
@@ -83,13 +116,13 @@ class Job:
         wanted = None if names is None else [c for c in names if c in source.columns]
         total = source.count if self.limit is None else min(self.limit, source.count)
         shown = self.progress(islice(source.rows(wanted), self.limit), total, source.name)
-        renamed = set(self.columns.values())
+        taken = {*self.columns.values(), *self.columns}
         counts: dict[str | None, int] = {}
         for shard, values in shown:
             number = counts.get(shard.split, 0)
             counts[shard.split] = number + 1
             mapped = {expected: values[name] for expected, name in self.columns.items() if name in values}
-            yield number, shard, {c: v for c, v in values.items() if c not in renamed | self.columns.keys()} | mapped
+            yield Record(self, source, shard, number, {c: v for c, v in values.items() if c not in taken} | mapped)
 
     def column(self, expected: str) -> str:
         """The source's name of a column."""
@@ -129,33 +162,29 @@ class Job:
         except ValueError as error:
             raise SourceError(f"option {option}={text}: not a number") from error
 
-    def keep(self, source: Source, value: Any, name: str | None, column: str = "path") -> dict[str, Any]:
-        """`Images.keep` of an image of a source."""
-        return self.images.keep(value, name, source.locate, column)
+    def choice(self, option: str, *known: str) -> str:
+        """The value of an option that is one of several words, the first of which is the default.
+
+        Raises:
+            SourceError: for another word.
+        """
+        word = self.options.get(option, known[0])
+        if word not in known:
+            raise SourceError(f"option {option}={word}: one of {', '.join(known)}")
+        return word
 
 
 def import_dataset(
     kind: str,
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    images: str | os.PathLike[str] | Images | None = None,
-    name: str | None = None,
-    revision: str | None = None,
-    files: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    options: Mapping[str, str] | None = None,
-    limit: int | None = None,
     on_error: str = "fail",
+    **given: Any,
 ) -> Manifest:
     """The manifest of a published dataset or folder; its paths are absolute until it is written.
 
     Args:
-        kind: one of `KINDS`.
-        sources: a file, folder or Hub id; "nearid" accepts several, because its sets belong together.
-        images: folder for images that the source holds as bytes; files of an earlier, stopped run are kept. None keeps
-            bytes in the manifest and in memory, which suits small datasets.
-        name: of the dataset (default: the kind's; for "folder" and "table" the source's).
-        revision, files, columns, options, limit: as in `Job`.
+        kind, sources, given: of `make_job`, such as images, name, columns, options and limit.
         on_error: treatment of unusable rows, such as rows without an image: "fail" raises an error that lists all of
             them, "skip" leaves them out.
 
@@ -164,10 +193,7 @@ def import_dataset(
         ManifestError: if values of the source break the rules of a manifest.
     """
     on_error = fail_or_skip(on_error)
-    job = make_job(
-        kind, sources, images=images, name=name, revision=revision, files=files, columns=columns, options=options,
-        limit=limit,
-    )  # fmt: skip
+    job = make_job(kind, sources, **given)
     manifest = run(job)
     if job.rejected and on_error == "fail":
         raise SourceError(listed(job.rejected, "rows cannot be imported"))
@@ -185,9 +211,17 @@ def make_job(
     columns: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
     limit: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = lambda items, total, what: items,
 ) -> Job:
-    """A job with the arguments of `import_dataset`, checked as far as possible without reading the sources.
+    """A job, checked as far as possible without reading the sources.
+
+    Args:
+        kind: one of `KINDS`.
+        sources: a file, folder or Hub id; "nearid" and "finer" accept several, because their sets belong together.
+        images: folder for images that the source holds as bytes; files of an earlier, stopped run are kept. None keeps
+            bytes in the manifest and in memory, which suits small datasets.
+        name: of the dataset (default: the kind's; for "folder" and "table" the source's).
+        revision, files, columns, options, limit: as in `Job`.
 
     Raises:
         SourceError: for an unknown importer or option.
@@ -197,62 +231,34 @@ def make_job(
     given = (sources,) if isinstance(sources, str | os.PathLike) else tuple(sources)
     if not given:
         raise SourceError("no source given")
-
     if len(given) > 1 and not KINDS[kind].several:
         raise SourceError(
             f"{kind}: rows of {len(given)} sources would share names; import them one by one, each with its own "
             "--name, and join the manifests with idmetric.data.manifest.table.merge"
         )
-
     unknown = [o for o in options or {} if o not in KINDS[kind].options]
     if unknown:
         known = ", ".join(KINDS[kind].options) or "none"
         raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {known}")
 
     own = Path(given[0]).resolve().stem if kind in ("folder", "table") else kind
-    job = Job(
-        kind, tuple(os.fspath(s) for s in given), own if name is None else name,
-        images if isinstance(images, Images) else Images(_path(images)),
-        revision, files, columns or {}, options or {}, limit, name is not None,
+    if not isinstance(images, Images):
+        images = Images(None if images is None else Path(images))
+    return Job(
+        kind, tuple(os.fspath(s) for s in given), own if name is None else name, images, revision, files, columns or {},
+        options or {}, limit, name is not None, progress,
     )  # fmt: skip
-    return job if progress is None else replace(job, progress=progress)
 
 
 def run(job: Job) -> Manifest:
-    """Run a job and return its manifest; `job.rejected` then lists the rows that were left out."""
+    """Run a job and return its manifest; `job.rejected` then lists the rows that were left out.
+
+    Parameters named x_... become free columns.
+    """
     module = importlib.import_module(f"{PACKAGE}.{KINDS[job.kind].module}")
-    return _manifest(module.rows(job), job)
-
-
-def listed(problems: Sequence[str], what: str, shown: int = 10) -> str:
-    """A text with the number of problems, the first few of them, and the option to skip them."""
-    lines = [f"  {line}" for line in first_few(problems, shown)]
-    return "\n".join([f"{len(problems)} {what}:", *lines, "fix them, or leave them out with --on-error skip"])
-
-
-def where(source: Source, shard: Shard, number: int) -> str:
-    """The name of a row for messages, counted from 1; `number` counts from 0 within the split."""
-    return f"{source.name}: row {number + 1}" + (f" of {shard.split}" if shard.split else "")
-
-
-def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
-    """The remaining short values of a row, for its parameters, without NaN and infinity."""
-    return {
-        name: value
-        for name, value in values.items()
-        if name not in used and isinstance(value, _PLAIN) and len(str(value)) <= _LONGEST
-        and not (isinstance(value, float) and not math.isfinite(value))
-    }  # fmt: skip
-
-
-def _path(folder: str | os.PathLike[str] | None) -> Path | None:
-    return None if folder is None else Path(folder)
-
-
-def _manifest(rows: Iterable[Row], job: Job) -> Manifest:
-    """The manifest of the rows; parameters named x_... become free columns."""
     free: dict[str, list[Any]] = {}
-    manifest = Manifest.from_rows(_without_free(rows, free), name=job.name)
+    rows = getattr(module, job.kind, None) or module.rows
+    manifest = Manifest.from_rows(_without_free(rows(job), free), name=job.name)
     if not len(manifest):
         why = f"; {job.rejected[0]}" if job.rejected else ""
         raise SourceError(f"{', '.join(job.sources)}: nothing to import ({KINDS[job.kind].line}){why}")
@@ -269,3 +275,19 @@ def _without_free(rows: Iterable[Row], free: dict[str, list[Any]]) -> Iterator[R
         for key, values in free.items():
             values.append(mine.get(key))
         yield replace(row, parameters={k: v for k, v in given.items() if k not in mine} or None) if mine else row
+
+
+def listed(problems: Sequence[str], what: str) -> str:
+    """A text with the number of problems, the first few of them, and the option to skip them."""
+    lines = [f"  {line}" for line in first_few(problems)]
+    return "\n".join([f"{len(problems)} {what}:", *lines, "fix them, or leave them out with --on-error skip"])
+
+
+def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
+    """The remaining short values of a row, for its parameters, without NaN and infinity."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in used and isinstance(value, str | int | float | bool) and len(str(value)) <= _LONGEST
+        and not (isinstance(value, float) and not math.isfinite(value))
+    }  # fmt: skip

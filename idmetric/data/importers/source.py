@@ -121,9 +121,8 @@ def open_source(source: str | os.PathLike[str], revision: str | None = None, fil
     shards = _shards(path, files) if path.is_dir() else (Shard(path, None),)
     if not shards or (path.is_file() and path.suffix not in ENDINGS):
         raise SourceError(
-            f"{path}: no {', '.join(ENDINGS)} file and no folder of save_to_disk"
-            + (f" that matches {files!r}" if files else "")
-            + "; unpack archives first"
+            f"{path}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{_matching(files)}; unpack archives "
+            "first"
         )
     return Source(path.resolve().name, path if path.is_dir() else path.parent, shards)
 
@@ -145,9 +144,8 @@ def _download(repo: str, revision: str | None, files: str | None) -> Source:
     commit, listed = hub_files(repo, revision, files)
     if not any(name.endswith(ENDINGS) for name, _ in listed):
         raise SourceError(
-            f"{repo}: no {', '.join(ENDINGS)} file"
-            + (f" matches {files!r}" if files else "")
-            + "; try --revision refs/convert/parquet, or download and unpack it and import the folder"
+            f"{repo}: no {', '.join(ENDINGS)} file{_matching(files)}; try --revision refs/convert/parquet, or download "
+            "and unpack it and import the folder"
         )
 
     names = [name for name, _ in listed]
@@ -155,6 +153,10 @@ def _download(repo: str, revision: str | None, files: str | None) -> Source:
         _ask(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names))
     )
     return Source(repo, folder, _shards(folder, files), commit)
+
+
+def _matching(files: str | None) -> str:
+    return f" that matches {files!r}" if files else ""
 
 
 def _wanted(name: str, files: str | None) -> bool:
@@ -165,22 +167,13 @@ def _wanted(name: str, files: str | None) -> bool:
 
 def _ask(repo: str, request: Callable[[], Any]) -> Any:
     """The Hub's answer to a request; its errors become one line that says how to fix them."""
-    from huggingface_hub import errors
-
     try:
         return request()
-    except errors.GatedRepoError as error:
-        raise SourceError(f"{repo}: gated; accept its terms on the Hub and log in (hf auth login)") from error
-    except errors.RevisionNotFoundError as error:
-        raise SourceError(f"{repo}: the Hub doesn't have this revision of it") from error
-    except errors.RepositoryNotFoundError as error:
-        raise SourceError(
-            f"{repo}: neither a local path nor a dataset of the Hub (if it is private, log in: hf auth login)"
-        ) from error
     except Exception as error:  # the client raises OSError, ValueError and its HTTP library's own errors
-        first = (str(error).splitlines() or [type(error).__name__])[0]
+        kind, first = type(error).__name__, (str(error).splitlines() or [""])[0]
         raise SourceError(
-            f"{repo}: the Hub cannot be reached ({first}); download it elsewhere and import the folder"
+            f"{repo}: neither a local path, nor a dataset that the Hub gives ({kind}: {first}); check the name and the "
+            "revision, log in if it is gated or private (hf auth login), or download it elsewhere and import the folder"
         ) from error
 
 
@@ -188,10 +181,10 @@ def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
     """The tables in a folder at any depth, sorted; a folder written by `save_to_disk` is one table."""
     found = []
     below = list(files_below(folder))
-    saved = [p.parent for p in below if p.name == _STATE and "_data_files" in _json(p)]
-    for path in saved:
-        split = _json(path / _STATE).get("_split") or (path.name if path != folder else None)
-        found.append(Shard(path, split))
+    states = {p.parent: read_json(p) for p in below if p.name == _STATE}
+    saved = {path: state for path, state in states.items() if isinstance(state, dict) and "_data_files" in state}
+    for path, state in saved.items():
+        found.append(Shard(path, state.get("_split") or (path.name if path != folder else None)))
     for path in below:
         name = path.relative_to(folder)
         if path.suffix not in ENDINGS or any(s in path.parents for s in saved):
@@ -210,21 +203,16 @@ def _split_of(name: Path) -> str | None:
     return parent if parent.split("_")[0] in _SPLITS else None
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, kind: type = object) -> Any:
     """The content of a JSON file that comes with a dataset.
 
     Raises:
-        SourceError: naming the file, if it cannot be read.
+        SourceError: naming the file, if it cannot be read, or holds something else than a list or dict as asked for.
     """
     try:
-        return json_file.read(path)
+        value = json_file.read(path)
     except (OSError, ValueError) as error:
         raise SourceError(f"{path}: not readable as JSON: {error}") from error
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json_file.read(path)
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+    if not isinstance(value, kind):
+        raise SourceError(f"{path}: it must hold {'a list' if kind is list else 'an object'}")
+    return value

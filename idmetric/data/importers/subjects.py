@@ -7,12 +7,13 @@ say so. A pair is a group with the slots anchor and candidate.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from typing import Any
 
-from idmetric.data.importers.images import content
-from idmetric.data.importers.run import Job, scalars, where
+import numpy as np
+
+from idmetric.data.importers.images import content, png
+from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import Source, SourceError
 from idmetric.data.manifest.table import Row
 from idmetric.images.read import ImageReadError, read_image
@@ -23,39 +24,33 @@ _MIN_QUALITY = 5.0  # a good pair has the highest rating in all three
 _LARGEST_PADDING = 64
 
 
-def rows(job: Job) -> Iterator[Row]:
-    """Two rows for each pair."""
-    pairs = _labelled if job.kind == "subjects2k" else _composites
-    for given in job.sources:
-        yield from pairs(job, job.open(given))
-
-
-def _labelled(job: Job, source: Source) -> Iterator[Row]:
+def subjects2k(job: Job) -> Iterator[Row]:
+    """Two rows for each pair with a human label."""
+    source = job.open()
     job.need(source, "reference_image", "test_image", "binary_label")
-    for number, shard, values in job.rows(source):
-        key = values.get("pair_id")
-        group = f"{job.name}/{number if key is None else key}"
-        label = values["binary_label"]
-        if str(label) not in ("0", "1"):
-            raise SourceError(f"{where(source, shard, number)}, column 'binary_label': {label!r} is not 0 or 1")
+    for record in job.rows(source):
+        values = record.values
+        group = f"{job.name}/{record.number if values.get('pair_id') is None else values['pair_id']}"
+        label = str(values["binary_label"])
+        if label not in ("0", "1"):
+            raise SourceError(f"{record.where}, column 'binary_label': {label!r} is not 0 or 1")
 
-        same = str(label) == "1"
-        human = [int(v) for v in values.get("human_votes") or ()]
-        parameters = {"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": human}
         columns = {"anchor": "reference_image", "candidate": "test_image"}
-        images = {slot: job.keep(source, values[column], f"{group}/{slot}") for slot, column in columns.items()}
+        images = {slot: record.keep(values[column], f"{group}/{slot}") for slot, column in columns.items()}
         if not all(images.values()):
-            job.reject(source, shard, number, "an image of the pair is missing")
+            record.reject("an image of the pair is missing")
             continue
 
+        human = [int(v) for v in values.get("human_votes") or ()]
+        parameters = {"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": human}
         for slot, image in images.items():
             yield Row(
-                identity=group if same or slot == "anchor" else f"{group}/other",
+                identity=group if label == "1" or slot == "anchor" else f"{group}/other",
                 id=f"{group}/{slot}",
                 dataset=job.name,
-                split=shard.split,
+                split=record.shard.split,
                 engine=ENGINE,
-                label=float(same) if slot == "candidate" else None,
+                label=float(label) if slot == "candidate" else None,
                 group=group,
                 slot=slot,
                 parameters=parameters,
@@ -63,26 +58,33 @@ def _labelled(job: Job, source: Source) -> Iterator[Row]:
             )
 
 
-def _composites(job: Job, source: Source) -> Iterator[Row]:
+def subjects200k(job: Job) -> Iterator[Row]:
+    """Two rows for each pair, cut from its composite."""
+    source = job.open()
     job.need(source, "image")
     least = job.number("min_quality", _MIN_QUALITY)
-    for number, shard, values in job.rows(source):
+    for record in job.rows(source):
+        values = record.values
         collection = values.get("collection")
         if job.options.get("collection") not in (None, collection):
             continue
         quality = values.get("quality_assessment") or {}
         if least > 0 and any((quality.get(name) or 0) < least for name in QUALITIES):
             continue
-        group = f"{job.name}/{number:06d}"
+        group = f"{job.name}/{record.number:06d}"
         about = values.get("description") or {}
 
         try:
             sides = split_composite(_whole(values["image"], source))
         except (SourceError, ImageReadError) as error:
-            job.reject(source, shard, number, str(error))
+            record.reject(str(error))
             continue
 
         consistency = quality.get("objectConsistency")
+        parameters = {
+            "source": source.label, "row": record.number, "collection": collection, "item": about.get("item"),
+            **{name: quality.get(name) for name in QUALITIES},
+        }  # fmt: skip
         for side, (slot, data) in enumerate(zip(("anchor", "candidate"), sides, strict=True)):
             # if the objects differ, the identity of the second is unknown
             known = slot == "anchor" or (consistency is not None and consistency >= _MIN_QUALITY)
@@ -90,19 +92,16 @@ def _composites(job: Job, source: Source) -> Iterator[Row]:
                 identity=group if known else None,
                 id=f"{group}/{slot}",
                 dataset=job.name,
-                split=shard.split,
+                split=record.shard.split,
                 category=about.get("category"),
                 text=about.get(f"description_{side}"),
                 engine=ENGINE,
                 label=None if slot == "anchor" or consistency is None else float(consistency),
                 group=group,
                 slot=slot,
-                parameters={
-                    "source": source.label, "row": number, "collection": collection, "item": about.get("item"),
-                    **{name: quality.get(name) for name in QUALITIES},
-                },
-                **job.keep(source, data, f"{group}/{slot}"),
-            )  # fmt: skip
+                parameters=parameters,
+                **record.keep(data, f"{group}/{slot}"),
+            )
 
 
 def _whole(cell: Any, source: Source) -> bytes | str:
@@ -136,19 +135,12 @@ def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
     else:
         raise SourceError(f"{width} x {height} pixels are not two squares with equal padding")
 
-    out = []
-    for box in boxes:
-        file = io.BytesIO()
-        whole.crop(box).save(file, "PNG")
-        out.append(file.getvalue())
-
-    return out[0], out[1]
+    left, right = (png(whole.crop(box)) for box in boxes)
+    return left, right
 
 
 def _is_framed(square: Any, frame: int) -> bool:
     """Whether the outer pixels are of one color, apart from compression artifacts."""
-    import numpy as np
-
     pixels = np.asarray(square, dtype=float)
     inside = np.zeros(pixels.shape[:2], dtype=bool)
     inside[frame:-frame, frame:-frame] = True

@@ -17,7 +17,6 @@ a similarity between min_dino and 0.98, and those with a lower aesthetic score.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, locate, read_json
 from idmetric.data.manifest.table import Row
@@ -53,13 +53,10 @@ def rows(job: Job) -> Iterator[Row]:
         job.number("min_aesthetics", 0) if "min_aesthetics" in job.options else None,
         job.number("mask_above", 0),
     )
-    for source in job.sources:
-        root = job.folder(source)
-        found = list(_records(root))
-        keys = _keys(found)
-        chosen = list(zip(keys, found, strict=True))[: job.limit]
-        for key, (where, record) in job.progress(chosen, len(chosen), root.name):
-            yield from _views(job, root, where, record, f"{job.name}/{key}", limits)
+    root = job.folder()
+    found = list(_records(root))
+    for key, (where, record) in job.limited(list(zip(_keys(found), found, strict=True)), root.name):
+        yield from _views(job, root, where, record, f"{job.name}/{key}", limits)
 
 
 def _records(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -72,17 +69,10 @@ def _records(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     if not tables:
         raise SourceError(f"{root}: no metadata.json; download nupurkmr9/syncd and unpack its archives there")
     for table in tables:
-        records = read_json(table)
-        if not isinstance(records, list):
-            raise SourceError(f"{table}: not a list of records")
-        for number, record in enumerate(records, 1):
+        for number, record in enumerate(read_json(table, list), 1):
             where = f"{table}: record {number}"
-            files = record.get("filenames") if isinstance(record, dict) else None
-            if not isinstance(files, list) or not files or not all(isinstance(f, str) and f for f in files):
+            if not isinstance(record, dict) or not isinstance(record.get("filenames"), list) or not record["filenames"]:
                 raise SourceError(f"{where}: 'filenames' must be a list of paths")
-            prompts = record.get("prompts")
-            if prompts is not None and (not isinstance(prompts, list) or len(prompts) < len(files)):
-                raise SourceError(f"{where}: 'prompts' must be a list with a text for each file")
             yield where, record
 
 
@@ -182,6 +172,4 @@ def _mask(image: Path, above: float) -> bytes | None:
     bits = np.asarray(open_image(path).convert("L")) > above
     if not bits.any():
         raise ImageReadError(str(path), f"no pixel of the mask is above {above:g}")
-    file = io.BytesIO()
-    Image.fromarray(bits.astype(np.uint8) * 255).resize(size, Image.Resampling.NEAREST).save(file, "PNG")
-    return file.getvalue()
+    return png(Image.fromarray(bits.astype(np.uint8) * 255).resize(size, Image.Resampling.NEAREST))

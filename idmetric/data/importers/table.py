@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from idmetric.data.importers.run import Job, scalars, where
-from idmetric.data.importers.source import Shard, Source, SourceError
-from idmetric.data.manifest.table import Row
+from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.table import PATHS, Row
 
 _TEXT = ("domain", "category", "role", "background", "engine", "text", "slot")
 _NUMBERS = ("oracle", "label", "seed")
-_FILES = ("path", "mask", "part_mask")
 _NAMED = ("id", "group", "parent")  # values get the dataset's name as prefix, like identities
-TARGETS = ("identity", "dataset", "split", *_FILES, *_TEXT, *_NUMBERS, *_NAMED)
+TARGETS = ("identity", "dataset", "split", *PATHS, *_TEXT, *_NUMBERS, *_NAMED)
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -32,72 +31,53 @@ def rows(job: Job) -> Iterator[Row]:
             f"--map {wrong[0]}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)}, x_...)"
         )
 
-    for given in job.sources:
-        source = job.open(given)
-        job.need(source, *job.columns)
-        mapped = "path" in job.columns
-        image = "path" if mapped or "path" in source.columns else "image"
-
-        if not (mapped or image in source.columns):
+    source = job.open()
+    job.need(source, *job.columns)
+    image = "path" if "path" in job.columns or "path" in source.columns else "image"
+    for column, there in (("path", job.has(source, image)), ("identity", job.has(source, "identity"))):
+        if not there:
             raise SourceError(
-                f"{source.name}: no column 'path' or 'image'; name one of {', '.join(source.columns)}: --map path=NAME"
+                f"{source.name}: no column {'path or image' if column == 'path' else column}; name one of "
+                f"{', '.join(source.columns)}: --map {column}=NAME"
             )
 
-        if not job.has(source, "identity"):
-            raise SourceError(
-                f"{source.name}: no column 'identity'; name one of {', '.join(source.columns)}: --map identity=NAME"
-            )
-
-        for number, shard, values in job.rows(source):
-            values["path"] = values.pop(image, None)
-            if job.named and "dataset" not in job.columns and values.get("dataset") is not None:
-                values.setdefault("x_subset", str(values["dataset"]))
-                values["dataset"] = None
-            yield from _row(job, source, shard, number, values)
+    for record in job.rows(source):
+        values = record.values
+        values["path"] = values.pop(image, None)
+        if job.named and "dataset" not in job.columns and values.get("dataset") is not None:
+            values.setdefault("x_subset", str(values["dataset"]))
+            values["dataset"] = None
+        yield from _row(job, record)
 
 
-def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, Any]) -> Iterator[Row]:
-    name = f"{job.name}/{shard.split or 'all'}/{number:06d}"
+def _row(job: Job, record: Record) -> Iterator[Row]:
+    values, part = record.values, record.shard.split
+    name = f"{job.name}/{part or 'all'}/{record.number:06d}"
     files: dict[str, Any] = {}
-    for column in _FILES:
-        kept = job.keep(source, values.get(column), name if column == "path" else f"{name}_{column}", column)
-        files |= kept
-    if not any(key in files for key in ("path", "image_bytes")):
-        job.reject(source, shard, number, "no image")
+    for column in PATHS:
+        files |= record.keep(values.get(column), name if column == "path" else f"{name}_{column}", column)
+    if not files.keys() & {"path", "image_bytes"}:
+        record.reject("no image")
         return
 
     known: dict[str, Any] = {c: str(values[c]) for c in _TEXT if values.get(c) is not None}
     known |= {c: f"{job.name}/{values[c]}" for c in _NAMED if values.get(c) is not None}
     for column in _NUMBERS:
-        number_there = _number(values.get(column), column)
-        if number_there is not None:
-            known[column] = number_there
-        elif column in job.columns and values[column] is not None:
-            raise SourceError(f"{where(source, shard, number)}, column {column!r}: {values[column]!r} is not a number")
+        try:
+            known[column] = (int if column == "seed" else float)(values.get(column))  # type: ignore[arg-type]
+        except (TypeError, ValueError):  # a column `label` may hold names
+            if column in job.columns and values[column] is not None:
+                raise SourceError(f"{record.where}, column {column!r}: {values[column]!r} is not a number") from None
 
-    used = {"identity", "dataset", "split", *_FILES, *known}
-    free = {c: _free(values[c], c, where(source, shard, number)) for c in job.columns if c.startswith("x_")}
-    identity = values.get("identity")
-    split, dataset = values.get("split"), values.get("dataset")
+    free = {c: values[c] for c in job.columns if c.startswith("x_")}
+    if wrong := [c for c, v in free.items() if not isinstance(v, str | int | float | None)]:
+        raise SourceError(f"{record.where}, column {wrong[0]!r}: a free column holds texts and numbers")
+    identity, split, dataset = values.get("identity"), values.get("split"), values.get("dataset")
     yield Row(
         identity=None if identity is None else f"{job.name}/{identity}",
         dataset=job.name if dataset is None else str(dataset),
-        split=shard.split if split is None else str(split),
-        parameters={"source": source.label, "row": number, **scalars(values, *used), **free},
+        split=part if split is None else str(split),
+        parameters={**record.about("identity", "dataset", "split", *PATHS, *known), **free},
         **{"id": name, **known},
         **files,
     )
-
-
-def _free(value: Any, column: str, place: str) -> Any:
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise SourceError(f"{place}, column {column!r}: a {type(value).__name__}; a free column holds texts and numbers")
-
-
-def _number(value: Any, column: str) -> float | int | None:
-    """The value as a number, or None, because a column `label` may hold names."""
-    try:
-        return int(value) if column == "seed" else float(value)
-    except (TypeError, ValueError):
-        return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, locate, read_json
@@ -27,45 +26,33 @@ def rows(job: Job) -> Iterator[Row]:
     """A row for each image of the chosen sets and splits; an image of several classes has no identity."""
     sets = _chosen(job, "sets", ",".join(ILGEN), tuple(SETS))
     splits = _chosen(job, "splits", "train", SPLITS)
-    for given in job.sources:
-        root = job.folder(given)
-        for folder in ("info_files", "images"):
-            if not (root / folder).is_dir():
-                raise SourceError(f"{root / folder}: no such folder; the source is UnED's folder data with both")
-        for name in sets:
-            for split in splits:
-                yield from _split(job, root, name, split)
+    root = job.folder()
+    for folder in ("info_files", "images"):
+        if not (root / folder).is_dir():
+            raise SourceError(f"{root / folder}: no such folder; the source is UnED's folder data with both")
+    for name in sets:
+        for split in splits:
+            yield from _split(job, root, name, split)
 
 
 def _split(job: Job, root: Path, name: str, split: str) -> Iterator[Row]:
     """The rows of one info file, up to the job's limit."""
     file = root / "info_files" / name / f"{split}.json"
-    entries = read_json(file)
-    if not isinstance(entries, list):
-        raise SourceError(f"{file}: it must hold a list of images")
     dataset, domain = SETS[name]
-    entries = entries[: job.limit]
-    for number, entry in enumerate(job.progress(entries, len(entries), f"{name} {split}"), 1):
-        path, classes = _entry(entry, f"{file}: entry {number}")
-        identity = f"{job.name}/{name}/{classes[0]}" if len(classes) == 1 else None
+    for entry in job.limited(read_json(file, list), f"{name} {split}"):
+        try:
+            path, classes = str(entry["path"]), entry["class_id"]
+        except (KeyError, TypeError) as error:
+            raise SourceError(f'{file}: an image must have a "path" and a "class_id", not {str(entry)[:60]}') from error
+        one = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
         yield Row(
-            identity,
+            None if isinstance(one, list) else f"{job.name}/{name}/{one}",
             path=str(_file(path, root / "images", name).absolute()),
             id=f"{job.name}/{split}/{path}",
             dataset=dataset,
             split=split,
             domain=domain,
         )
-
-
-def _entry(entry: Any, where: str) -> tuple[str, list[Any]]:
-    """Path and classes of an image."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str) or "class_id" not in entry:
-        raise SourceError(f'{where}: an image must have a "path" and a "class_id"')
-    classes = entry["class_id"] if isinstance(entry["class_id"], list) else [entry["class_id"]]
-    if not all(isinstance(value, int | str) for value in classes):
-        raise SourceError(f"{where}: class_id {entry['class_id']!r} is neither a number nor a list of numbers")
-    return entry["path"], classes
 
 
 def _file(path: str, images: Path, name: str) -> Path:

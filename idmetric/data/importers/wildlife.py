@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.boxes import Box, cropped
-from idmetric.data.importers.run import Job, scalars
-from idmetric.data.importers.source import Shard, Source
+from idmetric.data.importers.images import Box, cropped
+from idmetric.data.importers.run import Job
+from idmetric.data.importers.source import Source
 from idmetric.data.manifest.table import Row
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.read import read_image
@@ -31,38 +31,33 @@ _FREE = ("date", "orientation")  # for columns of their own
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
-    for given in job.sources:
-        root = job.folder(given)
-        source = job.open(str(root / _TABLE if (root / _TABLE).is_file() else root))
-        job.need(source, "identity", "path")
-        for number, shard, values in job.rows(source):
-            yield from _row(job, source, shard, number, values)
+    root = job.folder()
+    source = job.open(str(root / _TABLE if (root / _TABLE).is_file() else root))
+    job.need(source, "identity", "path")
+    for record in job.rows(source):
+        values = record.values
+        name = f"{job.name}/{_text(values.get('image_id')) or f'{record.number:06d}'}"
+        try:
+            if not values["path"]:
+                raise ValueError("no path")
+            box, photo = _box(values.get("bbox")), _photo(source, str(values["path"]))
+            files = record.keep(str(photo.absolute()) if box is None else _cut(photo, box), name)
+        except (ImageReadError, ValueError) as error:
+            record.reject(str(error))
+            continue
 
-
-def _row(job: Job, source: Source, shard: Shard, number: int, values: dict[str, Any]) -> Iterator[Row]:
-    if not values["path"]:
-        job.reject(source, shard, number, "no path")
-        return
-    name = f"{job.name}/{_text(values.get('image_id')) or f'{number:06d}'}"
-    try:
-        box, photo = _box(values.get("bbox")), _photo(source, str(values["path"]))
-        files = job.keep(source, str(photo.absolute()) if box is None else _cut(photo, box), name)
-    except (ImageReadError, ValueError) as error:
-        job.reject(source, shard, number, str(error))
-        return
-
-    dataset = _text(values.get("dataset"))
-    free = {f"x_{column}": _text(values[column]) for column in _FREE if column in values}
-    yield Row(
-        identity=_identity(job, _text(values["identity"]), dataset),
-        id=name,
-        dataset=dataset or job.name,
-        split=_text(values.get("split")),
-        domain="animals",
-        category=_text(values.get("species")),
-        parameters={"source": source.label, "row": number, **scalars(values, *_USED, *_FREE), **free},
-        **files,
-    )
+        dataset = _text(values.get("dataset"))
+        free = {f"x_{column}": _text(values[column]) for column in _FREE if column in values}
+        yield Row(
+            identity=_identity(job, _text(values["identity"]), dataset),
+            id=name,
+            dataset=dataset or job.name,
+            split=_text(values.get("split")),
+            domain="animals",
+            category=_text(values.get("species")),
+            parameters={**record.about(*_USED, *_FREE), **free},
+            **files,
+        )
 
 
 def _identity(job: Job, name: str | None, dataset: str | None) -> str | None:

@@ -9,14 +9,7 @@ from idmetric.io.lazy import lazy
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest, merge, read
 
-_LAZY = {
-    "Manifest": "idmetric.data.manifest.table",
-    "merge": "idmetric.data.manifest.table",
-    "read": "idmetric.data.manifest.table",
-    # what version 0.1, where this was one module, had here too
-    **dict.fromkeys(("COLUMNS", "FORMATS", "PATHS", "ROLES", "SCHEMA", "SLOTS", "ManifestError", "Row"),
-                    "idmetric.data.manifest.table"),
-}  # fmt: skip
+_LAZY = dict.fromkeys(("Manifest", "merge", "read"), "idmetric.data.manifest.table")
 
 __all__ = ["Manifest", "merge", "read"]
 

@@ -64,8 +64,6 @@ def faults(
         workers: number of threads, 1 or more (default: one per core, at most 8).
         progress: wraps the files, see `idmetric.data.importers.run.Progress`.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers {workers}: at least 1")
     tasks = _tasks(manifest)
     look = _read if decode else _find
     found: list[Fault] = []

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from idmetric.data.manifest.rules import array_of, check_names
+from idmetric.data.manifest.rules import check_names
 from idmetric.data.manifest.schema import SCHEMA
-from idmetric.data.manifest.values import ManifestError, is_binary, json_reason, plain
-from idmetric.io.output import replacing, writing
+from idmetric.data.manifest.values import ManifestError, array_of, is_binary, plain
+from idmetric.io import json_file
+from idmetric.io.output import replacing
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 CHUNK = 4096  # rows held as objects at once
@@ -62,9 +63,7 @@ def write_table(table: pa.Table, path: Path) -> None:
         table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
         _check_text(table, path)
 
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
+    with replacing(path, parents=True) as temporary:
         if path.suffix == ".parquet":
             pyarrow.parquet.write_table(table.replace_schema_metadata(SCHEMA.metadata), temporary)
         elif path.suffix == ".csv":
@@ -97,9 +96,9 @@ def _read_lines(path: Path) -> pa.Table:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # also raised for numbers with thousands of digits
-                raise ManifestError(f"{path}: line {number} is not JSON: {json_reason(error)}") from error
+                row = json_file.parse(line)
+            except ValueError as error:  # also raised for numbers with thousands of digits
+                raise ManifestError(f"{path}: line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise ManifestError(f"{path}: line {number} is not an object of columns")
             rows.append(row)

@@ -3,49 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, TEXT_SLOTS, TYPES, Row
-from idmetric.data.manifest.values import (
-    ManifestError,
-    as_array,
-    casts,
-    dump_all,
-    free_array,
-    is_binary,
-    is_object,
-    objects,
-    refuse_rows,
-    short,
-)
+from idmetric.data.manifest.values import ManifestError, array_of, is_binary, objects, refuse_rows, short
 
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_NUMBERS = {"oracle": (0.0, 1.0), "label": (-np.inf, np.inf), "seed": (0, np.inf)}
 
 
 def table_of(rows: Sequence[Row], name: str, first: int) -> pa.Table:
     """Rows as columns of the schema; `first` counts the rows before them, for messages."""
-    columns = {c: [getattr(row, c) for row in rows] for c in COLUMNS}
-    columns["parameters"] = dump_all(columns["parameters"], name, first)
-    try:
-        if any(isinstance(v, str) for c in COLUMNS if is_binary(TYPES[c]) for v in columns[c]):
-            raise TypeError  # pyarrow would take text for bytes
-        return pa.table({c: pa.array(columns[c], TYPES[c]) for c in COLUMNS}, schema=SCHEMA)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, UnicodeEncodeError):
-        return pa.table({c: as_array(columns[c], TYPES[c], c, name, first) for c in COLUMNS}, schema=SCHEMA)
-
-
-def array_of(values: list[Any], column: str, name: str) -> pa.Array:
-    """The values of a column of the schema or a free column, in its type."""
-    if column == "parameters":
-        values = dump_all(values, name)
-    return as_array(values, TYPES[column], column, name) if column in COLUMNS else free_array(values, column, name)
+    columns = {c: array_of([getattr(row, c) for row in rows], c, name, first) for c in COLUMNS}
+    return pa.table(columns, schema=SCHEMA)
 
 
 def check_names(names: Sequence[str], name: str) -> None:
@@ -70,28 +47,27 @@ def typed(table: pa.Table, name: str) -> pa.Table:
         if TYPES[column] == pa.string():  # an empty text is an empty value, in every format
             empty = pc.equal(columns[column], "")
             columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
-    columns |= {c: table[c] for c in table.column_names if c.startswith("x_")}
-    return pa.table(columns)
+    return pa.table(columns | {c: table[c] for c in table.column_names if c.startswith("x_")})
 
 
 def _typed_column(table: pa.Table, column: str, name: str) -> Any:
     kind = TYPES[column]
     if column not in table.column_names:
         return pa.nulls(len(table), kind)
-
     given = table[column]
     if given.type == kind:
         return given
     if column == "parameters" and pa.types.is_nested(given.type):
-        return pa.array(dump_all(objects(given), name), pa.string())
+        return array_of(objects(given), column, name)
 
-    try:
-        if casts(given.type, kind):
+    # Arrow would cast 1.0 and true to text, and text to bytes
+    number = pa.types.is_floating(given.type) or pa.types.is_boolean(given.type)
+    if is_binary(given.type) if kind == pa.large_binary() else kind != pa.string() or not number:
+        try:
             return given.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        pass
-
-    return as_array(given.to_pylist(), kind, column, name)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass
+    return array_of(given.to_pylist(), column, name)
 
 
 def checked(table: pa.Table, name: str) -> pa.Table:
@@ -101,82 +77,68 @@ def checked(table: pa.Table, name: str) -> pa.Table:
         ManifestError: naming rows and column of values that break the rules of `Row`.
     """
     table = table.set_column(COLUMNS.index("role"), "role", pc.fill_null(table["role"], "real"))
-    _check_identities(table, name)
-    _check_images(table, name)
-    _check_paths(table, name)
-    _check_choices(table, name)
-    _check_numbers(table, name)
-    _check_parameters(table, name)
+    refuse_rows(list(_faults(table)), name)
     return _with_ids(table, name)
 
 
-def _values(table: pa.Table, column: str) -> list[Any]:
-    return cast("list[Any]", table[column].to_pylist())
+def _faults(table: pa.Table) -> Iterator[tuple[int, str, str]]:
+    """Row, column and reason of every value that breaks the rules."""
+    values: dict[str, list[Any]] = {c: table[c].to_pylist() for c in COLUMNS if not is_binary(TYPES[c])}
+    given = {c: np.asarray(pc.is_valid(table[c])) for c in COLUMNS}
 
+    for row, value in enumerate(values["identity"]):
+        if value is not None and not value.strip():
+            yield row, "identity", "is blank"
 
-def _given(table: pa.Table, column: str) -> NDArray[np.bool_]:
-    return np.asarray(pc.is_valid(table[column]))
-
-
-def _refuse(wrong: Iterable[bool], column: str, name: str, message: Callable[[int], str]) -> None:
-    """Raise a `ManifestError` with a message for every row that is wrong, if there are any."""
-    refuse_rows([(row + 1, message(row)) for row, is_wrong in enumerate(wrong) if is_wrong], column, name)
-
-
-def _check_identities(table: pa.Table, name: str) -> None:
-    blank = (v is not None and not v.strip() for v in _values(table, "identity"))
-    _refuse(blank, "identity", name, lambda row: "is blank")
-
-
-def _check_images(table: pa.Table, name: str) -> None:
-    path = _given(table, "path")
-    alone = np.array([slot in TEXT_SLOTS for slot in _values(table, "slot")], dtype=bool) & _given(table, "text")
-    wrong = (path == _given(table, "image_bytes")) & (path | ~alone)
-    _refuse(
-        wrong, "path", name,
-        lambda row: "path and image_bytes are both given" if path[row] else "no image: neither path nor image_bytes",
-    )  # fmt: skip
+    text_alone = np.isin(np.array(values["slot"], dtype=object), TEXT_SLOTS) & given["text"]
+    for row in np.flatnonzero(given["path"] & given["image_bytes"]).tolist():
+        yield row, "path", "path and image_bytes are both given"
+    for row in np.flatnonzero(~(given["path"] | given["image_bytes"] | text_alone)).tolist():
+        yield row, "path", "no image: neither path nor image_bytes"
     for column in ("mask", "part_mask"):
-        message = f"{column} and {column}_bytes are both given"
-        both = _given(table, column) & _given(table, f"{column}_bytes")
-        _refuse(both, column, name, lambda row, message=message: message)  # type: ignore[misc]
+        for row in np.flatnonzero(given[column] & given[f"{column}_bytes"]).tolist():
+            yield row, column, f"{column} and {column}_bytes are both given"
 
-
-def _check_paths(table: pa.Table, name: str) -> None:
     for column in PATHS:
-        values = _values(table, column)
-        wrong = [v is not None and (not v.strip() or "\0" in v or bool(_ADDRESS.match(v))) for v in values]
-        _refuse(wrong, column, name, lambda row, v=values: f"{short(v[row])} is not a file's path")  # type: ignore[misc]
-
-
-def _check_choices(table: pa.Table, name: str) -> None:
+        for row, value in enumerate(values[column]):
+            if value is not None and (not value.strip() or "\0" in value or _ADDRESS.match(value)):
+                yield row, column, f"{short(value)} is not a file's path"
     for column, allowed in (("role", ROLES), ("slot", SLOTS)):
-        values, advice = _values(table, column), f"is not one of {', '.join(allowed)}"
-        wrong = [v is not None and v not in allowed for v in values]
-        _refuse(wrong, column, name, lambda row, v=values, a=advice: f"{short(v[row])} {a}")  # type: ignore[misc]
-    lone = _given(table, "group") != _given(table, "slot")
-    _refuse(lone, "slot", name, lambda row: "group and slot go together; one of them is empty")
+        for row, value in enumerate(values[column]):
+            if value is not None and value not in allowed:
+                yield row, column, f"{short(value)} is not one of {', '.join(allowed)}"
+    for row in np.flatnonzero(given["group"] != given["slot"]).tolist():
+        yield row, "slot", "group and slot go together; one of them is empty"
 
-
-def _check_numbers(table: pa.Table, name: str) -> None:
-    for column, low, high in (("oracle", 0.0, 1.0), ("label", -np.inf, np.inf), ("seed", 0, np.inf)):
-        values = _values(table, column)
-        wrong = [v is not None and not (low <= v <= high and np.isfinite(v)) for v in values]
+    for column, (low, high) in _NUMBERS.items():
         span = "a finite number" if low == -np.inf else f"within {low:g}..{high:g}"
-        _refuse(wrong, column, name, lambda row, v=values, s=span: f"{v[row]} is not {s}")  # type: ignore[misc]
+        for row, value in enumerate(values[column]):
+            if value is not None and not (low <= value <= high and np.isfinite(value)):
+                yield row, column, f"{value} is not {span}"
+    for row, value in enumerate(values["parameters"]):
+        if value is not None and not _is_object(value):
+            yield row, "parameters", f"{short(value)} is not a JSON object"
 
 
-def _check_parameters(table: pa.Table, name: str) -> None:
-    values = _values(table, "parameters")
-    wrong = (not is_object(v) for v in values)
-    _refuse(wrong, "parameters", name, lambda row: f"{short(values[row])} is not a JSON object")
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)  # JSON has no NaN or Infinity, though Python writes them
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(_STRICT.decode(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _with_ids(table: pa.Table, name: str) -> pa.Table:
     """The table with an id for every row, made of group, slot and path (or the hash of the bytes) where it is empty."""
-    ids = _values(table, "id")
+    ids: list[Any] = table["id"].to_pylist()
     if not all(ids):
-        path, group, slot, text = (_values(table, column) for column in ("path", "group", "slot", "text"))
+        path, group, slot, text = (table[column].to_pylist() for column in ("path", "group", "slot", "text"))
         for i in range(len(table)):
             if not ids[i]:
                 content = table["image_bytes"][i].as_py()
@@ -185,6 +147,6 @@ def _with_ids(table: pa.Table, name: str) -> pa.Table:
         table = table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
 
     first: dict[str, int] = {}
-    repeated = [first.setdefault(v, i) != i for i, v in enumerate(ids)]
-    _refuse(repeated, "id", name, lambda row: f"{short(ids[row])} is also the id of row {first[ids[row]] + 1}")
+    repeated = [(i, v) for i, v in enumerate(ids) if first.setdefault(v, i) != i]
+    refuse_rows([(i, "id", f"{short(v)} is also the id of row {first[v] + 1}") for i, v in repeated], name)
     return table

@@ -31,7 +31,6 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
         ValueError: if parts ask for more identities than there are, or mix fractions and numbers.
     """
     fractions = _are_fractions(parts)
-    _check_seed(seed)
     block = blocks(manifest)
     names = np.array([d or "" for d in manifest.column("dataset")], dtype=object)
     rng = np.random.default_rng(seed)
@@ -56,7 +55,6 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
 def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) -> Manifest:
     """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
     fractions = _are_fractions(parts)
-    _check_seed(seed)
     order = np.random.default_rng(seed).permutation(len(manifest))
     out = np.full(len(manifest), None, dtype=object)
     _assign(out, order, parts, np.zeros(len(parts) + 1) if fractions else None)
@@ -73,11 +71,6 @@ def _assign(
     for name, size in zip(parts, sizes, strict=True):
         out[order[start : start + size]] = name
         start += size
-
-
-def _check_seed(seed: int) -> None:
-    if seed < 0:
-        raise ValueError(f"seed {seed}: a whole number, 0 or more")
 
 
 def _warn_of_empty(parts: Mapping[str, float], given: list[str | None], what: str) -> None:

@@ -30,9 +30,10 @@ except ImportError as error:  # pragma: no cover
     raise ImportError(f"manifests need pyarrow: {install('data')}") from error
 
 from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
-from idmetric.data.manifest.rules import array_of, checked, table_of, typed
+from idmetric.data.manifest.rules import checked, table_of, typed
 from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, Row
-from idmetric.data.manifest.values import SHOWN, ManifestError
+from idmetric.data.manifest.values import ManifestError, array_of
+from idmetric.io.columns import first_few
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -119,7 +120,10 @@ class Manifest:
         """The manifest with these columns replaced by a sequence of one value per row, or by one value for all rows."""
         table = self.table
         for name, given in columns.items():
-            values = _each(given) if _is_sequence(given) else [given] * len(self)
+            if isinstance(given, pa.Array | pa.ChunkedArray):
+                given = given.to_pylist()
+            several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes)
+            values = list(given) if several else [given] * len(self)
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")
             array = array_of(values, name, "manifest")
@@ -132,8 +136,6 @@ class Manifest:
 
     def source(self, index: int, column: str = "path") -> str | bytes | None:
         """The path, including `root`, or the bytes of a row's image, mask or part_mask; None if it is empty."""
-        if column not in PATHS:
-            raise KeyError(f"{column!r} is not a column of files; these are {', '.join(PATHS)}")
         data = self.table["image_bytes" if column == "path" else f"{column}_bytes"][index].as_py()
         if data is not None:
             return bytes(data)
@@ -227,7 +229,7 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
                     clashes.append(value)
         if clashes:
             way = "prefix them with the dataset's name" + ("" if name == "id" else ", or say they are shared")
-            listed = ", ".join(repr(c) for c in clashes[:SHOWN])
+            listed = ", ".join(first_few([repr(c) for c in clashes]))
             raise ManifestError(f"{len(clashes)} {name} values are in more than one manifest: {listed}; {way}")
 
     root = manifests[0].root
@@ -237,16 +239,6 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
         raise ManifestError(f"a free column holds different kinds of values in the manifests: {error}") from error
 
     return Manifest(table, root)
-
-
-def _is_sequence(given: Any) -> bool:
-    if isinstance(given, np.ndarray | pa.Array | pa.ChunkedArray):
-        return True
-    return isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray | memoryview)
-
-
-def _each(given: Any) -> list[Any]:
-    return cast("list[Any]", given.to_pylist() if isinstance(given, pa.Array | pa.ChunkedArray) else list(given))
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -11,8 +11,7 @@ from numpy.random import Generator
 from PIL import Image, ImageFilter
 
 from idmetric.data.world.assets import Assets
-from idmetric.data.world.dice import Dice, stream
-from idmetric.data.world.identity import Identity
+from idmetric.data.world.identity import Dice, Identity, stream
 from idmetric.data.world.materials import MATERIALS, Texture, color, cut, smooth_noise
 from idmetric.data.world.render import Floats, Light, Picture, Pose, renderer
 

@@ -25,8 +25,7 @@ from idmetric.data.world.context import (
     sample_context,
     sample_light,
 )
-from idmetric.data.world.dice import stream
-from idmetric.data.world.identity import DOMAINS, Edit, Identity
+from idmetric.data.world.identity import DOMAINS, Edit, Identity, stream
 from idmetric.data.world.render import Light, Picture
 from idmetric.data.world.scene import Shot, mean_change, names, render_scene, share_changed, share_reshaped
 

@@ -20,17 +20,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.data.world.folder import (
-    MANIFEST,
-    ROWS,
-    claim,
-    own_folder,
-    place_of,
-    read_rows,
-    refuse_damaged,
-    remove,
-    write_manifest,
-)
+from idmetric.data.world.folder import MANIFEST, ROWS, claim, own_folder, place_of, read_rows, write_manifest
 from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, VERSION, Take, World
 from idmetric.io.output import OutputError, writing
 
@@ -65,23 +55,15 @@ class Plan:
     quality: int = 95
 
     def __post_init__(self) -> None:
-        if min(self.distractors, self.parts, self.context_edits, self.identity_edits, self.seed) < 0:
-            raise ValueError("numbers of edits and the seed are 0 or more")
-        if len(set(self.grids)) < len(self.grids):
-            raise ValueError(f"grids {self.grids} name a factor twice")
-
-        for name in self.grids:
-            if name not in FACTORS:
-                raise ValueError(f"no grid {name!r}; there are {', '.join(FACTORS)}")
+        if len(set(self.grids)) < len(self.grids) or set(self.grids) - set(FACTORS):
+            raise ValueError(f"grids {self.grids}: each of {', '.join(FACTORS)} at most once")
         for strength in self.strengths:
             if not 0 < strength <= 1:
                 raise ValueError(f"strength {strength} is not within (0, 1]")
         if len({f"{s:.2f}" for s in self.strengths}) < len(self.strengths):
             raise ValueError(f"strengths {self.strengths} must differ by 0.01 at least: names tell them apart")
-        if not self.strengths and (self.distractors or self.identity_edits):
-            raise ValueError("distractors and identity edits need at least one strength")
-        if self.size < 16 or self.views < 1 or not 1 <= self.quality <= 100:
-            raise ValueError("a world needs pictures of at least 16 pixels, at least one view, and a quality of 1..100")
+        if self.size < 16 or self.quality > 100:
+            raise ValueError("a world needs pictures of at least 16 pixels, and a quality of 1..100")
 
     @property
     def pictures(self) -> int:
@@ -112,21 +94,13 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
         yield from world.grid(number, plan.grids)
 
 
-def write_world(
-    folder: Path,
-    plan: Plan,
-    count: int,
-    assets: Path | None = None,
-    start: int = 0,
-    workers: int = 1,
-    done: Callable[[int], None] = lambda pictures: None,
-) -> Manifest:
+def write_world(folder: Path, plan: Plan, count: int, **options: Any) -> Manifest:
     """Render identities as `render_world` does, and read the manifest of the whole folder.
 
     The manifest includes identities that earlier runs rendered with the same plan. With millions of rows it takes
     gigabytes of memory; `render_world` writes it without reading it back.
     """
-    render_world(folder, plan, count, assets, start, workers, done)
+    render_world(folder, plan, count, **options)
     return read(folder / MANIFEST)
 
 
@@ -156,8 +130,6 @@ def render_world(
         ValueError: if the folder holds a world of another plan, or damaged files, or if another run is using it.
         ChildProcessError: if a process died.
     """
-    if count < 1 or start < 0 or workers < 0:
-        raise ValueError("a world has at least 1 identity; its first number and the number of workers are 0 or more")
     if assets is not None and not assets.is_dir():
         raise ValueError(f"{assets} is not a folder of assets")
 
@@ -165,7 +137,13 @@ def render_world(
     workers = workers or cores()
     with own_folder(folder):
         claim(folder, {**asdict(plan), "version": VERSION}, assets)
-        missing = _missing(folder, range(start, start + count), done)
+        missing = []
+        for number in range(start, start + count):
+            if (folder / place_of(number) / ROWS).exists():
+                done(len(read_rows(folder, number)))
+            else:
+                missing.append(number)
+
         if workers == 1 or len(missing) < 2:
             _prepare(folder, plan, assets)
             for number in missing:
@@ -178,21 +156,6 @@ def render_world(
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _missing(folder: Path, numbers: range, done: Callable[[int], None]) -> list[int]:
-    """The numbers of unfinished identities; the files of finished ones are checked."""
-    missing, damaged = [], []
-    for number in numbers:
-        if not (folder / place_of(number) / ROWS).exists():
-            missing.append(number)
-            continue
-        try:
-            done(len(read_rows(folder, number)))
-        except ValueError as error:
-            damaged.append(str(error))
-    refuse_damaged(damaged)
-    return missing
 
 
 _job: dict[str, Any] = {}  # the world that this process renders
@@ -263,7 +226,7 @@ def _render(number: int) -> int:
 def _publish(making: Path, final: Path) -> None:
     """Give the folder its final name. It replaces an unfinished folder; a finished one has the same files and stays."""
     if final.exists() and not (final / ROWS).exists():
-        remove(final)
+        shutil.rmtree(final)
     try:
         making.rename(final)
     except OSError:

@@ -173,8 +173,8 @@ def _check_models(models: Models) -> None:
     for name, metric in models.items():
         if not isinstance(metric, Embedder):
             raise ValueError(f"{name} cannot be calibrated: only models that idmetric.load opens can")
-        if not metric.revision:
-            raise ValueError(f"the weights of {name} have no revision: save the model (save_pretrained) and load that")
+        if not metric.revision or metric.revision.endswith("+changed"):
+            raise ValueError(f"the weights of {name} have no revision: save the model first (save_pretrained)")
 
 
 def _given(name: str, metric: Embedder, settings: Settings, options: Options) -> Calibration:

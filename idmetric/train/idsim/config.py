@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.train import pretrained
-from idmetric.train.options import Precision, check_least, check_positive, option
+from idmetric.train.options import Precision, option
 
 Negatives = Literal["batch", "single"]
 PatchMetric = Literal["sinkhorn", "cosine", "pooled"]
@@ -68,9 +68,6 @@ class Config:
     seed: int = option(0, "of new weights, batches, augmentation and dropout")
 
     def __post_init__(self) -> None:
-        check_least(self, batch_size=1, accumulation=1, epochs=1, max_tokens=1, image_size=1, hidden=1)
-        check_least(self, noise=0, validate_patches=0)
-        check_positive(self, "lr", "temperature", "patch_temperature", "patch_weight")
         if self.terms == "patch" and not self.validate_patches:
             raise ValueError("terms patch need validation by patches: validate_patches must be above 0")
 

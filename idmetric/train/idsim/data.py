@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.batches import Pictures, batch_rows, generator, share
-from idmetric.train.splits import rows_in
+from idmetric.train.batches import Pictures, batch_rows, generator, rows_in, share
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
-_SHOWN = 5
 _MAKE = "`idmetric data mine triplets` makes them"
 
 
@@ -96,15 +94,11 @@ def _none(data: Manifest, splits: Sequence[str]) -> str:
 
 def _check(groups: dict[str, dict[str, list[int]]], identities: Sequence[str | None]) -> None:
     """Check that groups are whole, have one anchor each, and agree with their identities."""
-    faults: dict[str, list[str]] = defaultdict(list)
     for name, slots in groups.items():
-        fault = _fault(slots, identities)
-        if fault:
-            faults[fault].append(name)
-    for text, names in faults.items():
-        some = ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
-        raise ManifestError(f"{len(names)} of {len(groups)} groups have {text}, such as {some}: fix columns 'slot' and "
-                            f"'identity', or make new triplets ({_MAKE})")  # fmt: skip
+        if fault := _fault(slots, identities):
+            raise ManifestError(
+                f"group {name!r} has {fault}: fix columns 'slot' and 'identity', or make new triplets ({_MAKE})"
+            )
 
 
 def _fault(slots: dict[str, list[int]], identities: Sequence[str | None]) -> str:
@@ -116,9 +110,9 @@ def _fault(slots: dict[str, list[int]], identities: Sequence[str | None]) -> str
     if anchor is None:
         return "an anchor without identity"
     if any(identities[row] != anchor for row in slots["positive"]):
-        return "a positive of another identity than their anchor's"
+        return "a positive of another identity than its anchor's"
     if any(identities[row] == anchor for row in slots["negative"]):
-        return "a negative of their anchor's identity"
+        return "a negative of its anchor's identity"
     return ""
 
 
@@ -192,7 +186,7 @@ class Loader:
     Args:
         batch_size, accumulation: triplets of a micro-batch, micro-batches of a step.
         noise: standard deviation of Gaussian noise on every picture. On anchor and positive alone, it would tell which
-            picture is the negative (`idmetric.data.generate.noise` has the paper's generative noise).
+            picture is the negative (`idmetric.data.generate.idsim` has the paper's generative noise).
     """
 
     triplets: Triplets

@@ -19,7 +19,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idmetric.checkpoints.released_idsim import resample_dinov2_positions
+from idmetric.checkpoints.revision import revision_of
+from idmetric.checkpoints.weights import load_state
 from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.distance.matrix import distance
+from idmetric.models import backbone as backbones
 from idmetric.models.idsim import IDSim, IDSimConfig
 from idmetric.train import augment, lora, pretrained
-from idmetric.train.batches import Pictures, generator, steps_per_epoch
+from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, generator, rows_in, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
 from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, Part, Share, Triplets, read_triplets
 from idmetric.train.idsim.loss import Similarities, accuracy, compare, loss_of
-from idmetric.train.idsim.model import untrained
-from idmetric.train.idsim.validate import scores
 from idmetric.train.loader import seed_all
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe
-from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
+from idmetric.train.recipe import Recipe, evaluating
+from idmetric.train.validate import validation
 
 
 class IDSimRecipe(Recipe):
@@ -127,14 +132,23 @@ class IDSimRecipe(Recipe):
         )  # fmt: skip
 
     def validate(self) -> Mapping[str, float]:
-        """Scores of triplets of split val; the best checkpoint is that of the highest "selection" (see `scores`)."""
+        """The measures of `train.validate` on triplets of split val, the accuracy by patches, and "selection".
+
+        "triplet" is the accuracy of the paper's Real Instance Validation, "auc" the ROC AUC of its Identity Validation;
+        selection is their mean ("we use them jointly", B.1), or "triplet" if no edits of identity give an "auc".
+        """
         if self.held_out is None:
             return {}
-        return scores(
-            self.model, self.data, self.held_out, self.processes,
-            batch_size=self.config.batch_size, by_patches=self.config.terms == "patch",
-            patches=0 if self.config.terms == "cls" else self.config.validate_patches,
-        )  # fmt: skip
+        size, terms = self.config.batch_size, self.config.terms
+        rows = self.data.take(self.held_out.used)
+        found = validation(self.model, rows, batch_size=3 * size, processes=self.processes)
+        chosen = [found[name] for name in ("triplet", "auc") if name in found]
+        if terms != "cls" and self.config.validate_patches:
+            pictures = Pictures.of(self.model, self.data)
+            found |= patch_accuracy(self.model, pictures, self.held_out, self.config.validate_patches, size)
+        if terms == "patch":  # class features are not trained
+            chosen = [found["triplet_patch"]]
+        return {**found, "selection": float(np.mean(chosen))}
 
     def save(self, folder: Path) -> None:
         """Write the model with LoRA folded into its weights: the result opens without peft."""
@@ -165,9 +179,9 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
     if held_out:
         check_held_out(data, triplets.used, held_out.used)
     model = _model(config, processes)
-    steps = augment.idsim(
-        model.image_size, scale=config.crop, jitter=config.jitter, jitter_p=config.jitter_p, blur_p=config.blur_p,
-        keep_shape=config.keep_shape, interpolation=model.interpolation,
+    steps = partial(
+        augment.idsim, size=model.image_size, scale=config.crop, jitter=config.jitter, jitter_p=config.jitter_p,
+        blur_p=config.blur_p, keep_shape=config.keep_shape, interpolation=model.interpolation,
     )  # fmt: skip
     pictures = Pictures.of(model, data, steps if config.augment else None)
     loader = Loader(triplets, pictures, config.batch_size, config.accumulation, config.noise, config.seed)
@@ -194,6 +208,64 @@ def _model(config: Config, processes: Processes) -> IDSim:
     if config.checkpointing:
         model.backbone.set_grad_checkpointing(True)
     return model.to(processes.device).train()
+
+
+def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
+    """A model on the CPU with a backbone's weights and random heads.
+
+    Args:
+        weights: from `pretrained.weights_file`; "" leaves the backbone random as well.
+        seed: of random weights; torch's global random state does not change.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        model = IDSim(settings, device="cpu")
+    model.name = settings.backbone
+    if weights:
+        _load_backbone(model, settings, weights)
+        model.take_revision(revision_of(weights))
+    return model
+
+
+def _load_backbone(model: IDSim, settings: IDSimConfig, weights: str) -> None:
+    """Load weights at the model's image size; DINOv2's positions are resampled as by Meta, and as in the release."""
+    name, args = settings.backbone, settings.backbone_args
+    if "_dinov3" in name:  # no table of positions to resample; biases that the model lacks are refused
+        state = backbones.pretrained_state(name, weights, args)
+    else:
+        state = backbones.build(name, image_size=settings.image_size, args=args, weights=weights).state_dict()
+    if "patch14_dinov2" in name:
+        patch = state["patch_embed.proj.weight"].shape[-1]
+        table = backbones.pretrained_state(name, weights, args)["pos_embed"]
+        state["pos_embed"] = resample_dinov2_positions(table, settings.image_size // patch)
+    load_state(model.backbone, state, weights)
+    model.requires_grad_(False)
+
+
+@torch.no_grad()
+def patch_accuracy(
+    model: IDSim, pictures: Pictures, triplets: Triplets, limit: int, batch_size: int
+) -> dict[str, float]:
+    """Share of triplets in which the positive is nearer than the negative; a tie counts as wrong.
+
+    Args:
+        pictures: without augmentation. limit: most triplets, always the same. batch_size: triplets embedded at once.
+
+    Returns:
+        "triplet_patch" by the Sinkhorn distance of patches, "triplet_joint" by its sum with that of class features
+        ("joint CLS+patch embedding", B.3).
+    """
+    chosen = generator("validation of patches").permutation(len(triplets))[:limit]
+    right: dict[str, list[Tensor]] = {"patch": [], "joint": []}
+    with evaluating(model), ThreadPoolExecutor(4) as pool:
+        for start in range(0, len(chosen), batch_size):
+            rows = triplets.rows[chosen[start : start + batch_size]].T
+            pixels = torch.stack(list(pool.map(pictures.read, rows.ravel().tolist())))
+            found, count = model(pixels.to(model.device)), rows.shape[1]
+            anchor, positive, negative = (found[k * count : (k + 1) * count] for k in range(3))
+            for kind, hits in right.items():
+                hits.append(distance(anchor, positive, kind) < distance(anchor, negative, kind))
+    return {f"triplet_{kind}": torch.cat(hits).float().mean().item() for kind, hits in right.items()}
 
 
 def smoke_data(folder: Path) -> Manifest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.train import pretrained
-from idmetric.train.options import check_least, check_positive, option
+from idmetric.train.options import option
 
 # Defaults that differ between the losses (section 4.1 and supplement B). The paper does not say how long contrastive
 # and softmax-margin train; like recall@k they train the whole encoder for one pass.
@@ -75,17 +75,12 @@ class Config:
     log_every: int = option(None, "steps between lines of the log: 1, or 10 of small batches")
 
     def __post_init__(self) -> None:
-        if self.loss not in PAPER:
-            raise ValueError(f"loss {self.loss!r}: choose {', '.join(PAPER)}")
         whole = self.loss in CLASS_BATCHES
         if whole and self.batch_size not in (None, self.classes * self.images):
             raise ValueError(f"a batch of {self.loss} is classes x images: set --classes, not --batch-size")
         for name, value in {"batch_size": self.classes * self.images, **PAPER[self.loss]}.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        check_least(self, images=2, classes=2, batch_size=1, epochs=1, chunk=1, mine_every=0, frozen_epochs=0)
-        check_least(self, weight_decay=0)
-        check_positive(self, "lr", "classifier_lr")
         if self.loss == "softmax-margin" and self.epochs <= self.frozen_epochs:
             raise ValueError(
                 f"epochs = {self.epochs} and frozen_epochs = {self.frozen_epochs}: no pass is left for the encoder"

@@ -1,21 +1,28 @@
-"""ILGen's training set: instances of a manifest as classes of N images each (sections 3.2 and 4.1)."""
+"""ILGen's training set: instances of a manifest as classes of N images each, and the images of a step.
+
+(Sections 3.2, 3.3 and 4.1, supplement B.) Images are numbered class by class: number n is image n % N of class n // N.
+Each draw follows from (seed, step) alone.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from itertools import product
+from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.batches import generator
-from idmetric.train.splits import TRAINING, VALIDATION, rows_in
+from idmetric.train.batches import TRAINING, VALIDATION, Pictures, generator, permutation, rows_in
 
 _HOW_TO = "idmetric data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
 
@@ -68,7 +75,7 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
     found = _images_of(data, TRAINING)
     enough = {name: found[name] for name in sorted(found) if few == "repeat" or len(found[name]) >= images}
     if len(enough) < 2:
-        raise ManifestError(_lack(data, found, images, len(enough)))
+        raise ManifestError(_lack(found, images, len(enough)))
     ids = data.column("id")
     chosen = np.array([_choose(name, rows, ids, images, seed) for name, rows in enough.items()], dtype=np.int64)
     named = [[name, *(ids[row] for row in rows)] for name, rows in zip(enough, chosen.tolist(), strict=True)]
@@ -114,17 +121,104 @@ def _choose(name: str, rows: list[int], ids: list[str], images: int, seed: int) 
     return [rows[k % len(rows)] for k in range(images)]
 
 
-def _lack(data: Manifest, found: dict[str, list[int]], images: int, enough: int) -> str:
-    if not found:
-        named = any(name is not None for name in data.column("identity"))
-        rows = "no row of split train (or without split)" if named else "no row"
-        return f"{rows} has an identity: column identity says which images are of one class; {_HOW_TO}"
-    if len(found) == 1:
-        return f"all images show one identity, {next(iter(found))!r}: others are needed as negatives; {_HOW_TO}"
+def _lack(found: dict[str, list[int]], images: int, enough: int) -> str:
     sizes = sorted((len(rows) for rows in found.values()), reverse=True)
-    many = "no identity has" if enough == 0 else "only one identity has"
-    ways = f"--images {sizes[1]} takes fewer, " if sizes[1] > 1 else ""
+    ways = f"--images {sizes[1]} takes fewer, --few-images repeat repeats them; " if len(sizes) > 1 else ""
     return (
-        f"{many} {images} different images, the N of a class; the {len(found)} identities have at most {sizes[0]}: "
-        f"{ways}--few-images repeat repeats them; {_HOW_TO}"
+        f"{enough} of the {len(found)} identities of the training split have {images} different images, the N of a "
+        f"class, and two are needed; column identity says which images are of one class: {ways}{_HOW_TO}"
     )
+
+
+# The samples of a step
+
+
+class Drawn(NamedTuple):
+    """The samples of a step, over all processes.
+
+    Attributes:
+        step: from 0.
+        image: number of each image, int (S, P): S samples of P images; -1 where it is not known before the step.
+        label: class of each sample, int (S,).
+        query: samples that query, int (Q,).
+    """
+
+    step: int
+    image: Tensor
+    label: Tensor
+    query: Tensor
+
+
+def pass_length(count: int, size: int) -> int:
+    """Batches in which each of `count` classes or images is loaded; the first ones again fill up the last batch."""
+    return -(-count // size)
+
+
+def draw_classes(step: int, classes: int, images: int, size: int, seed: int, queries: str = "one") -> Drawn:
+    """`size` (B) different classes with all their images, one of each class as the query (section 3.3).
+
+    A pass draws each class once, "until all classes have been loaded in a batch" (section 4.1).
+
+    Args:
+        queries: "one" of each class at random, or "all" images.
+    """
+    chosen = _next(step, classes, size, seed)
+    image = (chosen[:, None] * images + np.arange(images)).reshape(-1, 1)
+    query = np.arange(size * images)
+    if queries == "one":
+        query = np.arange(size) * images + generator(seed, step, "query").integers(images, size=size)
+    return _drawn(step, image, images, query)
+
+
+def draw_pairs(step: int, classes: int, images: int, size: int, seed: int) -> Drawn:
+    """`size` queries, a random other image of each query's class, and a place for a negative (supplement B).
+
+    A pass draws each image once as a query.
+    """
+    query = _next(step, classes * images, size, seed)
+    other = generator(seed, step, "positive").integers(images - 1, size=size)
+    positive = query // images * images + other + (other >= query % images)
+    return _drawn(step, np.stack([query, positive, np.full(size, -1)], 1), images, np.arange(size))
+
+
+def draw_images(step: int, classes: int, images: int, size: int, seed: int) -> Drawn:
+    """`size` images, each once a pass: "no specific curation of the batches is necessary" (supplement B)."""
+    return _drawn(step, _next(step, classes * images, size, seed)[:, None], images, np.arange(size))
+
+
+def _next(step: int, count: int, size: int, seed: int) -> NDArray[np.int64]:
+    turn, place = divmod(step, pass_length(count, size))
+    found: NDArray[np.int64] = permutation(seed, turn, count)[(place * size + np.arange(size)) % count]
+    return found
+
+
+def _drawn(step: int, image: NDArray[np.int64], images: int, query: NDArray[np.int64]) -> Drawn:
+    return Drawn(step, torch.from_numpy(image), torch.from_numpy(image[:, 0] // images), torch.from_numpy(query))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of a run.
+
+    Attributes:
+        draw: the samples of a step. per_pass: steps in which each class, or each image, is loaded once.
+        pictures: of the classes' manifest.
+    """
+
+    classes: Classes
+    pictures: Pictures
+    draw: Callable[[int], Drawn]
+    per_pass: int
+    seed: int
+
+    def read(self, drawn: Drawn, samples: range, parts: range, threads: int = 1) -> Tensor:
+        """Pixels (S, P, 3, H, W) of these samples' images in uint8: no information is lost."""
+
+        def one(image: tuple[int, int]) -> Tensor:
+            sample, part = image
+            row = int(self.classes.flat[int(drawn.image[image])])
+            return self.pictures.read_bytes(row, generator(self.seed, drawn.step, sample * drawn.image.shape[1] + part))
+
+        with ThreadPoolExecutor(threads) as pool:
+            found = list(pool.map(one, product(samples, parts)))
+        return torch.stack(found).view(len(samples), len(parts), *found[0].shape)

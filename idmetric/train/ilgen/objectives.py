@@ -17,8 +17,7 @@ from idmetric.losses.contrastive import contrastive, hardest_negatives
 from idmetric.losses.softmax_margin import softmax_margin
 from idmetric.models.embedder import Embedder
 from idmetric.train.embed import embed_shared
-from idmetric.train.ilgen.batches import Drawn
-from idmetric.train.ilgen.data import Classes
+from idmetric.train.ilgen.data import Classes, Drawn
 from idmetric.train.processes import Processes
 
 

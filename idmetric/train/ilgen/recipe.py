@@ -27,16 +27,24 @@ from idmetric.losses.info_nce import label_info_nce
 from idmetric.losses.recall_at_k import batch_recall_at_k
 from idmetric.models.backbone import Backbone, is_timm
 from idmetric.train import augment, pretrained
-from idmetric.train.batches import Pictures, share
+from idmetric.train.batches import Pictures, check_held_out, share
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.ilgen.batches import Batches, Drawn, draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.config import CLASS_BATCHES, Config
 from idmetric.train.ilgen.config import SMOKE as SMOKE
-from idmetric.train.ilgen.data import Classes, classes_of, validation_rows
+from idmetric.train.ilgen.data import (
+    Batches,
+    Classes,
+    Drawn,
+    classes_of,
+    draw_classes,
+    draw_images,
+    draw_pairs,
+    pass_length,
+    validation_rows,
+)
 from idmetric.train.ilgen.objectives import Contrastive, Retrieval, SoftmaxMargin, mine
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe
-from idmetric.train.splits import check_held_out
 from idmetric.train.validate import validation
 
 
@@ -169,9 +177,9 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
 
 
 def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) -> Batches:
-    steps = augment.ilgen(
-        model.image_size, scale=config.crop, grey_p=config.grey, jitter=config.jitter, flip=config.flip,
-        interpolation=model.interpolation,
+    steps = partial(
+        augment.ilgen, size=model.image_size, scale=config.crop, grey_p=config.grey, jitter=config.jitter,
+        flip=config.flip, interpolation=model.interpolation,
     )  # fmt: skip
     pictures = Pictures.of(model, data, steps if config.augment else None)
     shape = {"classes": len(classes), "images": classes.images, "seed": config.seed}

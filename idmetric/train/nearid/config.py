@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.train import pretrained
-from idmetric.train.options import Precision, check_least, check_positive, option
+from idmetric.train.options import Precision, option
 
 if TYPE_CHECKING:
     from idmetric.train.nearid.data import Shape
 
-Objective = Literal["nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle"]
-PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # one positive for each anchor
 SIGLIP2 = "google/siglip2-so400m-patch14-384"  # section 4.1
 BIAS = -10.0  # losses.near_id_objectives.BIAS, as a literal to keep --help quick; a test compares them
+
+Objective = Literal["nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle"]
+PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # one positive for each anchor
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,6 @@ class Config:
     cache_gb: float = option(100.0, "most GB of features in that folder")
 
     def __post_init__(self) -> None:
-        check_least(self, positives=1, distractors=0, repeat=1, batch_size=2, epochs=1, steps=0, chunk=1, warmup=0)
-        check_least(self, alpha=0, beta=0, weight_decay=0, cache_gb=0)
-        check_positive(self, "lr", "temperature")
-        if not all(0 <= p <= 1 for p in (self.mask_prob, *self.mask_prob_apn)):
-            raise ValueError("mask_prob and mask_prob_apn are probabilities in [0, 1]")
         if self.cache and self.augment:
             raise ValueError("--cache keeps features of unchanged pictures: add --no-augment, or leave it out")
         if self.beta and self.objective != "nearid":

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +24,32 @@ from torch import Tensor, nn
 
 from idmetric.data.curate.masking import inherit_masks
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.losses.near_id import Tuples
+from idmetric.losses.arrays import cosines
+from idmetric.losses.near_id import Tuples, near_id_terms
+from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
 from idmetric.losses.temperature import LearnableTemperature
 from idmetric.models.nearid import NearID
 from idmetric.train import augment
-from idmetric.train.batches import Pictures, share
+from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import Batches, parts
-from idmetric.train.nearid.checks import best_measure, check, check_masks, check_oracle, fingerprint, rows_of
 from idmetric.train.nearid.config import SMOKE as SMOKE
 from idmetric.train.nearid.config import Config
-from idmetric.train.nearid.data import Identity, find, items
-from idmetric.train.nearid.objectives import values_of
+from idmetric.train.nearid.data import (
+    Identity,
+    best_measure,
+    check,
+    check_masks,
+    check_oracle,
+    find,
+    fingerprint,
+    items,
+    rows_of,
+)
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
-from idmetric.train.splits import VALIDATION, check_held_out, rows_in
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
@@ -72,9 +82,9 @@ class Recipe(Interface):
     ) -> None:  # fmt: skip
         self.config, self.held_out, self.best, self.model, self.processes = config, held_out, best, model, processes
         self.rank, self.count = processes.rank, processes.count
-        changes = augment.nearid(
-            model.image_size, flip=config.flip, jitter=config.jitter, shift=config.shift, scale=config.scale,
-            interpolation=model.interpolation,
+        changes = partial(
+            augment.nearid, size=model.image_size, flip=config.flip, jitter=config.jitter, shift=config.shift,
+            scale=config.scale, interpolation=model.interpolation,
         )  # fmt: skip
         self.batches = Batches(
             Pictures.of(model, data, changes if config.augment else None), identities,
@@ -178,6 +188,54 @@ class Recipe(Interface):
             return {}
         with self.processes.autocast():
             return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
+
+
+def values_of(config: Config, tuples: Tuples, oracle: Tensor, tau: float | Tensor) -> dict[str, Tensor]:
+    """The loss of a batch, its terms if they have names, and the share of anchors in order.
+
+    Args:
+        config: of the recipe. tuples: the whole batch. oracle: scores (B, K) of distractors, NaN where unknown.
+        tau: temperature.
+
+    Returns:
+        "loss"; for the NearID loss "discrimination", "ranking" and "cohesion"; with distractors, `ordered`.
+    """
+    released, alpha = config.released_loss, config.alpha
+    distractors = config.objective.endswith("-distractors")
+    more: dict[str, Tensor] = {}
+    if config.objective == "nearid":
+        terms = near_id_terms(tuples, temperature=tau, released=released)
+        loss = terms.discrimination + alpha * terms.ranking + config.beta * terms.cohesion
+        more = {name: value.detach() for name, value in terms._asdict().items()}
+    elif config.objective.startswith("info-nce"):
+        loss = symmetric_info_nce(tuples, temperature=tau, distractors=distractors, released=released)
+    elif config.objective.startswith("oracle"):
+        rank = 1.0 if released else config.temperature
+        loss = oracle_info_nce(
+            tuples, oracle, temperature=tau, distractors=distractors, alpha=alpha, rank_temperature=rank,
+            released=released,
+        )  # fmt: skip
+    elif config.objective == "siglip":
+        loss = sigmoid_ranked(
+            tuples, temperature=tau, bias=config.sigmoid_bias, alpha=alpha, per_anchor=config.sigmoid_per_anchor
+        )
+    else:
+        loss = circle_ranked(tuples, alpha=alpha, rank_temperature=config.temperature, released=released)
+    if tuples.distractor.shape[1]:
+        more["ordered"] = ordered(tuples)
+    return {"loss": loss, **more}
+
+
+def ordered(tuples: Tuples) -> Tensor:
+    """Share of anchors nearer to all their positives than to all their distractors, among anchors with both."""
+    assert tuples.positive_valid is not None
+    assert tuples.distractor_valid is not None
+    with torch.no_grad():
+        anchor = tuples.anchor[:, None]
+        near = cosines(anchor, tuples.positive)[:, 0].masked_fill(~tuples.positive_valid, torch.inf)
+        far = cosines(anchor, tuples.distractor)[:, 0].masked_fill(~tuples.distractor_valid, -torch.inf)
+        both = tuples.positive_valid.any(1) & tuples.distractor_valid.any(1)
+        return ((near.amin(1) > far.amax(1)) & both).sum() / both.sum().clamp_min(1)
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> Recipe:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,8 +37,8 @@ def start(
     Args:
         source: folder or Hub repository of a SigLIP or SigLIP2 in the format of transformers, or of a NearID to train
             further; or a timm name of a ViT with attention pooling.
-        weights: "" = those of the source; to replace a timm model's, see `weights_file`; to replace a repository's, a
-            folder with the same files; "random", for timm's names and SigLIP2 so400m.
+        weights: "" = those of the source; to replace a timm model's, see `weights_file`; "random", for timm's names and
+            SigLIP2 so400m.
         revision: commit of a Hub repository.
         image_size, backbone_args: of a timm model, as for `idmetric.models.backbone.build`.
         seed: of random weights; torch's global random state does not change.
@@ -54,33 +53,18 @@ def start(
             model = _of_timm(source, weights, revision, image_size, dict(backbone_args or {}))
         elif image_size or backbone_args:
             raise CheckpointError(f"{source} has its own settings: image_size and backbone_args are for timm's names")
-        elif weights != RANDOM:
-            model = _of_files(_place(source, weights), revision)
-        elif source == SIGLIP2:
+        elif not weights:
+            model = _of_files(source, revision)
+        elif (source, weights) == (SIGLIP2, RANDOM):
             model = NearID(NearIDConfig(), device="cpu")
         else:
             raise CheckpointError(
-                f"--backbone-weights random is for {SIGLIP2} and timm's names, such as "
-                f"vit_base_patch16_siglip_224: {source!r} is neither"
+                f"--backbone-weights {weights} is for timm's names, such as vit_base_patch16_siglip_224: name the "
+                f"folder of another {source} as --backbone"
             )
     model.name = source
     only_the_head_trains(model)
     return model.to(device)
-
-
-def _place(source: str, weights: str) -> str:
-    """The folder or repository to read; for a file of weights, its folder, which also has the settings."""
-    path = Path(weights)
-    if not weights:
-        return source
-    if path.name == checkpoint.WEIGHTS and path.is_file():
-        return str(path.parent)
-    if not path.is_dir():
-        raise CheckpointError(
-            f"--backbone-weights {weights}: instead of {source} it takes a folder with {checkpoint.CONFIG}, "
-            f"{released.PROCESSOR} and {checkpoint.WEIGHTS}"
-        )
-    return weights
 
 
 def _of_files(place: str, revision: str | None) -> NearID:

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.train.visme.plan import Batch, Data, Plan, Pool, Rows, ScheduleError, expected_blocks
+from idmetric.train.visme.config import Config
+from idmetric.train.visme.pools import Batch, Data, Pool, Rows, ScheduleError, expected_blocks
 
 _TRIES = 20  # draws of a batch before it counts as impossible, if its samples show several identities each
 _Placed = list[list[tuple[int, int]]]  # of each block: instance and target row of each sample
 
 
-def draw(data: Data, plan: Plan, step: int, share: NDArray[np.float64] | None = None) -> Batch:
+def draw(data: Data, config: Config, step: int, share: NDArray[np.float64] | None = None) -> Batch:
     """The batch of a step, from the data that `usable` returns.
 
     Args:
-        share: `expected_blocks(data, plan)`, if it is known.
+        share: `expected_blocks(data, config)`, if it is known.
 
     Raises:
         ScheduleError: naming the dataset that cannot fill its block.
     """
-    rng = np.random.default_rng([plan.seed, 0x5C4ED, step])
-    datasets = _choose_blocks(expected_blocks(data, plan) if share is None else share, plan.blocks, rng)
-    if plan.sampling == "naive":
-        placed, taken = _naive(data, plan, datasets, rng), None
+    rng = np.random.default_rng([config.seed, 0x5C4ED, step])
+    datasets = _choose_blocks(expected_blocks(data, config) if share is None else share, config.blocks, rng)
+    if config.sampling == "naive":
+        placed, taken = _naive(data, config, datasets, rng), None
     else:
-        placed, taken = _aware(data, plan, datasets, rng, step)
+        placed, taken = _aware(data, config, datasets, rng, step)
     samples = [(d, i, target) for d, block in zip(datasets, placed, strict=True) for i, target in block]
     rows = [int(data.pools[d].rows[i]) for d, i, _ in samples]
     query = np.array([data.pools[d].queries[i] for d, i, _ in samples], np.int64)
     owner, _, target = np.array(samples, np.int64).T.copy()
-    if plan.hard_as == "samples":
-        hard = _companions(data, plan, rows, owner)
-    else:
-        hard = _hard_candidates(data, plan, rows, query, taken, rng)
-    return Batch(owner, query, target, hard)
+    return Batch(owner, query, target, _hard_candidates(data, config, rows, query, taken, rng))
 
 
 def _choose_blocks(share: NDArray[np.float64], blocks: int, rng: np.random.Generator) -> list[int]:
@@ -49,25 +47,18 @@ def _choose_blocks(share: NDArray[np.float64], blocks: int, rng: np.random.Gener
     return [int(d) for d in rng.permutation(picked)]
 
 
-def _naive(data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator) -> _Placed:
+def _naive(data: Data, config: Config, datasets: Sequence[int], rng: np.random.Generator) -> _Placed:
     """Instances drawn evenly, none twice in a batch, whatever their identities (Table 2, first row)."""
-    wanted = Counter(datasets)
-    drawn: dict[int, Iterator[int]] = {d: _shuffled(len(data.pools[d]), rng) for d in wanted}
-    used: dict[int, set[int]] = {d: set() for d in wanted}
+    drawn: dict[int, Iterator[int]] = {d: _shuffled(len(data.pools[d]), rng) for d in dict.fromkeys(datasets)}
     placed: _Placed = []
     for d in datasets:
-        block: list[int] = []
-        while len(block) < plan.samples:
-            i = next(n for n in drawn[d] if n not in used[d])
-            new = [j for j in _with_companions(data, plan, d, i, rng) if j not in used[d]][: plan.samples - len(block)]
-            block += new
-            used[d].update(new)
+        block = list(islice(drawn[d], config.samples))
         placed.append(_with_targets(data.pools[d], block, rng))
     return placed
 
 
 def _aware(
-    data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator, step: int
+    data: Data, config: Config, datasets: Sequence[int], rng: np.random.Generator, step: int
 ) -> tuple[_Placed, dict[int, int]]:
     """Blocks without repeated identities, and the block of each identity.
 
@@ -76,11 +67,11 @@ def _aware(
     make room (augmenting paths); an error proves that it is impossible, unless samples show several identities each.
     """
     wanted = Counter(datasets)
-    spare = [data.identities[d] - wanted[d] * plan.samples for d in datasets]
+    spare = [data.identities[d] - wanted[d] * config.samples for d in datasets]
     first: list[int] = []
     for _ in range(_TRIES):
         order = first + sorted(set(range(len(datasets))) - set(first), key=lambda b: (spare[b], b))
-        filling = _Filling(data, plan, datasets, rng)
+        filling = _Filling(data, config, datasets, rng)
         failed = next((b for b in order if not filling.fill(b)), -1)
         if failed < 0:
             return filling.finished(), filling.taken
@@ -91,7 +82,7 @@ def _aware(
     name = data.pools[own].name
     others = ", ".join(sorted({repr(data.pools[d].name) for d in datasets} - {repr(name)}))
     raise ScheduleError(
-        f"step {step}: dataset {name!r} cannot fill {wanted[own]} blocks of {plan.samples} samples: it has "
+        f"step {step}: dataset {name!r} cannot fill {wanted[own]} blocks of {config.samples} samples: it has "
         f"{data.identities[own]} identities, and the batch's other datasets show too many of them as well "
         f"({others or 'none'}). Lower samples or batch, or give datasets that share identities one name in column "
         "dataset"
@@ -101,8 +92,8 @@ def _aware(
 class _Filling:
     """The blocks of a batch while they are filled."""
 
-    def __init__(self, data: Data, plan: Plan, datasets: Sequence[int], rng: np.random.Generator) -> None:
-        self.data, self.plan, self.datasets, self.rng = data, plan, datasets, rng
+    def __init__(self, data: Data, config: Config, datasets: Sequence[int], rng: np.random.Generator) -> None:
+        self.data, self.config, self.datasets, self.rng = data, config, datasets, rng
         self.taken: dict[int, int] = {}  # identity -> block
         self.placed: _Placed = [[] for _ in datasets]
 
@@ -110,12 +101,10 @@ class _Filling:
         """Put M samples into a block; False if that is impossible."""
         d, placed = self.datasets[block], self.placed[block]
         for i in _shuffled(len(self.data.pools[d]), self.rng):
-            if len(placed) == self.plan.samples:
+            if len(placed) == self.config.samples:
                 break
-            for j in _with_companions(self.data, self.plan, d, i, self.rng):
-                if len(placed) < self.plan.samples and not self._place(block, j) and j == i:
-                    break  # without the anchor, none of its hard negatives
-        while len(placed) < self.plan.samples:
+            self._place(block, i)
+        while len(placed) < self.config.samples:
             if not (self.data.pools[d].same and self._make_room(block)):
                 return False
         return True
@@ -128,20 +117,20 @@ class _Filling:
             out.append(_with_targets(pool, [i for i, _ in placed], self.rng) if pool.same else placed)
         return out
 
-    def _place(self, block: int, instance: int) -> bool:
+    def _place(self, block: int, instance: int) -> None:
+        """Put an instance into a block, unless the batch has one of its identities."""
         pool, shown = self.data.pools[self.datasets[block]], self.data.shown
         first = int(shown[pool.queries[instance]])
         if first in self.taken:
-            return False
+            return
         target = -1  # drawn at the end
         if not pool.same:
             target = int(pool.draw_targets(np.array([instance]), self.rng)[0])
             if int(shown[target]) in self.taken:
-                return False
+                return
             self.taken[int(shown[target])] = block
         self.taken[first] = block
         self.placed[block].append((instance, target))
-        return True
 
     def _make_room(self, block: int) -> bool:
         """Add a sample to a block: along a chain, each block gives a sample to the previous one and gets another.
@@ -199,21 +188,16 @@ def _shuffled(count: int, rng: np.random.Generator) -> Iterator[int]:
             yield i
 
 
-def _with_companions(data: Data, plan: Plan, dataset: int, instance: int, rng: np.random.Generator) -> list[int]:
-    """An instance, and with `hard_as="samples"` at most k instances of its dataset that are hard for it."""
-    if plan.hard_as != "samples" or not plan.hard:
-        return [instance]
-    pool = data.pools[dataset]
-    near = rng.permutation(data.designated(int(pool.rows[instance]))).tolist()
-    found = [pool.instance_of[r] for r in near if r in pool.instance_of and pool.instance_of[r] != instance]
-    return [instance, *found[: plan.hard]]
-
-
 # Hard negatives
 
 
 def _hard_candidates(
-    data: Data, plan: Plan, rows: Sequence[int], query: Rows, taken: Mapping[int, int] | None, rng: np.random.Generator
+    data: Data,
+    config: Config,
+    rows: Sequence[int],
+    query: Rows,
+    taken: Mapping[int, int] | None,
+    rng: np.random.Generator,
 ) -> tuple[Rows, ...]:
     """At most k designated hard negatives of each sample; their identities are nowhere else in the batch.
 
@@ -224,20 +208,11 @@ def _hard_candidates(
     for row, own in zip(rows, data.shown[query].tolist(), strict=True):
         found: list[int] = []
         near = data.designated(row)
-        for r in rng.permutation(near).tolist() if plan.hard and len(near) else ():
+        for r in rng.permutation(near).tolist() if config.hard and len(near) else ():
             what = int(data.shown[r])
-            if len(found) < plan.hard and what != own and what not in used:
+            if len(found) < config.hard and what != own and what not in used:
                 found.append(r)
                 if taken is not None:
                     used.add(what)
         out.append(np.array(found, np.int64))
     return tuple(out)
-
-
-def _companions(data: Data, plan: Plan, rows: Sequence[int], owner: Rows) -> tuple[Rows, ...]:
-    """The designated hard negatives of each sample that are samples of its dataset in the batch."""
-    there = set(zip(owner.tolist(), rows, strict=True)) if plan.hard else set()
-    return tuple(
-        np.array([r for r in data.designated(row).tolist() if r != row and (d, r) in there], np.int64)
-        for d, row in zip(owner.tolist(), rows, strict=True)
-    )

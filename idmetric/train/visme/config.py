@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from idmetric.train.options import check_least, check_positive, option
-from idmetric.train.visme.plan import Plan
+from idmetric.train.options import option
 
 Captions = Literal["image-to-text", "text-to-image", "both"]
-
 RANDOM = "random"  # as the model: a very small one
 
 
@@ -29,10 +27,8 @@ class Config:
     samples: int = option(64, "samples of a block, all from one sub-dataset, M of Eq. 1 (section 5.3, Table 4)")
     hard: int = option(5, "most hard negatives of a sample, k (section 5.1); 0 = Table 2 without hard case mining")
     sampling: Literal["identity", "naive"] = option("identity", "each identity once a batch, or Table 2's baseline")
-    hard_as: Literal["candidates", "samples"] = option("candidates", "use of hard negatives (section 4.2.1: either)")
     mixing: Literal["size", "equal"] = option("size", "frequency of a dataset: by its size, or equal (not stated)")
     small_datasets: Literal["stop", "skip"] = option("stop", "what to do with datasets of too few identities")
-    schedule: str = option("", "file of batches drawn before; default: draw them into the run's schedule.parquet")
     # the words of queries and candidates
     instructions: tuple[str, ...] = option(
         (), "DATASET=WORDS: words of queries without text, or recognition, reidentification, grounding, editing"
@@ -66,13 +62,15 @@ class Config:
     seed: int = option(0, "of the batches, LoRA and dropout")
 
     def __post_init__(self) -> None:
-        check_least(self, chunk=1, validate_queries=1, validate_images=0, warmup=0)
-        check_positive(self, "lr", "temperature")
+        if self.batch_size % self.samples:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of samples {self.samples} (K blocks of M samples)"
+            )
 
     @property
-    def plan(self) -> Plan:
-        """How batches are drawn."""
-        return Plan(**{f.name: getattr(self, f.name) for f in fields(Plan)})
+    def blocks(self) -> int:
+        """K of Eq. 1."""
+        return self.batch_size // self.samples
 
 
 SMOKE: Mapping[str, Any] = {

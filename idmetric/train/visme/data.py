@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.data.manifest.same_image import has_image
+from idmetric.data.manifest.same_image import has_image, image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
 from idmetric.train.visme.config import Captions
-from idmetric.train.visme.plan import Data, Pool, Rows
+from idmetric.train.visme.pools import Data, Pool, Rows
 from idmetric.train.visme.wording import Kind, Wording
 
 _NEAR = ("distractor", "identity-edit")  # roles of another identity in the parent's context
@@ -90,7 +90,7 @@ class _Table:
     def __init__(self, manifest: Manifest, splits: frozenset[str | None]) -> None:
         self.identity, self.role, self.text = (manifest.column(c) for c in ("identity", "role", "text"))
         self.group, self.slot, self.label = (manifest.column(c) for c in ("group", "slot", "label"))
-        self.path = manifest.column("path")
+        self.keys = image_keys(manifest)
         self.alone = frozenset(np.flatnonzero(~has_image(manifest)).tolist())
         self.dataset: list[str] = [d or "data" for d in manifest.column("dataset")]
         self.usable = [s in splits or (s or "").casefold() in splits for s in manifest.column("split")]
@@ -100,7 +100,7 @@ class _Table:
         self.origin = _origins(names, sources, row)
         parents = (row.get(p, -1) for p in manifest.column("parent"))
         self.parent = np.array([self.origin[p] if p >= 0 else -1 for p in parents], dtype=np.int64)
-        self.shown = self._shown(manifest)
+        self.shown = self._shown()
 
     def digest(self, manifest: Manifest) -> str:
         """Digest of the rows' ids, identities and words, not of their pixels."""
@@ -110,27 +110,18 @@ class _Table:
             found.update(repr(row).encode())
         return found.hexdigest()
 
-    def _shown(self, manifest: Manifest) -> Rows:
-        """A number for each identity; an image without one shows the identity of a row with its path, or itself.
+    def _shown(self) -> Rows:
+        """A number for each identity; an image without one shows the identity of a row with its image, or itself.
 
         Each text without an image has a number of its own: equal answers and classes may meet in a batch, as "the only
         match of a query" (section 4.2.1) is a matter of the loss (option `same`).
         """
-        known = {p: i for p, i in zip(self.path, self.identity, strict=True) if p is not None and i is not None}
+        known = {key: name for key, name in zip(self.keys, self.identity, strict=True) if name is not None}
+        named = zip(self.keys, self.identity, strict=True)
+        whole = [(known.get(key) if name is None else name, key) for key, name in named]
         number: dict[tuple[str, str], int] = {}
-        out = np.zeros(len(manifest), np.int64)
-        for row, (own, path) in enumerate(zip(self.identity, self.path, strict=True)):
-            identity = own if own is not None else known.get(path)
-            if identity is not None:
-                key = ("identity", identity)
-            elif path is not None:
-                key = ("path", path)
-            elif row in self.alone:
-                key = ("text", str(row))
-            else:
-                key = ("bytes", hashlib.sha1(manifest.source(row)).hexdigest())  # type: ignore[arg-type]  # no path
-            out[row] = number.setdefault(key, len(number))
-        return out
+        shown = [("image", key) if name is None else ("identity", name) for name, key in whole]
+        return np.array([number.setdefault(what, len(number)) for what in shown], np.int64)
 
 
 def _column(manifest: Manifest, name: str) -> list[Any]:
@@ -223,7 +214,7 @@ class _Samples:
             elif table.role[i] == "part-edit":
                 self.left["part-edits, whose identity is in question"] += 1
             else:
-                seen.setdefault((table.dataset[i], identity, table.path[i] or f"row {i}"), i)
+                seen.setdefault((table.dataset[i], identity, table.keys[i]), i)
         for (dataset, identity, _), i in seen.items():
             self.members.setdefault((dataset, identity), []).append(i)
         for i in seen.values():

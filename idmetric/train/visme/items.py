@@ -15,7 +15,7 @@ from idmetric.models.visid import VisIDEmbed
 from idmetric.train.batches import Pictures, generator, share
 from idmetric.train.processes import Processes
 from idmetric.train.visme.data import Prepared
-from idmetric.train.visme.plan import Batch, Data, Plan, Pool, Rows
+from idmetric.train.visme.pools import Batch, Data, Pool, Rows
 from idmetric.train.visme.wording import Item, Wording
 
 
@@ -54,7 +54,7 @@ class Loader:
     pictures: Pictures
     wording: Wording
     data: Data
-    plan: Plan
+    batch_size: int
     same: str
 
     def load(self, batch: Batch, step: int, rank: int, count: int) -> dict[str, Any]:
@@ -64,9 +64,9 @@ class Loader:
         a target fill up the last shares; `negative_valid` excludes them.
         """
         pairs = self.wording.pairs(batch.query, batch.target, step)
-        hard = np.concatenate([batch.query[:0], *(batch.hard if self.plan.hard_as == "candidates" else ())])
+        hard = np.concatenate([batch.query[:0], *batch.hard])
         each = -(-len(hard) // count)
-        own = share(self.plan.batch_size, rank, count)
+        own = share(self.batch_size, rank, count)
         mine = [self.wording.candidate(row) for row in hard[rank * each : (rank + 1) * each].tolist()]
         mine += [pairs[own[0]][1]] * (each - len(mine))
         items = [*(pairs[i][side] for side in (0, 1) for i in own), *mine]

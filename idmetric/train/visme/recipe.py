@@ -1,8 +1,7 @@
 """VisME (Cao et al., "Illuminating Visual Identity in Universal Multimodal Embeddings", arXiv 2608.01794).
 
 Qwen2.5-VL or Qwen2-VL with LoRA learns embeddings of images and texts in which a query finds its target. One loss
-serves identities and general (semantic) data; batches are drawn before training, and no identity occurs twice in a
-batch (section 4.2).
+serves identities and general (semantic) data; no identity occurs twice in a batch (section 4.2).
 
     idmetric train visme --data mveb.parquet --out run/
     VisIDEmbed("run/")
@@ -23,19 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from idmetric.checkpoints.revision import revision_of
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.losses.info_nce import query_target_info_nce
 from idmetric.losses.temperature import LearnableTemperature
 from idmetric.models.visid import MOST_RATIO as MOST_RATIO  # the check before training knows it
 from idmetric.models.visid import VisIDConfig, VisIDEmbed
 from idmetric.train import lora
-from idmetric.train.batches import Pictures, share
+from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, evaluating
-from idmetric.train.splits import TRAINING, VALIDATION, check_held_out, rows_in
-from idmetric.train.state import TrainError
 from idmetric.train.validate import measurable, sample, validation
 from idmetric.train.visme import data as pools
 from idmetric.train.visme import small_qwen
@@ -44,11 +40,8 @@ from idmetric.train.visme.config import RANDOM, Config
 from idmetric.train.visme.config import SMOKE as SMOKE
 from idmetric.train.visme.data import Prepared
 from idmetric.train.visme.items import Loader, precision_at_1
-from idmetric.train.visme.plan import Data, ScheduleError, expected_blocks, usable
-from idmetric.train.visme.schedule import Schedule, check, write
+from idmetric.train.visme.pools import Data, expected_blocks, usable
 from idmetric.train.visme.wording import Wording
-
-SCHEDULE = "schedule.parquet"
 
 
 def smoke_data(folder: Path) -> Manifest:
@@ -76,38 +69,20 @@ class VisME(Recipe):
 
     def __init__(
         self, config: Config, data: Data, loader: Loader, validation: Prepared | None, views: Manifest | None,
-        model: VisIDEmbed, processes: Processes, schedule: Schedule | None,
+        model: VisIDEmbed, processes: Processes,
     ) -> None:  # fmt: skip
         self.config, self.data, self.loader, self.validation, self.views = config, data, loader, validation, views
-        self.model, self.processes, self.schedule = model, processes, schedule
+        self.model, self.processes = model, processes
         self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
-        self.share_of_blocks = expected_blocks(data, config.plan)
+        self.share_of_blocks = expected_blocks(data, config)
         self.best = "p@1" if validation else ""
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
-        free = ("schedule", "chunk", "checkpointing")  # they change only places and speed
+        free = ("chunk", "checkpointing")  # they change only speed
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free}, "weights": model.revision,
-            "data": data.fingerprint, "schedule": revision_of(schedule.path) if schedule else "drawn",
-            "datasets": pools.describe(data),
+            "data": data.fingerprint, "datasets": pools.describe(data),
         }  # fmt: skip
-
-    def prepare(self, out: Path) -> None:
-        """Write the run's schedule, unless one is given or the folder has it already."""
-        if self.schedule is None:
-            try:
-                self.processes.on_main(lambda: self._draw_all(out / SCHEDULE))
-            except ScheduleError as error:
-                raise TrainError(str(error)) from error
-            self.schedule = Schedule(out / SCHEDULE)
-
-    def _draw_all(self, path: Path) -> None:
-        if path.is_file():
-            found = Schedule(path)
-            if (found.plan, found.data) == (self.config.plan, self.data.fingerprint):
-                return
-        print(f"visme: {path}: drawing {self.steps} batches of {self.config.batch_size} samples", flush=True)
-        write(path, self.data, self.config.plan)
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model and the temperature."""
@@ -125,10 +100,7 @@ class VisME(Recipe):
 
     def load(self, step: int) -> dict[str, Any]:
         """This process's share of a step's batch; see `Loader.load`."""
-        if self.schedule is None:  # the same batch is drawn here
-            batch = draw(self.data, self.config.plan, step, self.share_of_blocks)
-        else:
-            batch = self.schedule[step]
+        batch = draw(self.data, self.config, step, self.share_of_blocks)
         return self.loader.load(batch, step, self.rank, self.count)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
@@ -176,12 +148,11 @@ class VisME(Recipe):
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> VisME:
-    """Prepare samples, schedule and model with LoRA for training.
+    """Prepare samples and model with LoRA for training.
 
     Raises:
         ValueError: if max_length tokens do not hold an image of max_pixels.
-        ScheduleError: if the datasets cannot fill the batches, naming them; if config.schedule is of other data or
-            settings.
+        ScheduleError: if the datasets cannot fill the batches, naming them.
         ManifestError: if there are no samples, or training and validation share an identity or an image of one.
     """
     settings = VisIDConfig(
@@ -201,18 +172,17 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     found = prepared()
     if processes.main and found.notes:
         print(f"visme: left out: {'; '.join(found.notes)}", flush=True)
-    used = usable(found.data, config.plan)
-    schedule = _given(config, used) if config.schedule else None
+    used = usable(found.data, config)
     model = _model(config, settings, processes)
     model.check_limits()
     _check_words(data, found.wording, model, config)
     pictures = Pictures(data, settings.size_for, model.interpolation, model.background)
-    loader = Loader(pictures, found.wording, used, config.plan, config.same)
+    loader = Loader(pictures, found.wording, used, config.batch_size, config.same)
     held = prepared(splits=VALIDATION) if len(rows_in(data, VALIDATION)) else None
     views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
     if views is not None and not measurable(views):
         views = None
-    return VisME(config, used, loader, held, views, model, processes, schedule)
+    return VisME(config, used, loader, held, views, model, processes)
 
 
 def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Config) -> None:
@@ -225,20 +195,6 @@ def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Co
                 model.check_words(text or "")
             except ValueError as error:
                 raise ManifestError(f"row {row + 1} ({data.column('id')[row]}), column {column!r}: {error}") from error
-
-
-def _given(config: Config, data: Data) -> Schedule:
-    """The schedule that the user names, after a check that it fits."""
-    found = Schedule(config.schedule)
-    ours, theirs = asdict(config.plan), asdict(found.plan)
-    differ = [n for n in ours if n not in ("seed", "steps", "small_datasets") and ours[n] != theirs[n]]
-    if differ:
-        given = " ".join(f"--{n.replace('_', '-')} {theirs[n]}" for n in differ)
-        raise ScheduleError(f"{found.path}: drawn with other settings: train with {given}, or without --schedule")
-    if len(found) < config.steps:
-        raise ScheduleError(f"{found.path}: {len(found)} batches for {config.steps} steps: --steps {len(found)}")
-    check(found, data)
-    return found
 
 
 def _model(config: Config, settings: VisIDConfig, processes: Processes) -> VisIDEmbed:

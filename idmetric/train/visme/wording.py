@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from idmetric.models.visid import TASKS, VisIDConfig
 from idmetric.train.visme.config import Captions
-from idmetric.train.visme.plan import Rows
+from idmetric.train.visme.pools import Rows
 
 CAPTION = "Find the caption that describes this image."  # our words; the paper gives none
 ILLUSTRATION = "Find the image that this caption describes:"

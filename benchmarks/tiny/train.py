@@ -1,0 +1,108 @@
+"""Train a model of the kind of IDSim("tiny"), from rendering on, with one command that resumes where it stopped.
+
+    python benchmarks/tiny/train.py DATA OUT
+
+DATA holds train/ with the photos and meshes of docs/reports/tiny.md; OUT gets the rendered world, the runs and, in
+OUT/tiny, the model. Version 0.1's weights, a teacher of runs 2 and 3, come from this repository's history. Needs the
+extras `train`, `world` and `tiny`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from config import Config
+from recipe import Tiny, keep_memory
+
+from idmetric.data.manifest.table import Manifest, read
+from idmetric.io.output import replacing
+from idmetric.train.loader import seed_all
+from idmetric.train.loop import Settings, TrainError, fit
+from idmetric.train.processes import Processes
+
+ROOT = Path(__file__).parents[2]
+WEIGHTS = "idmetric/models/weights/tiny"
+FORMER = "47196fa"  # the commit with version 0.1's weights, which teach runs 2 and 3
+
+WORLD = "--size 160 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed --workers 0"
+TEACHER_SIZES = (224, 112)  # for the run before, and for version 0.1
+RUNS: tuple[dict[str, Any], ...] = (
+    {"steps": 300, "warmup": 20, "blend": 0.75},
+    {"steps": 900, "warmup": 40, "seed": 1, "blend": 0.7, "patch_blend": 0.0},
+    {"steps": 1200, "warmup": 40, "seed": 2, "blend": 0.85, "patch_blend": 0.3, "labelled_share": 0.25,
+     "small_size": 112, "large_size": 144, "small_part": 0.6, "frozen_stages": 2},
+)  # fmt: skip
+IDENTITIES = 7000
+SMOKE_IDENTITIES, SMOKE_STEPS = 40, 2
+
+
+def earlier(commit: str, folder: Path) -> Path:
+    """The weights at a commit, in a folder."""
+    if not (folder / "model.safetensors").is_file():
+        packed = subprocess.run(["git", "-C", ROOT, "archive", commit, WEIGHTS], check=False, capture_output=True)
+        if packed.returncode:
+            sys.exit(f"commit {commit} is not in this copy of the repository: clone it with its history")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
+            for name in ("config.json", "model.safetensors"):  # the weights last
+                member = tar.extractfile(f"{WEIGHTS}/{name}")
+                assert member is not None
+                with replacing(folder / name) as temporary:
+                    temporary.write_bytes(member.read())
+    return folder
+
+
+def train(config: Config, data: Manifest, out: Path) -> None:
+    """Train one model; a run that was stopped resumes, and a finished one ends at once."""
+    settings = Settings(
+        seed=config.seed, precision="bf16", max_grad_norm=1.0, save_every=100, validate_every=0, log_every=50
+    )
+    processes = Processes(settings.precision)
+    seed_all(settings.seed)
+    fit(Tiny(config, data, processes), out, settings, processes)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Render, then train three times."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--smoke", action="store_true", help="a few identities and steps, to try the command")
+    args = parser.parse_args(argv)
+    photos, out = args.data / "train", args.out
+    identities = str(SMOKE_IDENTITIES if args.smoke else IDENTITIES)
+
+    former, world = earlier(FORMER, out / "former"), out / "world"
+    render = ["data", "world", "--out", world, "--assets", photos, "--identities", identities, *WORLD.split()]
+    subprocess.run([sys.executable, "-m", "idmetric.cli.main", *render], check=True)
+
+    keep_memory()
+    data = read(world / "manifest.parquet")
+    shared = {
+        "photos": tuple(str(photos / name) for name in ("produce", "backgrounds", "textures")),
+        "labelled": tuple(str(photos / name) for name in ("cats", "fruit", "figures", "statues")),
+        "cache": str(out / "groups.npy"),
+    }
+    before: Path | None = None
+    for number, run in enumerate(RUNS, 1):
+        folder = out / (f"run-{number}" if number < len(RUNS) else "tiny")
+        settings = {**shared, **run, **({"steps": SMOKE_STEPS} if args.smoke else {})}
+        if before:
+            taught = (str(before), str(former))
+            settings |= {"init": str(before), "teachers": taught, "teacher_sizes": TEACHER_SIZES}
+        try:
+            train(Config(**settings), data, folder)
+        except TrainError as error:
+            sys.exit(str(error))
+        before = folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""What video datasets publish with their clips: masks of YouTube-VIS, and categories, which context prompts need.
+
+YouTube-VIS's file (instances.json, or train.json in earlier releases) holds videos with file_names such as
+VIDEO/00000.jpg, and annotations with video_id and segmentations, a run-length code or null for each file. Objects get
+the numbers 1, 2, ... within their video, in the order of their ids.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.frames.clips import Clip, ClipError
+from idmetric.io import json_file, text_file
+from idmetric.io.hints import install
+from idmetric.io.output import replacing
+
+Categories = dict[tuple[str, int], str]  # (clip, object) -> category
+_MOST = 254  # objects of a video; 255 marks no object
+_PALETTE = [shade for n in range(256) for shade in (n * 67 % 256, n * 131 % 256, n * 29 % 256)]
+
+
+def write_masks(
+    path: Path, folder: Path, progress: Callable[[Iterable[Any], int, str], Iterable[Any]] = lambda x, n, what: x
+) -> int:
+    """Write folder/VIDEO/00000.png for all frames of an annotation file; masks that exist are kept.
+
+    Where objects overlap, the smaller one is on top, because one file cannot hold both. A frame that shows none of the
+    objects gets an empty mask, of the video's height and width if no code of the video gives a size.
+
+    Returns:
+        The number of new masks.
+
+    Raises:
+        ClipError: naming the file and the video, if the annotation is damaged.
+    """
+    try:
+        data = json_file.read(path)
+        videos = {video["id"]: video["file_names"] for video in data["videos"]}
+        sizes = {video["id"]: (video.get("height"), video.get("width")) for video in data["videos"]}
+        codes = defaultdict(list)
+        for annotation in sorted(data["annotations"], key=lambda one: one["id"]):
+            codes[annotation["video_id"]].append(annotation["segmentations"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClipError(f"{path}: not an annotation of YouTube-VIS with videos and annotations ({error})") from error
+
+    written = 0
+    for video, names in progress(videos.items(), len(videos), "masks"):
+        fits = all(isinstance(own, list) and len(own) == len(names) for own in codes[video])
+        if len(codes[video]) > _MOST or not fits:
+            raise ClipError(f"{path}: video {video}: not one code for each of its {len(names)} files, or over {_MOST}")
+        for frame, name in enumerate(names):
+            target = (folder / name).with_suffix(".png")
+            if not target.resolve().is_relative_to(folder.resolve()):
+                raise ClipError(f"{path}: {name!r} is outside the folder of frames")
+            if target.is_file():
+                continue
+            try:
+                mask = _mask([own[frame] for own in codes[video]], codes[video], sizes[video])
+            except ValueError as error:
+                raise ClipError(f"{path}: video {video}, {name}: {error}") from error
+            with replacing(target, parents=True) as temporary:
+                mask.save(temporary, format="PNG")
+            written += 1
+    return written
+
+
+def _mask(frame: list[Any], video: list[list[Any]], size: tuple[Any, Any]) -> Image.Image:
+    """The indexed mask of a frame; if it shows no object, its size is that of any code of the video, or else `size`."""
+    shown = {number: decode(code) for number, code in enumerate(frame, 1) if code is not None}
+    sizes = (code["size"] for codes in (frame, *video) for code in codes if code is not None)
+    height, width = next(sizes, size)
+    if not (height and width):
+        raise ValueError("its video has neither a mask nor a height and width")
+    numbers = np.zeros((height, width), dtype=np.uint8)
+    for number in sorted(shown, key=lambda n: (-int(shown[n].sum()), n)):
+        if shown[number].shape != numbers.shape:
+            raise ValueError("its masks differ in size")
+        numbers[shown[number]] = number
+    image = Image.fromarray(numbers, "P")
+    image.putpalette(_PALETTE)
+    return image
+
+
+def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """The mask (H, W) of COCO's run-length code {"size": [H, W], "counts": ...}, as text or a list of numbers.
+
+    Raises:
+        ValueError: if it is not such a code.
+    """
+    try:
+        from pycocotools import mask
+    except ImportError as error:
+        raise ImportError(f"run-length codes need pycocotools: {install('data')}") from error
+
+    try:
+        height, width = code["size"]
+        if isinstance(code["counts"], list):
+            if sum(code["counts"]) != height * width:  # pycocotools would leave pixels as they are in memory
+                raise ValueError
+            code = mask.frPyObjects(code, height, width)
+        found: NDArray[np.bool_] = mask.decode(code).astype(bool)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a run-length code with size and counts: {str(code)[:60]}") from error
+    if found.shape != (height, width):
+        raise ValueError(f"a run-length code of another size than {height}x{width}: {str(code)[:60]}")
+    return found
+
+
+def of_clips(clips: Sequence[Clip]) -> Categories:
+    """The category of each clip with a line `object_class: bird` in its `meta_info.ini` (GOT-10k)."""
+    found: Categories = {}
+    for clip in clips:
+        path = clip.frames / "meta_info.ini"
+        if not path.is_file():
+            continue
+        try:
+            lines = text_file.read(path, "utf-8-sig").splitlines()
+        except ValueError as error:
+            raise ClipError(f"{path}: {error}") from error
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key.strip() == "object_class" and value.strip():
+                found[clip.name, 0] = value.strip()
+    return found
+
+
+def of_youtubevis(path: Path) -> Categories:
+    """The category of each object in an annotation file of YouTube-VIS, numbered as `write_masks` does.
+
+    Raises:
+        ClipError: naming the file, if it has no categories for its annotations.
+    """
+    try:
+        data = json_file.read(path)
+        names = {category["id"]: category["name"] for category in data["categories"]}
+        clips = {video["id"]: Path(video["file_names"][0]).parent.as_posix() for video in data["videos"]}
+        found: Categories = {}
+        counts = dict.fromkeys(clips, 0)
+        for annotation in sorted(data["annotations"], key=lambda one: one["id"]):
+            video = annotation["video_id"]
+            counts[video] += 1
+            found[clips[video], counts[video]] = names[annotation["category_id"]]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error})") from error
+    return found

@@ -1,1 +1,0 @@
-"""The `tiny` recipe: the model inside the package."""

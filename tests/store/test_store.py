@@ -1,0 +1,40 @@
+"""Stores write shards of bounded size, and adding to them takes the same time however much waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from idmetric.models.embedding import Embedding
+from idmetric.store.store import Store
+
+
+def test_adding_looks_only_at_the_new_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[int] = Counter()
+    original = Embedding.__getattribute__
+
+    def counted(self: Embedding, name: str) -> Any:
+        asked[id(self)] += name == "cls"
+        return original(self, name)
+
+    waiting = [Embedding(torch.ones(1, 4)) for _ in range(50)]
+    monkeypatch.setattr(Embedding, "__getattribute__", counted)
+    store = Store(tmp_path)
+    for k, embedding in enumerate(waiting):
+        store.add([f"{k}"], embedding)
+    assert max(asked.values()) <= 4
+
+
+def test_a_shard_is_written_once_enough_bytes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("idmetric.store.store._SAVE_BYTES", 100)
+    store, shards = Store(tmp_path, patches=True), []
+    for k in range(6):  # of 4 * (4 + 2 * 2 + 2) = 40 bytes
+        one = Embedding(torch.ones(1, 4), torch.ones(1, 2, 2), (1, 2), torch.ones(1, 2))
+        store.add([f"{k}"], one)
+        shards.append(len(store.files()))
+    assert shards == [0, 0, 1, 1, 1, 2]
+    assert store.unsaved == set()

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from idmetric.train.visme import batch_sampler as drawing
+from idmetric.train.visme.batch_sampler import draw
+from idmetric.train.visme.config import Config as Plan
+from idmetric.train.visme.pools import Batch, Data, Pool, Rows, ScheduleError, expected_blocks, usable
+
+NONE: Rows = np.zeros(0, np.int64)
+
+
+def identities(*datasets: Sequence[int], hard: dict[int, list[int]] | None = None) -> Data:
+    """Datasets of images, each given by its identity; an image's target is another one of its identity, or itself."""
+    pools, shown, first = [], [n for images in datasets for n in images], 0
+    for number, images in enumerate(datasets):
+        rows = np.arange(first, first + len(images))
+        order = np.argsort(images, kind="stable")
+        own = np.argsort(order, kind="stable")
+        counts = Counter(images)
+        starts = dict(zip(sorted(counts), np.cumsum([0, *(counts[n] for n in sorted(counts))]), strict=False))
+        start = np.array([starts[n] for n in images], np.int64)
+        stop = np.array([starts[n] + counts[n] for n in images], np.int64)
+        pools.append(Pool(f"d{number}", rows, rows, rows[order], start, stop, own))
+        first += len(images)
+    lists = [(hard or {}).get(row, []) for row in range(len(shown))]
+    starts_of = np.cumsum([0, *map(len, lists)])
+    return Data(tuple(pools), np.array(shown), np.array([h for part in lists for h in part], np.int64), starts_of)
+
+
+def slow_faults(batch: Batch, data: Data, plan: Plan) -> list[str]:
+    """Everything that a batch promises, looked at one by one."""
+    faults = []
+    if not len(batch.query) == len(batch.target) == len(batch.dataset) == len(batch.hard) == plan.batch_size:
+        faults.append("size")
+    for k in range(plan.blocks):
+        if len(set(batch.dataset[k * plan.samples : (k + 1) * plan.samples].tolist())) != 1:
+            faults.append(f"block {k} is of several datasets")
+    seen: list[int] = []
+    for d, q, t, hard in zip(batch.dataset, batch.query, batch.target, batch.hard, strict=True):
+        pool = data.pools[d]
+        (i,) = np.flatnonzero(pool.queries == q)
+        allowed = pool.targets[pool.start[i] : pool.stop[i]].tolist()
+        if t not in allowed or (t == q and len(set(allowed)) > 1):
+            faults.append(f"target {t} of {q}")
+        seen += sorted({int(data.shown[q]), int(data.shown[t])})
+        seen += [int(data.shown[h]) for h in hard]
+        if len(hard) > plan.hard:
+            faults.append(f"{len(hard)} hard negatives")
+        if not set(hard.tolist()) <= set(data.designated(int(q)).tolist()):
+            faults.append(f"hard negatives of {q} were not designated")
+    if len(set(batch.query.tolist())) < len(batch.query):
+        faults.append("an instance occurs twice")
+    if plan.sampling == "identity" and len(set(seen)) < len(seen):
+        faults.append("an identity occurs twice")
+    return faults
+
+
+@st.composite
+def worlds(draws: Any) -> tuple[Data, Plan]:
+    """Random datasets that share identities, with random hard negatives, and a plan."""
+    images = st.lists(st.integers(0, 14), min_size=1, max_size=16)
+    datasets = draws(st.lists(images, min_size=1, max_size=5))
+    rows = sum(map(len, datasets))
+    hard = draws(st.dictionaries(st.integers(0, rows - 1), st.lists(st.integers(0, rows - 1), max_size=4), max_size=8))
+    samples = draws(st.integers(1, 4))
+    plan = Plan(
+        steps=3,
+        samples=samples,
+        batch_size=samples * draws(st.integers(1, 5)),
+        hard=draws(st.integers(0, 3)),
+        sampling=draws(st.sampled_from(["identity", "naive"])),
+        mixing=draws(st.sampled_from(["size", "equal"])),
+        small_datasets="skip",
+        seed=draws(st.integers(0, 99)),
+    )
+    return identities(*datasets, hard={r: sorted(set(h) - {r}) for r, h in hard.items()}), plan
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), st.integers(0, 1000))
+def test_a_batch_is_refused_or_keeps_every_promise(world: tuple[Data, Plan], step: int) -> None:
+    data, plan = world
+    try:
+        data = usable(data, plan)
+        batch = draw(data, plan, step)
+    except ScheduleError:
+        return
+    assert slow_faults(batch, data, plan) == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds())
+def test_a_batch_is_refused_only_where_there_is_none(world: tuple[Data, Plan]) -> None:
+    data, plan = world
+    # as many datasets as blocks: each gives one
+    plan = replace(plan, batch_size=plan.samples * len(data.pools), sampling="identity", small_datasets="stop")
+    wanted = [sorted(set(data.shown[pool.queries].tolist())) for pool in data.pools for _ in range(plan.samples)]
+    edges = [(row, n) for row, names in enumerate(wanted) for n in names]
+    graph = csr_array((np.ones(len(edges)), np.array(edges).T), shape=(len(wanted), 15))
+    possible = (maximum_bipartite_matching(graph, perm_type="column") >= 0).all()
+    if possible:
+        assert slow_faults(draw(usable(data, plan), plan, 0), data, plan) == []
+    else:
+        with pytest.raises(ScheduleError, match="dataset 'd"):
+            draw(usable(data, plan), plan, 0)
+
+
+def test_scarce_datasets_get_what_the_others_can_spare() -> None:
+    data = identities([0, 0, 1, 1, 2, 2, 3, 3], [2, 2, 3, 3, 4, 4, 5, 5], [0, 0, 1, 1, 4, 4, 5, 5])
+    plan = Plan(batch_size=6, samples=2)
+    for step in range(100):
+        assert slow_faults(draw(data, plan, step), data, plan) == []
+
+
+def test_identities_are_drawn_in_proportion_to_their_instances() -> None:
+    sizes = [2, 2, 4, 8, 16, 32, *[2] * 200]
+    data, plan = identities([n for n, size in enumerate(sizes) for _ in range(size)]), Plan(batch_size=2, samples=2)
+    steps = 4000
+    found = Counter(int(data.shown[q]) for step in range(steps) for q in draw(data, plan, step).query)
+    share = np.array(sizes) / sum(sizes)
+    # two draws without replacement: first in proportion, second among what is left
+    chance = share + sum(p * np.where(np.arange(len(sizes)) == n, 0, share / (1 - p)) for n, p in enumerate(share))
+    expected = steps * chance
+    for n in range(6):
+        assert found[n] == pytest.approx(expected[n], abs=5 * np.sqrt(expected[n]))
+    assert sum(found.values()) == 2 * steps
+
+
+def test_every_other_image_of_an_identity_is_an_equally_likely_target() -> None:
+    data, plan = identities([0, 0, 0, 0, 1, 1]), Plan(batch_size=1, samples=1)
+    found = Counter((int(b.query[0]), int(b.target[0])) for b in (draw(data, plan, s) for s in range(6000)))
+    assert set(found) == {(q, t) for q in range(4) for t in range(4) if q != t} | {(4, 5), (5, 4)}
+    for (q, _), count in found.items():
+        expected = 1000 / 3 if q < 4 else 1000
+        assert count == pytest.approx(expected, abs=5 * np.sqrt(expected))
+
+
+def test_naive_batches_repeat_identities_but_no_instance() -> None:
+    data = identities([0] * 20 + [1] * 20, list(range(2, 42)))
+    plan = Plan(batch_size=16, samples=8, sampling="naive")
+    repeats = 0
+    for step in range(50):
+        batch = draw(data, plan, step)
+        assert slow_faults(batch, data, plan) == []
+        assert len(set(batch.query.tolist())) == 16
+        repeats += len(set(data.shown[batch.query].tolist())) < 16
+    assert repeats == 50
+    with pytest.raises(ScheduleError, match="'d0' has 2: fewer identities"):
+        usable(data, replace(plan, sampling="identity"))
+
+
+def test_hard_negatives_come_as_many_as_are_free() -> None:
+    hard = {row: [(row + k) % 40 for k in range(2, 14, 2)] for row in range(40)}
+    data, plan = identities([n // 2 for n in range(40)], hard=hard), Plan(batch_size=4, samples=4, hard=3)
+    for step in range(100):
+        batch = draw(data, plan, step)
+        assert slow_faults(batch, data, plan) == []
+        used = {int(data.shown[r]) for r in [*batch.query, *(h for part in batch.hard for h in part)]}
+        for query, found in zip(batch.query.tolist(), batch.hard, strict=True):
+            free = {h for h in hard[query] if int(data.shown[h]) not in used}
+            assert len(found) == 3 or not free
+    assert sum(map(len, batch.hard)) > 4
+
+
+def test_samples_of_several_identities_keep_them_apart() -> None:
+    rows = np.arange(0, 20, 2)
+    pool = Pool("pairs", rows, rows, rows + 1, np.arange(10), np.arange(10) + 1, np.full(10, -1), same=False)
+    # neighbours' targets show the same: of each two neighbours only one fits
+    shown = np.array([n if n % 2 == 0 else 100 + n // 4 for n in range(20)])
+    data, plan = Data((pool,), shown), Plan(batch_size=5, samples=5)
+    for step in range(50):
+        assert slow_faults(draw(data, plan, step), data, plan) == []
+    with pytest.raises(ScheduleError, match="step 7: dataset 'pairs' cannot fill"):
+        draw(data, Plan(batch_size=6, samples=6), 7)
+
+
+def test_a_batch_follows_from_seed_and_step_alone() -> None:
+    data = identities(*[[n // 3 + 100 * d for n in range(60)] for d in range(5)])
+    plan = Plan(batch_size=12, samples=4, seed=3)
+    later, first = draw(data, plan, 9), draw(data, plan, 8)
+    again = draw(identities(*[[n // 3 + 100 * d for n in range(60)] for d in range(5)]), plan, 9)
+    assert later.query.tolist() == again.query.tolist()
+    assert later.target.tolist() == again.target.tolist()
+    assert later.query.tolist() != first.query.tolist()
+    assert later.query.tolist() != draw(data, replace(plan, seed=4), 9).query.tolist()
+
+
+def test_datasets_give_blocks_by_their_size_and_none_more_than_it_can() -> None:
+    data = identities(*[[n // 2 + 1000 * d for n in range(size)] for d, size in enumerate((400, 40, 20, 20))])
+    for plan, expected in (
+        (Plan(batch_size=6, samples=3), [1, 0.5, 0.25, 0.25]),  # the first would give 1.7 of 2
+        (Plan(batch_size=6, samples=3, mixing="equal"), [0.5] * 4),
+        (Plan(batch_size=12, samples=3), [1, 1, 1, 1]),
+        (Plan(batch_size=30, samples=10), [1, 1, 0.5, 0.5]),
+    ):
+        share = expected_blocks(data, plan)
+        assert share.tolist() == pytest.approx(expected)
+        found = Counter(int(d) for s in range(400) for d in draw(data, plan, s).dataset[:: plan.samples])
+        for d, value in enumerate(share):
+            assert found[d] == pytest.approx(400 * value, abs=0.5 if value % 1 == 0 else 60)
+    # fewer datasets than blocks: the larger ones give several
+    two = identities(list(range(60)), list(range(100, 120)))
+    assert expected_blocks(two, Plan(batch_size=40, samples=10)).tolist() == [3, 1]
+    assert expected_blocks(two, Plan(batch_size=60, samples=10)).tolist() == [4.5, 1.5]
+    assert Counter(draw(two, Plan(batch_size=80, samples=10), 0).dataset.tolist()) == {0: 60, 1: 20}
+
+
+def test_datasets_that_cannot_fill_a_block_are_named_or_skipped() -> None:
+    data = identities(list(range(20)), [50, 50, 51, 51], list(range(100, 130)))
+    plan = Plan(batch_size=8, samples=4)
+    with pytest.raises(ScheduleError, match=r"'d1' has 2: fewer identities than the 4 samples.*at most 2.*=skip"):
+        usable(data, plan)
+    skipped = usable(data, replace(plan, small_datasets="skip"))
+    assert [p.name for p in skipped.pools] == ["d0", "d2"]
+    assert len(usable(data, replace(plan, sampling="naive")).pools) == 3
+    with pytest.raises(ScheduleError, match=r"takes 16 blocks.*fill 12.*'d0' \(20\), 'd2' \(30\).*batch_size to 48"):
+        usable(data, Plan(batch_size=64, samples=4, small_datasets="skip"))
+    with pytest.raises(ScheduleError, match="no dataset has 99"):
+        usable(data, Plan(batch_size=99, samples=99, small_datasets="skip"))
+
+
+def test_impossible_neighbours_are_named() -> None:
+    data, plan = identities([1, 2, 3], [1, 2, 3]), Plan(batch_size=4, samples=2)
+    with pytest.raises(ScheduleError, match=r"step 5: dataset 'd\d' cannot fill 1 blocks of 2.*them as well \('d\d'\)"):
+        draw(data, plan, 5)
+
+
+def test_a_batch_has_whole_blocks() -> None:
+    with pytest.raises(ValueError, match="not a multiple"):
+        Plan(batch_size=10, samples=4)
+
+
+def test_many_numbers_are_shuffled_evenly_without_a_whole_permutation() -> None:
+    rng = np.random.default_rng(0)
+    assert sorted(drawing._shuffled(10_000, rng)) == list(range(10_000))
+    first = [next(drawing._shuffled(10_000, rng)) for _ in range(3000)]
+    assert np.mean(first) == pytest.approx(5000, abs=5 * 10_000 / np.sqrt(12 * 3000))
