@@ -71,7 +71,6 @@ def hub_that(patch: pytest.MonkeyPatch, error: type[Exception], offline: bool = 
     made = kind("no", response=answer) if issubclass(error, errors.HfHubHTTPError) else kind("no")
     with patch.context() as within:
         within.setattr(huggingface_hub, "hf_hub_download", refused(made))
-        within.setattr(hub, "answers", lambda _: True)
         within.setattr(constants, "HF_HUB_OFFLINE", offline)
         yield
 
@@ -93,14 +92,6 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
     ):
         with hub_that(patch, error, offline):
             yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
-    with patch.context() as silent:
-        silent.setattr(hub, "answers", lambda _: False)
-        silent.setattr(constants, "HF_HUB_OFFLINE", False)
-        hub._reached(REPO, True, hub.Hub())
-        yield said()
-    damaged = tmp_path / ("0" * 64)
-    damaged.write_text("no weights")
-    yield message(lambda: hub._check_download(damaged, "model.safetensors of owner/name", 0))
     yield message(lambda: load("no model"))
     yield message(lambda: IDSim(str(tmp_path)))
 
