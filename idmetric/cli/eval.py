@@ -101,7 +101,7 @@ _EXAMPLES = """examples:
 
 """
 _NOTES = """Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim,
-dreamsim:BRANCH, diffsim, diffsim:dreambench++ (docs/evaluation.md); named for all published scores of images, each
+dreamsim:BRANCH, diffsim, diffsim:dreambench++ (docs/baselines.md); named for all published scores of images, each
 under its name (docs/named-scores.md); untrained:NAME for the same architecture with random weights; dual:REPO for CLIP
 or SigLIP with its text tower; judge:FILE.json for a multimodal language model (docs/judge.md). NAME=SOURCE gives a
 model another name in the table.

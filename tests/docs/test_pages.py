@@ -169,7 +169,7 @@ def numbered(line: str) -> tuple[list[str], list[float]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["quickstart", "scores"])
+@pytest.mark.parametrize("name", ["quickstart", "reading"])
 def test_what_commands_print_is_what_the_page_shows(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,7 +186,7 @@ def test_references_seen_in_training_are_warned_of_once(folder: Path, metric: ID
 
 
 def test_the_function_of_the_page_scores_a_pipeline(folder: Path, metric: IDSim) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "protocols-checkpoints.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(import torch\n.*?)```", page, flags=re.S)
     tracker = Tracker(metric, *photos(folder), options=QUICK, settings=PLAIN)
     names: dict[str, Any] = {"tracker": tracker, "prompts": PROMPTS}

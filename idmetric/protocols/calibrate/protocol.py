@@ -5,7 +5,7 @@
     idmetric eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
     calibration
 
-No paper prints such values. docs/decisions.md explains how to read the result.
+No paper prints such values. docs/reading.md explains how to read the result.
 
 Pairs are drawn from the manifest without repetition, equally many of one identity and of two. Of the latter, up to half
 are hard: `context`, an image and the distractor or identity edit made from it; `kin`, an image of an object and one

@@ -167,7 +167,7 @@ def _matched(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[
 def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
     """References or training images of a folder, a file, or a path with fields."""
     root, text = (place, "") if os.path.isdir(place) else split(place)
-    chosen = text != ""  # other images of the folder are no mistake
+    chosen = text != ""  # the folder may hold other images
     folder = Path(root)
     if not folder.is_dir() or not (os.path.exists(place) or "{" in text or "*" in text):
         raise OutputsError(f"{place}: no such file or folder")
