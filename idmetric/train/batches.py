@@ -25,8 +25,9 @@ from idmetric.data.manifest.check import Progress, faults, without
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color
-from idmetric.images.masks import cut_out, read_mask
+from idmetric.images.masks import read_mask
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
+from idmetric.images.regions import cut_out
 from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
 from idmetric.train.augment import Augment, View, add_noise

@@ -92,7 +92,7 @@ def _images() -> dict[str, Reader]:
 
 
 def _cut(pair: tuple[bytes, bytes]) -> None:
-    from idmetric.images.masks import cut_out
+    from idmetric.images.regions import cut_out
 
     cut_out(*pair, "crop")
 

@@ -24,9 +24,10 @@ from idmetric.data.embed import Look
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery
-from idmetric.images.coverage import average_to, same_shape
-from idmetric.images.masks import Labelled, MaskWarning, cut_out, read_indices, read_mask
+from idmetric.images.masks import Labelled, MaskWarning, read_indices, read_mask, same_shape
 from idmetric.images.read import ImageReadError, describe, read_image
+from idmetric.images.regions import cut_out
+from idmetric.images.resize import average_to
 from idmetric.losses.identity import IdentityLoss
 from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures
@@ -663,13 +664,13 @@ def test_averaging_in_blocks_is_the_plain_average(monkeypatch: pytest.MonkeyPatc
     for size in ((17, 12), (301, 203), (400, 500), (5, 300)):
         plain = average_to(cover, size)
         with monkeypatch.context() as patch:
-            patch.setattr("idmetric.images.coverage.BLOCK", 5000)
+            patch.setattr("idmetric.images.resize.BLOCK", 5000)
             assert (average_to(cover, size) - plain).abs().max() < 1e-6
 
 
 MEMORY = """
 import sys
-from idmetric.images.masks import cut_out
+from idmetric.images.regions import cut_out
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
 cut_out(sys.argv[1] + "/small.png", sys.argv[1] + "/small.png", "white")

@@ -20,8 +20,8 @@ from idmetric.cli.main import main
 from idmetric.cli.options import DECODES
 from idmetric.data.embed import Look
 from idmetric.images.fit import SQUASH, Fit
+from idmetric.images.opening import LEAST, MARGIN, checked
 from idmetric.images.read import load_batch, read_image, to_image, to_pixels
-from idmetric.images.scaled import LEAST, MARGIN, checked
 from idmetric.models import load
 from idmetric.models.export import ExportError, export
 from idmetric.models.vbench import VBenchDino
