@@ -36,7 +36,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "idmetric.idsim": ("idmetric.models.idsim",),
     "idmetric.inputs": ("idmetric.images.paths",),
     "idmetric.loading": ("idmetric.models.load",),
-    "idmetric.masks": ("idmetric.images.masks",),
+    "idmetric.masks": ("idmetric.images.masks", "idmetric.images.regions"),
     "idmetric.nearid": ("idmetric.models.nearid",),
     "idmetric.output": ("idmetric.io.output",),
     "idmetric.patchmap": ("idmetric.scoring.heatmaps", "idmetric.distance.patches"),

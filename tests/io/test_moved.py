@@ -33,10 +33,6 @@ PACKAGES = {
     "idmetric.data.manifest": (
         "COLUMNS", "FORMATS", "PATHS", "ROLES", "SCHEMA", "SLOTS", "Manifest", "ManifestError", "Row", "merge", "read",
     ),
-    "idmetric.images": (
-        "MAX_PIXELS", "SLACK", "STORED", "WHITE", "channels_last", "convert", "eight_bit", "float_pixels", "has_alpha",
-        "is_float", "open_file", "open_image", "place", "sixteen",
-    ),
     "idmetric.protocols.calibrate": (
         "RENDERER", "STORED", "Options", "add_arguments", "calibrations", "checked", "command", "run",
     ),
