@@ -169,12 +169,14 @@ def _cut(x: Tensor, cut: Cut) -> Tensor:
 
 def _cuts(boxes: Boxes, x: Tensor) -> list[Cut]:
     height, width = x.shape[-2:]
+    if isinstance(boxes, Tensor) and boxes.ndim != 2:
+        raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(boxes.shape)}")
     rows = boxes.tolist() if isinstance(boxes, Tensor) else [list(box) for box in boxes]
     if len(rows) != len(x):
         raise ValueError(f"{len(rows)} boxes for {len(x)} images: give one for each")
     cuts: list[Cut] = []
     for i, row in enumerate(rows):
-        if np.shape(row) != (4,) or not all(isinstance(v, int | float) and float(v).is_integer() for v in row):
+        if len(row) != 4 or not all(isinstance(v, int | float) and float(v).is_integer() for v in row):
             raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {row}: round it")
         left, top, right, bottom = map(int, row)
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):
