@@ -24,8 +24,7 @@ from torch import Tensor
 
 from idmetric.distance.matrix import check_name, needs_patches
 from idmetric.evaluate import ranking
-from idmetric.images.masks import Labelled, MaskId, labelled
-from idmetric.images.pairing import Images, Masks, split_masks
+from idmetric.images.masks import Images, Labelled, MaskId, Masks, labelled, split_masks
 from idmetric.images.read import ImageLike, Outside, is_single, split_images
 from idmetric.io.hints import install
 from idmetric.models.embedder import Embedder

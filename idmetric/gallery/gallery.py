@@ -26,7 +26,7 @@ from idmetric.store.store import DamagedShardError, Store
 from idmetric.store.table import StoredTable
 
 if TYPE_CHECKING:
-    from idmetric.images.pairing import Images, Masks
+    from idmetric.images.masks import Images, Masks
     from idmetric.models.embedder import Embedder
     from idmetric.models.embedding import Embedding
     from idmetric.scoring.records import Records

@@ -15,8 +15,7 @@ from idmetric.gallery.errors import GalleryError, StaleWarning
 from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
-from idmetric.images.masks import Labelled, labelled
-from idmetric.images.pairing import split_masks
+from idmetric.images.masks import Labelled, labelled, split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.scoring.records import Record, Records
@@ -27,7 +26,7 @@ from idmetric.store.store import Store
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
     from idmetric.gallery.gallery import Gallery
-    from idmetric.images.pairing import Images, Masks
+    from idmetric.images.masks import Images, Masks
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Arrays and tensors as images: their layout, their range, and conversion from and to PIL images."""
+"""Arrays, tensors and PIL modes: layout, range, 16-bit values, transparency, and conversion between them."""
 
 from __future__ import annotations
 
@@ -36,14 +36,12 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
         return
     if not np.isfinite([low, high]).all():
         advice = "find where NaN or infinity came from"
+    elif low < -1 - SLACK or (low < -SLACK and high > 1.5):
+        advice = "undo the normalization (x * std + mean)"
     elif low < -SLACK:
         advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
-        if low < -1 - SLACK or high > 1.5:
-            advice = "undo the normalisation (x * std + mean)"
-    elif high > 2:
-        advice = f"divide by {65535 if high > 255 else 255}"
     else:
-        advice = "clamp what overshoots"
+        advice = f"divide by {65535 if high > 255 else 255}" if high > 2 else "clamp what overshoots"
     raise ImageReadError(name, f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
 
 
@@ -90,7 +88,12 @@ def image_of_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
     elif array.dtype != np.uint8:
         advice = "use uint8, uint16, bool, or floats in [0, 1]"
         raise ImageReadError(name, f"pixels of type {array.dtype} are not understood: {advice}")
-    mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[array.shape[2]]
+    return image_of_bytes(array)
+
+
+def image_of_bytes(array: NDArray[Any]) -> Image.Image:
+    """8-bit values (H, W, C) as an image of as many channels."""
+    mode = ("L", "LA", "RGB", "RGBA")[array.shape[2] - 1]
     return Image.frombytes(mode, (array.shape[1], array.shape[0]), array.tobytes())
 
 
@@ -142,3 +145,57 @@ def check_depth(high: int, name: str) -> None:
 
 def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
     return np.rint(array / 257).astype(np.uint8)  # 65535 = 257 * 255
+
+
+# PIL images
+
+
+def released_rgb(image: Image.Image, name: str | None = None) -> Image.Image:
+    """An image as ID-Sim's and NearID's releases read it: `image.convert("RGB")` and nothing else.
+
+    EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colors stored under them show),
+    and the installed Pillow decides how 16-bit values are converted.
+
+    Raises:
+        ImageReadError: if Pillow cannot convert this mode.
+    """
+    found = convert(image, "RGB", name or describe(image))
+    found = found.copy() if found is image else found
+    found.info = {}  # or its EXIF block would have it turned later
+    return found
+
+
+def sixteen(image: Image.Image, name: str) -> NDArray[np.uint16]:
+    """The values of an integer image (I, I;16, ...)."""
+    array = np.asarray(image)
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high > 65535:
+        raise ImageReadError(name, f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
+    return array.astype(np.uint16)
+
+
+def eight_bit(image: Image.Image, name: str) -> Image.Image:
+    """Integer images as L, or LA where one value means transparent; others as they are."""
+    if image.mode == "La":  # premultiplied gray converts to nothing else
+        return image.convert("LA")
+    if not image.mode.startswith("I"):
+        return image
+    values = sixteen(image, name)
+    gray = Image.fromarray(scale16(values))
+    key = image.info.get("transparency")
+    if isinstance(key, int):
+        gray.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
+    return gray
+
+
+def convert(image: Image.Image, mode: str, name: str) -> Image.Image:
+    try:
+        return image if image.mode == mode else image.convert(mode)
+    except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
+        raise ImageReadError(name, f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
+
+
+def has_alpha(image: Image.Image) -> bool:
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
+        return True
+    return "transparency" in image.info and (image.mode in ("1", "L", "P", "RGB") or image.mode.startswith("I"))

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from PIL import Image
 
-from idmetric.images.interpolation import RESAMPLE
+from idmetric.images.kinds import RESAMPLE, Color
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from idmetric.images.kinds import Color  # which imports NumPy
 
 Resize = Literal["squash", "crop", "pad"]
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
@@ -88,7 +86,7 @@ class Fit:
         Args:
             floats: whether the image was given as float pixels, which stay as they are at that size (see `pixels`).
         """
-        from idmetric.images.coverage import average_to
+        from idmetric.images.resize import average_to
 
         if floats and tuple(cover.shape[-2:]) == tuple(size):
             return cover

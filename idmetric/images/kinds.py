@@ -1,8 +1,9 @@
-"""The kinds of images that are read, how messages name them, and the errors of reading them."""
+"""The kinds of images and mask labels that are read, how messages name them, and the errors of reading them."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union
 
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
 
 # str: a path; where several images are asked for, also a folder or a pattern (`images.paths`). File objects are
 # read from where they stand to their end, and left open.
-# Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (grey and alpha), 3 or 4; bool, uint8, uint16, or
+# Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (gray and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, NDArray[Any], "Tensor"]
 Color = tuple[int, int, int]
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
+MaskId = int | str | tuple[int, int, int]  # an index or a value; a color as (red, green, blue) or "#rrggbb"
+RESAMPLE = {
+    "bicubic": Image.Resampling.BICUBIC,
+    "bilinear": Image.Resampling.BILINEAR,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 WHITE: Color = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
@@ -44,6 +51,12 @@ class ImageReadError(ValueError):
 
 class MultiFrameWarning(UserWarning):
     """A file holds several frames, and only its first is used."""
+
+
+def check_interpolation(name: str) -> None:
+    """Refuse a name that is not one of `RESAMPLE`: ValueError."""
+    if name not in RESAMPLE:
+        raise ValueError(f"unknown interpolation {name!r}: choose one of {', '.join(RESAMPLE)}")
 
 
 def is_tensor(x: object) -> TypeIs[Tensor]:
@@ -76,3 +89,43 @@ def describe(source: Any) -> str:
     if not isinstance(name, str) or not name:
         return anonymous
     return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address
+
+
+def parse_mask_id(text: str) -> MaskId:
+    """A label as a command line gives it: 7, or #ff0000; or as a gallery keeps it: (255, 0, 0).
+
+    Raises:
+        ValueError: for anything else, and for the background, 0.
+    """
+    if text.startswith("("):
+        return color_of(tuple(map(int, re.findall(r"\d+", text))))  # type: ignore[arg-type]  # its length is checked
+    return color_of(text) if text.startswith("#") else number_of(text)
+
+
+def color_of(label: MaskId) -> Color:
+    """The color that a label names.
+
+    Raises:
+        ValueError: for anything else, and for black.
+    """
+    color: Any = label
+    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
+        color = tuple(bytes.fromhex(label[1:]))
+    if isinstance(color, tuple) and len(color) == 3 and any(color) and all(0 <= v <= 255 for v in color):
+        return color
+    raise ValueError(f"mask_id {label!r} is not a color of a mask: give '#rrggbb', such as '#ff0000', and not black")
+
+
+def number_of(label: MaskId) -> int:
+    """The index or value that a label names.
+
+    Raises:
+        ValueError: for anything else, and for the background, 0.
+    """
+    try:
+        number = int(label)  # type: ignore[arg-type]  # a color is refused
+    except (TypeError, ValueError):
+        number = 0
+    if number < 1 or isinstance(label, bool) or (isinstance(label, float) and label != number):
+        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
+    return number

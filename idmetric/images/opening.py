@@ -1,4 +1,9 @@
-"""Image files opened and decoded by Pillow, within limits, upright."""
+"""Image files opened and decoded by Pillow, within limits, upright.
+
+A large JPEG may be scaled while it is decoded ("fast"): libjpeg decodes at 1/2, 1/4 or 1/8 of the sides, from fewer
+coefficients of each block of 8 x 8 pixels, and the model's resize starts from that image. Its result differs slightly
+from that of all pixels, so scores carry a mark (`mark_of`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,8 @@ import contextlib
 import io
 import os
 import warnings
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, Literal, cast, get_args
 
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
@@ -22,11 +28,17 @@ from idmetric.images.kinds import (
     is_array,
 )
 from idmetric.images.paths import ABSENT, InputError, existing, is_address
-from idmetric.images.scaled import Needed, scale
 from idmetric.io.extensions import IMAGE_FORMATS
 
+Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale` leaves
+Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright image -> those that it is resized to
+
+# Both sides stay at least this many times those of the model's resize: its filter still averages over several pixels.
+# At once these sides, images of the packaged model move three to six times as far (docs/reports/speed.md).
+MARGIN = 2
+LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
+
 _RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
-_HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes
 _COUNTED = 1000  # pages of a TIFF
 
 
@@ -38,6 +50,18 @@ class Named(io.BytesIO):
         self.name = name
 
 
+def checked(decode: str) -> Decode:
+    """The name of a way to decode; ValueError for another."""
+    if decode not in get_args(Decode):
+        raise ValueError(f"unknown decode {decode!r}: choose {' or '.join(get_args(Decode))}")
+    return cast(Decode, decode)
+
+
+def mark_of(decode: Decode) -> str:
+    """The part of a model's label that tells its embeddings from those of all pixels."""
+    return "" if decode == "exact" else f"[{decode} decoding]"
+
+
 def open_image(
     source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True, needed: Needed | None = None
 ) -> Image.Image:
@@ -46,7 +70,7 @@ def open_image(
     Args:
         source, max_pixels: as for `read_image`.
         upright: whether to turn it by its EXIF orientation.
-        needed: decode a JPEG file by `scaled.scale`, for the size that it is resized to; None: all of its pixels.
+        needed: decode a JPEG file by `scale`, for the size that it is resized to; None: all of its pixels.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -56,7 +80,7 @@ def open_image(
         return image_of_array(source, name)
     if isinstance(source, Image.Image):
         if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
-            raise ImageReadError(name, _refused(str(source.format)))
+            raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
         return _decode(source, name, max_pixels, upright)
     file = _file(source, name)
     try:
@@ -65,8 +89,7 @@ def open_image(
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
-        other = _other_format(file) if isinstance(error, UnidentifiedImageError) else None
-        raise ImageReadError(name, _refused(other) if other else _explain(error)) from error
+        raise ImageReadError(name, _explain(error)) from error
 
 
 def open_file(file: BinaryIO | str | os.PathLike[str]) -> Image.Image:
@@ -75,35 +98,44 @@ def open_file(file: BinaryIO | str | os.PathLike[str]) -> Image.Image:
     return Image.open(file, formats=[one for one in IMAGE_FORMATS if one in Image.OPEN])
 
 
-def _other_format(file: BinaryIO | str) -> str | None:
-    """The format, outside of `IMAGE_FORMATS`, that a file's first bytes announce."""
+def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
+    """Have an opened file, not yet decoded, decoded at the smallest scale that keeps `MARGIN` and `LEAST`.
+
+    Args:
+        image: changed in place if it is a JPEG; other formats are left alone.
+        needed: the size that the image will be resized to.
+        upright: whether it will be turned by its EXIF orientation.
+    """
+    if image.format not in ("JPEG", "MPO"):
+        return
     try:
-        if isinstance(file, str):
-            with open(file, "rb") as opened:
-                head = opened.read(16)
-        else:
-            file.seek(0)
-            head = file.read(16)
-        if head[4:8] == b"ftyp" and head[8:12] in _HEIF and "HEIF" not in Image.OPEN:
-            return "HEIF"
-        for name, (_, accept) in Image.OPEN.items():
-            if name not in IMAGE_FORMATS and accept is not None and accept(head) is True:
-                return name
-    except Exception:  # a plugin's test of so few bytes
-        return None
-    return None
+        turned = upright and (_orientation(image) or 1) >= 5
+    except Exception:  # a damaged EXIF block, by which the image is not turned
+        turned = False
+    height, width = image.size if turned else image.size[::-1]
+    try:
+        rows, columns = (max(MARGIN * side, LEAST) for side in needed(height, width))
+    except ValueError:  # of a shape that the model refuses: reported when it is resized
+        return
+    image.draft(None, (rows, columns) if turned else (columns, rows))  # None keeps the mode
 
 
-def _refused(kind: str) -> str:
-    if kind == "HEIF":
-        return (
-            "it is a HEIC photo, for which Pillow needs a plugin: pip install pillow-heif, then in Python import "
-            "pillow_heif; pillow_heif.register_heif_opener(); for the shell save it as JPEG or PNG"
-        )
-    return (
-        f"{kind} files are not read: some formats take minutes to decode or run another program; save it as PNG "
-        f"(formats that are read: {', '.join(IMAGE_FORMATS)})"
-    )
+def frames_of(image: Image.Image) -> int:
+    """How many frames or pages there are, up to a limit in TIFF, for Pillow's time grows with the square of its pages.
+
+    The preview in a phone's MPO photo and the layers of a PSD do not count.
+    """
+    if image.format in ("MPO", "PSD"):
+        return 1
+    if image.format != "TIFF":
+        return int(getattr(image, "n_frames", 1))
+    count = 1
+    with contextlib.suppress(EOFError):
+        while count < _COUNTED:
+            image.seek(count)
+            count += 1
+    image.seek(0)
+    return count
 
 
 def _file(source: Any, name: str) -> BinaryIO | str:
@@ -143,17 +175,20 @@ def _file(source: Any, name: str) -> BinaryIO | str:
 
 def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, needed: Needed | None = None) -> Image.Image:
     width, height = image.size
+    tiles = getattr(image, "tile", ())  # of a file that is not decoded yet
     if width < 1 or height < 1:
         raise ImageReadError(name, f"it has no pixels ({width} x {height})")
     if width * height > max_pixels:
         advice = "make it smaller, or raise max_pixels if you trust it"
         raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
-    if image.format == "BMP" and width * height > _RLE_PIXELS and any(t[0] == "bmp_rle" for t in image.tile):  # type: ignore[attr-defined]  # of an open file
-        raise ImageReadError(
-            name, f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
-        )
-    frames, depth, stored = 1, _key_depth(image), None
-    cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
+    if image.format == "BMP" and width * height > _RLE_PIXELS and any(tile[0] == "bmp_rle" for tile in tiles):
+        reason = f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
+        raise ImageReadError(name, reason)
+
+    # What decoding forgets
+    key_bits = _key_bits(image)
+    cut = any(";16" in str(tile[3]) for tile in tiles) and not image.mode.startswith("I")
+    frames, stored = 1, None
     try:
         if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
             stored = _orientation(image)
@@ -170,6 +205,7 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
     if not upright:
         return image
+
     try:
         stored = stored or _orientation(image)
         turned = image if type(image) is Image.Image and stored is None else ImageOps.exif_transpose(image)
@@ -181,9 +217,9 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
     if cut:
         turned.info[CUT] = True
     key = turned.info.get("transparency")
-    if depth is not None and isinstance(key, int | tuple):
+    if key_bits is not None and isinstance(key, int | tuple):
         values = key if isinstance(key, tuple) else (key,)
-        values = tuple(min(255, k * 255 // (2**depth - 1)) for k in values)  # some versions bring 1 bit to 255
+        values = tuple(min(255, k * 255 // (2**key_bits - 1)) for k in values)  # some versions bring 1 bit to 255
         turned.info["transparency"] = values if isinstance(key, tuple) else values[0]
     return turned
 
@@ -194,25 +230,7 @@ def _orientation(image: Image.Image) -> int | None:
     return value if value in range(1, 9) else None
 
 
-def frames_of(image: Image.Image) -> int:
-    """How many frames or pages there are, up to a limit in TIFF, for Pillow's time grows with the square of its pages.
-
-    The preview in a phone's MPO photo and the layers of a PSD do not count.
-    """
-    if image.format in ("MPO", "PSD"):
-        return 1
-    if image.format != "TIFF":
-        return int(getattr(image, "n_frames", 1))
-    count = 1
-    with contextlib.suppress(EOFError):
-        while count < _COUNTED:
-            image.seek(count)
-            count += 1
-    image.seek(0)
-    return count
-
-
-def _key_depth(image: Image.Image) -> int | None:
+def _key_bits(image: Image.Image) -> int | None:
     """Bits of a PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
     tiles = getattr(image, "tile", None)
     if image.format != "PNG" or not tiles:
@@ -226,7 +244,10 @@ def _explain(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "its pixels do not fit in memory: make it smaller, or lower max_pixels to refuse such images"
     if isinstance(error, UnidentifiedImageError):
-        return "it is not an image of a known format, or its header is damaged: open and save it again elsewhere"
+        advice = "HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener()"
+        return (
+            f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"
+        )
     if isinstance(error, PermissionError):
         return "there is no permission to read it: change the file's mode or owner"
     return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"

@@ -26,8 +26,6 @@ from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.io.output import file_id
 
 _NUMBERS = re.compile("([0-9]+)")
-
-_TICK = 2_000_000_000  # nanoseconds: a folder that changed later may change again at the same time of change
 ABSENT = "there is no such file: check the path and the working directory"
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
 
@@ -64,17 +62,10 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     for entry in entries:
         if is_hidden(entry.name):
             continue
-        if _is_folder(entry):
+        if os.path.isdir(entry) if entry.is_symlink() else entry.is_dir():
             yield from walk(folder / entry.name, above | {real})
         else:
             yield folder / entry.name
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
 
 
 def is_hidden(name: str) -> bool:
@@ -98,16 +89,31 @@ def names_several(source: Any) -> bool:
 def listed(source: str | os.PathLike[str]) -> list[str]:
     """The image files that a path, a folder or a pattern names; one path that is neither is returned as it is.
 
+    Files with other endings are listed only where a pattern matches no other.
+
     Raises:
         InputError: for a folder without images, or a pattern that matches none; as `existing`.
     """
     path = existing(os.fspath(source))
+    if not names_several(path):
+        return [path]
+    images: list[str] = []
     try:
-        if os.path.isdir(path):
-            return _below(path)
-        return _matching(path) if _is_pattern(path) else [path]
+        matched = matches(path)
+        for one in [path] if os.path.isdir(path) else matched:
+            if os.path.isdir(one):
+                above = frozenset(os.path.realpath(parent) for parent in Path(one).parents if matched)
+                images += [str(file) for file in walk(Path(one), above) if is_image(file)]
+            elif is_image(one):
+                images.append(one)
     except OSError as error:
         raise InputError(str(error.filename or path), f"the folder cannot be listed: {error.strerror}") from error
+    if images := images or [one for one in matched if not os.path.isdir(one)]:
+        return sorted(dict.fromkeys(images), key=natural)
+    if os.path.isdir(path):
+        endings = " ".join(IMAGE_ENDINGS)
+        raise InputError(path, f"the folder holds no images (files ending in {endings}; hidden files are left out)")
+    raise InputError(path, "nothing matches this pattern (hidden files are left out), and no file has this name")
 
 
 def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -131,7 +137,16 @@ def natural(path: str) -> tuple[Any, ...]:
 
 def matches(pattern: str) -> list[str]:
     """Files and folders that a pattern matches, without hidden ones, in natural order; empty for other paths."""
-    return sorted(_matched(pattern), key=natural) if _is_pattern(pattern) else []
+    if not _is_pattern(pattern):
+        return []
+    base = _base(pattern)
+    parts = Path(pattern[len(base) :].strip("/" + os.sep)).parts
+    if "**" not in parts:
+        found = glob.glob(os.path.join(glob.escape(base), *parts))
+        return sorted((path for path in found if not is_hidden(os.path.basename(path))), key=natural)
+
+    names = [os.path.relpath(path, base or ".") for path in walk(Path(base or "."))]  # glob follows links in circles
+    return sorted((os.path.join(base, name) for name in names if _lies_in(Path(name).parts, parts)), key=natural)
 
 
 def check_partners(a: Any, b: Any) -> None:
@@ -143,12 +158,9 @@ def check_partners(a: Any, b: Any) -> None:
     """
     if not (names_several(a) and names_several(b)):
         return
-    (left, from_), (right, to) = ((listed(x), _base(os.fspath(x))) for x in (a, b))
-    if 1 in (len(left), len(right)):
-        return
-    sides = ((left, from_), (right, to))
-    names = [[os.path.splitext(os.path.relpath(path, base or "."))[0] for path in files] for files, base in sides]
-    if names[0] != names[1]:
+    sides = [(listed(x), _base(os.fspath(x)) or ".") for x in (a, b)]
+    left, right = ([os.path.splitext(os.path.relpath(path, base))[0] for path in files] for files, base in sides)
+    if left != right and 1 not in (len(left), len(right)):
         raise ValueError(
             f"{os.fspath(a)!r} ({len(left)} images) and {os.fspath(b)!r} ({len(right)}) are compared image by image, "
             "but their images have different names: pairwise() compares all with all; give two lists to choose pairs"
@@ -156,42 +168,7 @@ def check_partners(a: Any, b: Any) -> None:
 
 
 def _is_pattern(path: str) -> bool:
-    return glob.has_magic(path) and "://" not in path and not path.startswith("data:") and not os.path.lexists(path)
-
-
-def _below(folder: str) -> list[str]:
-    found = [str(path) for path in walk(Path(folder)) if is_image(path)]
-    if not found:
-        hidden = any(is_image(name) for _, _, names in os.walk(folder) for name in names)
-        hint = f" (files ending in {' '.join(IMAGE_ENDINGS)})"
-        if hidden:
-            hint = " but hidden ones (their names, or their folder's, begin with a dot): name those files to use them"
-        raise InputError(folder, f"the folder holds no images{hint}")
-    return sorted(found, key=natural)
-
-
-def _matching(pattern: str) -> list[str]:
-    """The images that a pattern matches; files with other endings only where there is no other."""
-    found = _matched(pattern)
-    files = [path for path in found if not os.path.isdir(path)]
-    images = [path for path in files if is_image(path)]
-    for folder in found:
-        if os.path.isdir(folder):
-            above = frozenset(os.path.realpath(path) for path in Path(folder).parents)
-            images += [str(path) for path in walk(Path(folder), above) if is_image(path)]
-    if not (images or files):
-        raise InputError(pattern, "nothing matches this pattern (hidden files are left out), and no file has this name")
-    return sorted(dict.fromkeys(images or files), key=natural)
-
-
-def _matched(pattern: str) -> list[str]:
-    base, parts = _base(pattern), _parts(pattern)
-    if "**" not in parts:
-        found = glob.glob(os.path.join(glob.escape(base), *parts) if base else os.path.join(*parts))
-        return [path for path in found if not is_hidden(os.path.basename(path))]
-    below = walk(Path(base or "."))  # glob's own ** would follow links in circles
-    names = [os.path.relpath(path, base or ".") for path in below]
-    return [os.path.join(base, name) for name in names if _lies_in(name.split(os.sep), parts)]
+    return glob.has_magic(path) and not is_address(path) and not os.path.lexists(path)
 
 
 def _base(pattern: str) -> str:
@@ -200,11 +177,6 @@ def _base(pattern: str) -> str:
     while head and not os.path.isdir(head):
         head = os.path.dirname(head)
     return head
-
-
-def _parts(pattern: str) -> list[str]:
-    rest = pattern[len(_base(pattern)) :]
-    return [part for part in re.split(r"[/\\]" if os.sep == "\\" else "/", rest) if part]
 
 
 def _lies_in(names: Sequence[str], parts: Sequence[str]) -> bool:
@@ -242,19 +214,20 @@ def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> st
         return _folded(own_stem) == _folded(name), _folded(own) == _folded(name), own_stem in (name, stem), own == name
 
     for k in range(len(above) + 1):
+        places = _descended(os.fspath(folder), above[k:])
         near = {
             os.path.join(place, own)
-            for place in _descended(os.fspath(folder), above[k:])
+            for place in places
             for key in (name, stem)
             for own in _entries(place).get(_folded(key), ())
         }
-        masks = sorted((path for path in near if is_image(path) and os.path.isfile(path)), key=fit, reverse=True)
+        masks = [path for path in near if is_image(path) and os.path.isfile(path)]
         masks = [path for path in masks if file_id(path) != file_id(image)]  # the folder may hold the images too
-        if len(masks) > 1 and fit(masks[0]) == fit(masks[1]):
-            one, two = sorted(masks[:2])
-            raise InputError(os.fspath(image), f"both {one} and {two} may be its mask: keep one of them")
-        if masks:
-            return masks[0]
+        best = sorted(path for path in masks if fit(path) == max(map(fit, masks)))
+        if len(best) > 1:
+            raise InputError(os.fspath(image), f"both {best[0]} and {best[1]} may be its mask: keep one of them")
+        if best:
+            return best[0]
     return None
 
 
@@ -287,17 +260,11 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLik
     other = taken.setdefault(os.path.realpath(mask), image)
     if other == image or (file_id(image) is not None and file_id(other) == file_id(image)):
         return
-    one, two = (Path(folder, part) for part in _apart(other, image))
+    shared = os.path.commonpath([os.path.abspath(os.path.dirname(path)) for path in (other, image)])
+    ends = [Path(os.path.relpath(path, shared)) for path in (other, image)]
+    alike = ends[0].with_suffix("") == ends[1].with_suffix("")
+    one, two = (Path(folder, f"{end}.png" if alike else end.with_suffix(".png")) for end in ends)
     raise InputError(mask, f"it would be the mask of both {other} and {image}: name their masks {one} and {two}")
-
-
-def _apart(a: str, b: str) -> tuple[str, str]:
-    """The shortest ends of two paths that differ, with the ending of masks: a.png, or a.jpg.png where needed."""
-    x, y = (Path(os.path.abspath(path)).with_suffix(".png").parts for path in (a, b))
-    k = next((k for k in range(1, min(len(x), len(y))) if x[-k:] != y[-k:]), None)
-    if k is None:
-        return f"{os.path.basename(a)}.png", f"{os.path.basename(b)}.png"
-    return os.path.join(*x[-k:]), os.path.join(*y[-k:])
 
 
 # Names
@@ -321,16 +288,14 @@ def _descended(folder: str, parts: Sequence[str]) -> list[str]:
     """The paths below a folder that may be meant by these names, each as it is spelled if that exists."""
     places = [folder]
     for part in parts:
-        places = [found for place in places for found in _named(place, part)]
+        exact = [path for place in places if os.path.lexists(path := os.path.join(place, part))]
+        places = exact or [
+            os.path.join(place, name)
+            for place in places
+            for name in _entries(place).get(_folded(part), ())
+            if _folded(name) == _folded(part)
+        ]
     return places
-
-
-def _named(folder: str, name: str) -> list[str]:
-    path = os.path.join(folder, name)
-    if os.path.lexists(path):
-        return [path]
-    alike = _entries(folder).get(_folded(name), ())
-    return [os.path.join(folder, other) for other in alike if _folded(other) == _folded(name)]
 
 
 def _folded(name: str) -> str:
@@ -344,8 +309,8 @@ def _entries(folder: str) -> dict[str, list[str]]:
     path = os.path.abspath(folder)
     try:
         changed = os.stat(path).st_mtime_ns
-        fresh = time.time_ns() - changed < _TICK
-        return _listing.__wrapped__(path, changed) if fresh else _listing(path, changed)
+        may_change_again = time.time_ns() - changed < 2_000_000_000  # within the clock's tick
+        return (_listing.__wrapped__ if may_change_again else _listing)(path, changed)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

@@ -24,13 +24,17 @@ from idmetric.images.arrays import (
     check_depth,
     check_pixels,
     composite,
+    convert,
+    eight_bit,
     float_pixels,
+    has_alpha,
     image_of_pixels,
     is_float,
+    released_rgb,
     single_image,
+    sixteen,
 )
 from idmetric.images.fit import SQUASH, Fit
-from idmetric.images.interpolation import check_interpolation
 from idmetric.images.kinds import (
     CUT,
     MAX_PIXELS,
@@ -42,13 +46,12 @@ from idmetric.images.kinds import (
     MultiFrameWarning,
     Outside,
     Preprocessing,
+    check_interpolation,
     describe,
     is_array,
     is_tensor,
 )
-from idmetric.images.modes import convert, eight_bit, has_alpha, released_rgb, sixteen
-from idmetric.images.opening import open_image
-from idmetric.images.scaled import Decode, Needed
+from idmetric.images.opening import Decode, Needed, open_image
 
 if TYPE_CHECKING:
     import torch
@@ -68,6 +71,8 @@ __all__ = [
     "to_image",
     "to_pixels",
 ]
+
+Size = tuple[int, int] | Callable[[int, int], tuple[int, int]]  # (height, width), or a function from an image's own
 
 
 def read_image(
@@ -89,24 +94,45 @@ def read_image(
     Args:
         source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). 16-bit and 32-bit
             integer images span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
-        background: RGB colour, 0-255, behind transparent pixels.
+        background: RGB color, 0-255, behind transparent pixels.
         max_pixels: files and PIL images with more are refused before they are decoded. Pillow's own
             `Image.MAX_IMAGE_PIXELS` also holds: a warning at that size, an error at twice that.
         preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
         needed: decode JPEG files and bytes at a smaller size where that suffices to resize them to this one, see
-            `idmetric.images.scaled`; None: all of their pixels.
+            `idmetric.images.opening`; None: all of their pixels.
 
     Raises:
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
         TypeError: for an object of another kind.
     """
-    image = _rgb(source, background, max_pixels, preprocessing, needed)
-    return image.copy() if image is source else image
+    name = describe(source)
+    if is_array(source) and is_float(source):
+        return image_of_pixels(float_pixels(source, name, background))
+    image = open_image(source, max_pixels, upright=preprocessing == "standard", needed=needed)
+    if preprocessing == "release":
+        return released_rgb(image, name)
+    stored = image.info.get(STORED)
+    if image.mode == "F":
+        image = image_of_pixels(float_pixels(np.asarray(image), name, background))
+    elif image.mode.startswith("I"):
+        check_depth(int(sixteen(image, name).max()), name)
+    elif image.info.pop(CUT, False):
+        check_depth(256 * int(np.asarray(convert(image, "RGB", name)).max()) + 255, name)
+    found = eight_bit(image, name)
+    if has_alpha(found):
+        front = convert(found, "RGBA", name)
+        found = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
+    found = convert(found, "RGB", name)
+    if found is source:
+        found = found.copy()
+    if stored is not None:
+        found.info[STORED] = stored
+    return found
 
 
 def to_image(
     source: ImageLike,
-    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None,
+    size: Size | None,
     *,
     background: Color = WHITE,
     interpolation: str = "bicubic",
@@ -116,19 +142,27 @@ def to_image(
     decode: Decode = "exact",
 ) -> Image.Image:
     """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
-    full: list[tuple[int, int]] = []  # the sides of a file before it is scaled, by which its size is chosen
-    needed = None if decode == "exact" or size is None else _needed(size, fit, full)
-    image = _rgb(source, background, max_pixels, preprocessing, needed)
-    size = _choose(size, *(full[-1] if full else (image.height, image.width)), source)
-    if size is None:
-        return image
+    seen: list[tuple[int, int]] = []  # the sides of a file before it is scaled, by which its size is chosen
+
+    def needed(height: int, width: int) -> tuple[int, int]:
+        seen.append((height, width))
+        return fit.plan(height, width, _chosen(size, height, width))[0]  # type: ignore[arg-type]  # not None
+
+    image = read_image(
+        source,
+        background=background,
+        max_pixels=max_pixels,
+        preprocessing=preprocessing,
+        needed=None if decode == "exact" or size is None else needed,
+    )
     with _naming(source):
-        return fit.image(image, size, interpolation, background)
+        wanted = _chosen(size, *(seen[-1] if seen else (image.height, image.width)))
+        return image if wanted is None else fit.image(image, wanted, interpolation, background)
 
 
 def to_pixels(
     source: ImageLike,
-    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None,
+    size: Size | None,
     *,
     background: Color = WHITE,
     interpolation: str = "bicubic",
@@ -147,7 +181,7 @@ def to_pixels(
         interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
         fit: whether an image of another shape is squashed, cropped or padded (with `background`). Floats that have
             `size` already stay as they are.
-        decode: "fast" decodes large JPEG files at a smaller size first, see `idmetric.images.scaled`.
+        decode: "fast" decodes large JPEG files at a smaller size first, see `idmetric.images.opening`.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -158,11 +192,9 @@ def to_pixels(
     check_interpolation(interpolation)
     if is_array(source) and is_float(source):
         pixels = float_pixels(source, describe(source), background)
-        size = _choose(size, pixels.shape[1], pixels.shape[2], source)
-        if size is None:
-            return pixels
         with _naming(source):
-            return fit.pixels(pixels[None], size, interpolation, background)[0]
+            wanted = _chosen(size, pixels.shape[1], pixels.shape[2])
+            return pixels if wanted is None else fit.pixels(pixels[None], wanted, interpolation, background)[0]
     image = to_image(
         source, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
         preprocessing=preprocessing, fit=fit, decode=decode,
@@ -254,21 +286,8 @@ def is_single(images: Any) -> bool:
     return _is_image(images) and not inputs.names_several(images)
 
 
-def _needed(
-    size: tuple[int, int] | Callable[[int, int], tuple[int, int]], fit: Fit, full: list[tuple[int, int]]
-) -> Needed:
-    def needed(height: int, width: int) -> tuple[int, int]:
-        full.append((height, width))
-        return fit.plan(height, width, size(height, width) if callable(size) else size)[0]
-
-    return needed
-
-
-def _choose(
-    size: tuple[int, int] | Callable[[int, int], tuple[int, int]] | None, height: int, width: int, source: ImageLike
-) -> tuple[int, int] | None:
-    with _naming(source):
-        return size(height, width) if callable(size) else size
+def _chosen(size: Size | None, height: int, width: int) -> tuple[int, int] | None:
+    return size(height, width) if callable(size) else size
 
 
 @contextmanager
@@ -284,31 +303,3 @@ def _is_image(x: Any) -> bool:
     if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image) or is_array(x):
         return True
     return hasattr(x, "read")
-
-
-def _rgb(
-    source: ImageLike, background: Color, max_pixels: int, preprocessing: Preprocessing, needed: Needed | None
-) -> Image.Image:
-    """As `read_image`, but maybe the caller's own object."""
-    name = describe(source)
-    if is_array(source) and is_float(source):
-        return image_of_pixels(float_pixels(source, name, background))
-    image = open_image(source, max_pixels, upright=preprocessing == "standard", needed=needed)
-    if preprocessing == "release":
-        return released_rgb(image, name)
-    stored = image.info.get(STORED)
-    if image.mode == "F":
-        found = image_of_pixels(float_pixels(np.asarray(image), name, background))
-    else:
-        if image.mode.startswith("I"):
-            check_depth(int(sixteen(image, name).max()), name)
-        elif image.info.pop(CUT, False):
-            check_depth(256 * int(np.asarray(convert(image, "RGB", name)).max()) + 255, name)
-        image = eight_bit(image, name)
-        if has_alpha(image):
-            front = convert(image, "RGBA", name)
-            image = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
-        found = convert(image, "RGB", name)
-    if stored is not None:
-        found.info[STORED] = stored
-    return found

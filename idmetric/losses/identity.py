@@ -33,10 +33,9 @@ from torch import Tensor, nn
 from idmetric.distance.finite import NonFiniteError
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.images.kinds import SLACK
-from idmetric.images.masks import MaskId, labelled
-from idmetric.images.pairing import Images, Masks
+from idmetric.images.masks import Images, MaskId, Masks, labelled
 from idmetric.images.read import Outside
-from idmetric.images.subject import Boxes, subject_of
+from idmetric.images.regions import Boxes, subject_of
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding, concatenate
 

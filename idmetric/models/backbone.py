@@ -21,7 +21,7 @@ from idmetric.checkpoints.pth_file import is_pickled, load_pickled_tensors
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, load_state, read_finite
 from idmetric.images.fit import Fit, Resize
-from idmetric.images.interpolation import check_interpolation
+from idmetric.images.kinds import check_interpolation
 from idmetric.io.lazy import lazy_module
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite, lite_trunk

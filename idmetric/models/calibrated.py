@@ -12,8 +12,7 @@ from idmetric.calibration import apply as calibrations
 from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.checkpoints.format import CALIBRATION, content_of
 from idmetric.checkpoints.hub import Files
-from idmetric.images.masks import MaskId
-from idmetric.images.pairing import Images, Masks
+from idmetric.images.masks import Images, MaskId, Masks
 from idmetric.images.read import Outside
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import IdentifiedModel

@@ -25,8 +25,7 @@ from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import check_pixels
 from idmetric.images.fit import SQUASH, Fit
-from idmetric.images.masks import MaskId, MaskLike, cut_out, labelled
-from idmetric.images.pairing import Images, Masks, split_masks
+from idmetric.images.masks import Images, MaskId, MaskLike, Masks, labelled, split_masks
 from idmetric.images.read import (
     ImageLike,
     ImageReadError,
@@ -39,6 +38,7 @@ from idmetric.images.read import (
     split_images,
     to_pixels,
 )
+from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
 from idmetric.models.batches import in_batches, names_of, progress_bar
 from idmetric.models.calibrated import CalibratedModel

@@ -12,7 +12,7 @@ from idmetric.checkpoints import config as configs
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
 from idmetric.images.fit import SQUASH
-from idmetric.images.interpolation import check_interpolation
+from idmetric.images.kinds import check_interpolation
 
 FORMAT = 1
 KEY = "idmetric"  # of the metadata of an ONNX file, idmetric.json in a .pt2 archive

@@ -16,8 +16,8 @@ from idmetric.checkpoints.fingerprint import Sample, weights_digest, writes
 from idmetric.checkpoints.hub import Files
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.masks import MaskId
+from idmetric.images.opening import Decode, checked, mark_of
 from idmetric.images.read import Outside, Preprocessing
-from idmetric.images.scaled import Decode, checked, mark_of
 
 
 def auto_device() -> torch.device:
@@ -69,7 +69,7 @@ class IdentifiedModel(nn.Module):
         """How files are decoded, a setting that `idmetric.load` takes too.
 
         "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
-        (`idmetric.images.scaled`). Images with a mask, other formats, and decoded images keep all pixels.
+        (`idmetric.images.opening`). Images with a mask, other formats, and decoded images keep all pixels.
 
         Raises:
             ValueError: for another name, or "fast" where the model needs all pixels.

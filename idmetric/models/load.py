@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.images.scaled import checked
+from idmetric.images.opening import checked
 from idmetric.models import names
 from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.models.named import FROZEN, NAMED

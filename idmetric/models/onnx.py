@@ -22,8 +22,8 @@ from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import is_float
 from idmetric.images.kinds import ImageLike, describe, is_array
+from idmetric.images.opening import Decode, checked, mark_of
 from idmetric.images.read import read_image, split_images, to_image
-from idmetric.images.scaled import Decode, checked, mark_of
 from idmetric.io.hints import need
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.models.exported import KEY, Exported, read_facts

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from idmetric.calibration.apply import Model
-from idmetric.images.scaled import Decode, checked
+from idmetric.images.opening import Decode, checked
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 

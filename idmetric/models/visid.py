@@ -34,8 +34,7 @@ from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.images.arrays import check_pixels
-from idmetric.images.masks import MaskId, labelled
-from idmetric.images.pairing import Images, Masks, split_masks
+from idmetric.images.masks import Images, MaskId, Masks, labelled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place
 from idmetric.io.output import replacing

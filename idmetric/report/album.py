@@ -13,8 +13,9 @@ from typing import Any
 from PIL import Image
 
 from idmetric.images.fit import SQUASH
-from idmetric.images.masks import MaskLike, cut_out
+from idmetric.images.masks import MaskLike
 from idmetric.images.read import Outside
+from idmetric.images.regions import cut_out
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.report.pictures import data_uri, room

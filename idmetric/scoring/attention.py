@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from idmetric.distance.patches import on_grid, spread
-from idmetric.images.pairing import Images
+from idmetric.images.masks import Images
 from idmetric.images.read import split_images
 from idmetric.models.embedder import Embedder
 from idmetric.scoring.heatmaps import layout

@@ -27,8 +27,8 @@ from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color
-from idmetric.images.masks import cut_out
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
+from idmetric.images.regions import cut_out
 from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
 from idmetric.train.augment import Augment, add_noise

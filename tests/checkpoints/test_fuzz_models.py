@@ -17,7 +17,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.lora import merge_lora
 from idmetric.checkpoints.released_idsim import read_head
 from idmetric.models.idsim import IDSimConfig
-from tests.fuzz.run import _begin, _status
+from tests.fuzz import forget_peak, status
 from tests.fuzz.weights import model_files
 
 
@@ -52,10 +52,10 @@ def change(folder: Path, **values: Any) -> None:
 def test_settings_are_checked_before_memory_is_taken(folder: Path, values: dict[str, Any]) -> None:
     load(folder, device="cpu")  # as it was, it opens
     change(folder, **values)
-    before, start = _begin(), time.process_time()
+    before, start = forget_peak(), time.process_time()
     with pytest.raises(CheckpointError):
         load(folder, device="cpu")
-    assert _status("VmHWM") - before < 100 * 2**20
+    assert status("VmHWM") - before < 100 * 2**20
     assert time.process_time() - start < 5
 
 
@@ -155,10 +155,10 @@ def test_an_architecture_of_transformers_is_bounded_too(tmp_path: Path) -> None:
         assert key in config[part]
         config[part][key] = value
         path.write_text(json.dumps(config))
-        before, start = _begin(), time.process_time()
+        before, start = forget_peak(), time.process_time()
         with pytest.raises(CheckpointError):
             load(path.parent, device="cpu")
-        assert _status("VmHWM") - before < 200 * 2**20
+        assert status("VmHWM") - before < 200 * 2**20
         assert time.process_time() - start < 5
 
 

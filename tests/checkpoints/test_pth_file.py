@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from idmetric.checkpoints.pth_file import load_pickled_tensors
-from tests.fuzz.run import _begin, _status
+from tests.fuzz import forget_peak, status
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_a_deflated_file_is_refused_before_memory_is_taken(path: Path) -> None:
     torch.save({"fc1.weight": torch.zeros(2**25)}, path)
     rewritten(path, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 2**20
-    before = _begin()
+    before = forget_peak()
     with pytest.raises(ValueError, match="compressed"):
         load_pickled_tensors(path)
-    assert _status("VmHWM") - before < 50 * 2**20
+    assert status("VmHWM") - before < 50 * 2**20
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -76,10 +76,10 @@ def test_pickles_that_ask_for_memory_are_refused(path: Path) -> None:
         (Call(rebuild, small, 0, (2**16, 2**14), (2**14, 1), False, OrderedDict()), "torch cannot read it"),
     ):
         torch.save({"fc1.weight": torch.ones(3), "x": value}, path)
-        before = _begin()
+        before = forget_peak()
         with pytest.raises(ValueError, match=message):
             load_pickled_tensors(path)
-        assert _status("VmHWM") - before < 50 * 2**20
+        assert status("VmHWM") - before < 50 * 2**20
 
 
 def test_files_of_another_layout_are_refused(path: Path) -> None:

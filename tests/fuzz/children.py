@@ -85,21 +85,11 @@ def _serve() -> None:
 
     import timm  # noqa: F401
 
-    for name in ("score", "gallery", "eval", "data", "train", "bench"):
-        importlib.import_module(f"idmetric.cli.{name}")
     for name in (
-        "gallery",
-        "models.idsim",
-        "data.manifest.table",
-        "protocols.folder",
-        "protocols.common.scorers",
-        "data.importers.run",
-        "evaluate.copies",
-        "report.evaluation",
-        "report.html",
-        "train.nearid.recipe",
-        "data.world.write",
-    ):
+        "cli.score", "cli.gallery", "cli.eval", "cli.data", "cli.train", "cli.bench", "gallery", "models.idsim",
+        "data.manifest.table", "protocols.folder", "protocols.common.scorers", "data.importers.run", "evaluate.copies",
+        "report.evaluation", "report.html", "train.nearid.recipe", "data.world.write",
+    ):  # fmt: skip
         importlib.import_module(f"idmetric.{name}")
     print("ready", flush=True)
     for line in sys.stdin:

@@ -8,90 +8,55 @@ from typing import Any
 
 # numbers at which arithmetic, allocation and conversion go wrong
 NUMBERS: tuple[Any, ...] = (
-    0, 1, -1, 2, 3, 255, 256, 65535, 65536, 10**5, 10**6, 2**31 - 1, 2**31, -(2**31), 10**9, 2**32, 2**53 + 1,
-    2**63 - 1, 2**63,
-    -(2**63) - 1, 10**30, 10**400, 0.5, -0.0, 1e-320, 1e308, -1e308, float("nan"), float("inf"), float("-inf"),
+    0, 1, -1, 2, 255, 256, 65535, 65536, 10**6, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53 + 1, 2**63 - 1, 2**63, 10**30,
+    10**400, 0.5, -0.0, 1e-320, 1e308, -1e308, float("nan"), float("inf"), float("-inf"),
 )  # fmt: skip
 WORDS: tuple[str, ...] = (
-    "", " ", "\0", "a\0b", "..", "../../outside", "/etc/passwd", "/dev/zero", "nul", "null", "NaN", "true", "1e999",
-    "0x10",
-    "\ud800", "\ufeff", "\u202e", "e\u0301", "\U0001f600", "a" * 5000, "\n", "\r\n", "a,b", '"', "'", "{}", "[]",
-    "%s%n", "{0}",
-    "$HOME", "`id`", "-1", "--help", "file:///etc/passwd", "http://127.0.0.1:1/x", "data:image/png;base64,AAAA",
+    "", " ", "\0", "a\0b", "..", "../../outside", "/etc/passwd", "/dev/zero", "null", "NaN", "true", "1e999", "\ud800",
+    "\ufeff", "\u202e", "e\u0301", "\U0001f600", "a" * 5000, "\r\n", "a,b", '"', "{}", "%s%n", "{0}", "-1", "--help",
+    "file:///etc/passwd", "http://127.0.0.1:1/x", "data:image/png;base64,AAAA",
 )  # fmt: skip
 
 
 def damage(data: bytes, rng: Random, most: int = 4) -> bytes:
-    """Bytes with one to `most` faults: cut, flipped, zeroed, repeated, swapped, lengthened, numbers at the edge."""
-    out = bytearray(data)
+    """Bytes with one to `most` faults: cut, flipped, blanked, repeated, swapped, lengthened, numbers at the edge."""
     for _ in range(rng.randint(1, most)):
-        out = bytearray(rng.choice(_FAULTS)(out, rng)) if out else bytearray(rng.randbytes(rng.randint(0, 64)))
-    return bytes(out)
+        data = _damaged(bytearray(data), rng) if data else rng.randbytes(rng.randint(0, 64))
+    return data
 
 
-def _cut(data: bytearray, rng: Random) -> bytes:
-    return bytes(data[: rng.randrange(len(data) + 1)])
-
-
-def _behead(data: bytearray, rng: Random) -> bytes:
-    return bytes(data[rng.randrange(min(len(data), 64) + 1) :])
-
-
-def _flip(data: bytearray, rng: Random) -> bytes:
-    for _ in range(rng.choice((1, 1, 2, 8, 32))):
-        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+def _damaged(data: bytearray, rng: Random) -> bytes:
+    kind, at = rng.randrange(9), rng.randrange(len(data))
+    if kind == 0:
+        return bytes(data[:at])
+    if kind == 1:
+        return bytes(data[at % 65 :])
+    if kind == 2:
+        part = data[at : at + rng.choice((1, 8, 64, 512))]
+        return bytes(data[:at] + part * rng.choice((2, 3, 50)) + data[at:])
+    if kind == 3:
+        return bytes(data[at:] + data[:at])
+    if kind == 4:
+        return bytes(data) + rng.choice((b"\0" * 4096, b"\n", rng.randbytes(100), bytes(data)))
+    if kind == 5:
+        span = min(rng.choice((1, 4, 16, 256)), len(data) - at)
+        data[at : at + span] = bytes([rng.choice((0, 0xFF))]) * span
+        return bytes(data)
+    if kind == 6:  # numbers in a head
+        size = rng.choice((2, 4, 8))
+        value = rng.choice((0, 1, 0x7FFF, 0x8000, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)) % 2 ** (8 * size)
+        data[at % 256 : at % 256 + size] = value.to_bytes(size, rng.choice(("little", "big")))
+        return bytes(data)
+    early = kind == 7
+    for _ in range(rng.choice((1, 1, 2, 8))):
+        data[rng.randrange(min(len(data), 128) if early else len(data))] ^= 1 << rng.randrange(8)
     return bytes(data)
-
-
-def _flip_early(data: bytearray, rng: Random) -> bytes:
-    for _ in range(rng.choice((1, 2, 4))):
-        data[rng.randrange(min(len(data), 128))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
-    return bytes(data)
-
-
-def _blank(data: bytearray, rng: Random) -> bytes:
-    start = rng.randrange(len(data))
-    span = min(rng.choice((1, 4, 16, 256)), len(data) - start)
-    data[start : start + span] = bytes([rng.choice((0, 0xFF))]) * span
-    return bytes(data)
-
-
-def _number(data: bytearray, rng: Random) -> bytes:
-    size = rng.choice((2, 4, 8))
-    value = rng.choice((0, 1, 0x7FFF, 0x8000, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)) % 2 ** (8 * size)
-    start = rng.randrange(max(1, min(len(data), 256) - size))
-    data[start : start + size] = value.to_bytes(size, rng.choice(("little", "big")))
-    return bytes(data)
-
-
-def _repeat(data: bytearray, rng: Random) -> bytes:
-    start = rng.randrange(len(data))
-    part = data[start : start + rng.choice((1, 8, 64, 512))]
-    return bytes(data[:start] + part * rng.choice((2, 3, 50)) + data[start:])
-
-
-def _swap(data: bytearray, rng: Random) -> bytes:
-    at = rng.randrange(len(data))
-    return bytes(data[at:] + data[:at])
-
-
-def _lengthen(data: bytearray, rng: Random) -> bytes:
-    return bytes(data) + rng.choice((b"\0" * 4096, b"\n", rng.randbytes(100), bytes(data)))
-
-
-_FAULTS = (_cut, _behead, _flip, _flip, _flip_early, _flip_early, _blank, _number, _number, _repeat, _swap, _lengthen)
 
 
 def odd(rng: Random) -> Any:
     """A JSON value where another was expected."""
-    kind = rng.randrange(8)
-    if kind < 3:
-        return rng.choice(NUMBERS)
-    if kind < 5:
-        return rng.choice(WORDS)
-    return rng.choice(
-        (None, True, False, [], {}, [[]], {"a": {}}, [None], [1, "a", None], {"": 0}, nested(30), [0] * 1000)
-    )
+    others = (None, True, [], {}, [[]], {"a": {}}, [None], [1, "a", None], {"": 0}, nested(30), [0] * 1000)
+    return rng.choice(rng.choice((NUMBERS, WORDS, others)))
 
 
 def nested(depth: int) -> Any:
@@ -129,19 +94,14 @@ def _spoil_one(value: Any, rng: Random) -> Any:
 def json_bytes(value: Any, rng: Random) -> bytes:
     """A JSON text of an odd value: sometimes too deep, in another encoding, with a byte order mark, or damaged."""
     data = json.dumps(value).encode()
-    kind = rng.randrange(14)
-    if kind == 0:
-        return b"[" * 100_000
-    if kind == 1:
-        return b'{"a":' * 50_000 + b"1" + b"}" * 50_000
-    if kind == 2:
-        return b"\xef\xbb\xbf" + data
-    if kind == 3:
-        return json.dumps(value).encode(rng.choice(("utf-16", "utf-32")))
-    if kind == 4:
-        return b"1" * 10_000
-    if kind in (5, 6, 7):
-        return damage(data, rng)
-    if kind == 8:
-        return data.replace(b":", b": 1" + b"0" * 400 + b", ", 1) if rng.random() < 0.5 else b""
-    return data
+    others = (
+        b"[" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        b"\xef\xbb\xbf" + data,
+        data.decode().encode(rng.choice(("utf-16", "utf-32"))),
+        b"1" * 10_000,
+        data.replace(b":", b": 1" + b"0" * 400 + b", ", 1),
+        damage(data, rng),
+        damage(data, rng),
+    )
+    return rng.choice(others) if rng.random() < 0.6 else data

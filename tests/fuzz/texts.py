@@ -8,18 +8,17 @@ from typing import Any
 
 from tests.fuzz.damage import damage, json_bytes, odd, spoil
 
+ADAPTER = {"peft_type": "LORA", "lora_alpha": 8, "r": 4, "alpha_pattern": {"b": 4, "blocks": 1}, "use_rslora": True}
 CALIBRATION: dict[str, Any] = {
     "kind": "idmetric-calibration", "format": 1, "name": "tiny", "distance": "cls", "outside": "all",
-    "score": "1 - distance",
+    "score": "1 - distance", "method": "platt", "curve": {"slope": 2.0, "intercept": -1.0}, "prior": 0.5,
     "model": {"kind": "IDSim", "settings": "", "revision": "abc", "files": None, "resolution": "144x144"},
-    "method": "platt",
-    "curve": {}, "prior": 0.5, "thresholds": [{"false_accept_rate": 0.01, "distance": 0.3}], "held_out": {}, "data": {},
-    "versions": {"idmetric": "1"},
+    "thresholds": [{"false_accept_rate": 0.01, "distance": 0.3}], "held_out": {}, "data": {}, "versions": {},
 }  # fmt: skip
 JUDGE: dict[str, Any] = {
     "url": "http://127.0.0.1:9/v1", "model": "m", "timeout": 1.0, "extra": {"a": 1}, "question": "evidence",
-    "prices": [2.5, 10],
-    "side": 64, "tries": 2, "pause": 0.1, "concurrency": 2, "image_format": "png", "store": "answers",
+    "prices": [2.5, 10], "side": 64, "tries": 2, "pause": 0.1, "concurrency": 2, "image_format": "png",
+    "store": "answers",
 }  # fmt: skip
 REPLY: dict[str, Any] = {
     "model": "m", "choices": [{"message": {"content": '{"similarity": 0.5}'}, "finish_reason": "stop"}],
@@ -31,46 +30,27 @@ RULES: list[dict[str, Any]] = [
 SETTINGS: dict[str, Any] = {"seed": 1, "save_every": 10, "precision": "no", "workers": 0, "lr": 1e-4}
 RECORD: dict[str, Any] = {"recipe": "tiny", "settings": {"a": {"b": 1}}, "versions": {}, "finished": False}
 STATE: dict[str, Any] = {
-    "format": 1,
-    "step": 100,
-    "optimizer": {"state": {"0": {"step": 3}}, "groups": [{"lr": 0.1}]},
-    "scaler": {},
-}
-LOG: list[dict[str, Any]] = [{"step": k, "loss": 1.0 / k, "lr": 1e-3} for k in range(1, 6)] + [
-    {"step": 5, "validation": {"map": 0.5}}
-]
+    "format": 1, "step": 100, "optimizer": {"state": {"0": {"step": 3}}, "groups": [{"lr": 0.1}]}, "scaler": {},
+}  # fmt: skip
 GALLERY: list[dict[str, Any]] = [
-    {"kind": "idmetric-gallery", "format": 1, "about": {"model": "m"}, "opened": "tiny", "sources": [{"path": "/x",
-    "mask_dir": None}],
-     "images": 2},
+    {"kind": "idmetric-gallery", "format": 1, "about": {"model": "m"}, "opened": "tiny", "images": 2,
+     "sources": [{"path": "/x", "mask_dir": None}]},
     *({"name": f"{k}.png", "place": f"/x/{k}.png", "files": [f"/x/{k}.png"], "key": f"k{k}", "identity": None,
-    "width": 8, "height": 8,
-       "size": 100, "stamp": [[1, 2, 3, 4]], "hashed": 5, "problem": ""} for k in range(2)),
+       "width": 8, "height": 8, "size": 100, "stamp": [[1, 2, 3, 4]], "hashed": 5, "problem": ""} for k in range(2)),
 ]  # fmt: skip
-RATINGS: dict[str, Any] = {
-    "method": "emu2",
-    "prompts": "object",
-    "human_group1": [1, 2, 3] * 9,
-    "human_group2": [1.5] * 27,
-}
+RATINGS = {"method": "emu2", "prompts": "object", "human_group1": [1, 2, 3] * 9, "human_group2": [1.5] * 27}
 ANSWERS: dict[str, Any] = {
-    "study": "0" * 16,
-    "page": 1,
-    "participant": "f" * 16,
-    "revision": 1,
+    "study": "0" * 16, "page": 1, "participant": "f" * 16, "revision": 1,
     "answers": {"0" * 12: "same", "1" * 12: "different"},
-}
-WORLD: dict[str, Any] = {"identity": "w/0", "id": "w-000000/0", "path": "0.png", "mask": "m.png"}
+}  # fmt: skip
 EVIDENCE = {"match_cues": ["a"], "conflict_cues": [], "background_used": False, "confidence": "high", "score": 7}
 INSTANCE = {"same_instance": 1, "confidence": 0.5, "similarity": 0.5}
 
 
 def answer(rng: Random) -> bytes:
-    """What a judge says: an object, alone, in a fence, after thoughts, or not at all."""
-    data = one(rng.choice((EVIDENCE, INSTANCE)), rng) if rng.random() < 0.8 else json.dumps(EVIDENCE).encode()
-    before, after = rng.choice(
-        ((b"", b""), (b"```json\n", b"\n```"), (b"<think>" + b"<" * 5000, b""), (b"<think>x</think>", b" ok"))
-    )
+    """What a judge says: an object, alone, in a fence, or after thoughts."""
+    data = one(rng.choice((EVIDENCE, INSTANCE)), rng)
+    before, after = rng.choice(((b"", b""), (b"```json\n", b"\n```"), (b"<think>" + b"<" * 5000, b"")))
     return before + data + after
 
 
@@ -91,11 +71,9 @@ def lines(values: list[Any], rng: Random) -> bytes:
 def toml(rng: Random) -> bytes:
     """Settings as TOML."""
     text = "seed = 1\nsave-every = 10\n[[rule]]\nmin_images = 2\nwhy = 'pairs'\n"
-    kind = rng.randrange(4)
-    if kind == 0:
-        return (text + "x = " + "[" * 50_000).encode()
-    if kind == 1:
-        return (text + ".".join(["a"] * 20_000) + " = 1\n").encode()
+    deep = ("x = " + "[" * 50_000, ".".join(["a"] * 20_000) + " = 1\n")
+    if rng.random() < 0.5:
+        return (text + rng.choice(deep)).encode()
     return damage((text + f"y = {json.dumps(odd(rng))}\n").encode("utf-8", "surrogatepass"), rng)
 
 

@@ -20,8 +20,8 @@ from PIL import Image
 
 from idmetric.images.masks import read_mask
 from idmetric.images.read import ImageReadError, MultiFrameWarning, read_image
+from tests.fuzz import forget_peak, status
 from tests.fuzz.images import bomb, chunk, frames, pages, png
-from tests.fuzz.run import _begin, _status
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
@@ -46,11 +46,11 @@ def test_memory_for_a_lying_header_is_bounded() -> None:
 import sys, resource
 from idmetric.images.read import read_image, ImageReadError
 from tests.fuzz.images import png
-from tests.fuzz.run import _begin, _status
-before = _begin()
+from tests.fuzz import forget_peak, status
+before = forget_peak()
 try: read_image(png(13_000, 13_000, 8, 6))
 except ImageReadError: pass
-print(_status("VmHWM") - before)
+print(status("VmHWM") - before)
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert int(found.stdout) < 1.5 * 2**30
@@ -61,8 +61,8 @@ def test_what_does_not_fit_in_memory_is_named() -> None:
 import resource
 from idmetric.images.read import read_image, ImageReadError
 from tests.fuzz.images import bomb
-from tests.fuzz.run import _status
-space = _status("VmSize") + 50 * 2**20
+from tests.fuzz import status
+space = status("VmSize") + 50 * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (space, space))
 try: read_image(bomb(13_000))
 except ImageReadError as error: print(error)
@@ -76,10 +76,10 @@ def test_a_compressed_block_of_a_gigabyte_takes_no_gigabyte(kind: bytes) -> None
     packer = zlib.compressobj(9)
     data = b"".join(packer.compress(bytes(2**24)) for _ in range(16)) + packer.flush()  # 256 MB in 250 KB
     lead = b"key\0\1\0\0\0" if kind == b"iTXt" else b"name\0\0"
-    before = _begin()
+    before = forget_peak()
     with contextlib.suppress(ImageReadError):
         read_image(png(8, 8, 8, 0, chunk(kind, lead + data)))
-    assert _status("VmHWM") - before < 150 * 2**20
+    assert status("VmHWM") - before < 150 * 2**20
 
 
 def test_thousands_of_frames_cost_no_time() -> None:
@@ -105,13 +105,6 @@ def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
         assert np.array_equal(np.asarray(found), np.asarray(picture))
 
 
-def test_images_that_another_program_draws_are_refused() -> None:
-    data = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(data, "EPS")
-    with pytest.raises(ImageReadError, match="EPS files are not read"):
-        read_image(data.getvalue())
-
-
 def fits(side: int) -> bytes:
     """A compressed FITS file, each pixel of which Pillow reverses in Python: half a minute for 4000 x 4000."""
 
@@ -132,7 +125,7 @@ def run_lengths(side: int) -> bytes:
     return b"BM" + struct.pack("<IHHI", 1078 + len(rows), 0, 0, 1078) + head + bytes(1024) + rows
 
 
-def test_formats_that_decode_slowly_are_refused_by_name(tmp_path: Path) -> None:
+def test_formats_that_decode_slowly_or_run_programs_are_refused(tmp_path: Path) -> None:
     with Image.open(io.BytesIO(fits(4))) as opened:
         assert np.asarray(opened).shape == (4, 4)  # it is a good file
     with Image.open(io.BytesIO(fits(4))) as opened, pytest.raises(ImageReadError, match="FITS files are not read"):
@@ -140,12 +133,13 @@ def test_formats_that_decode_slowly_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(fits(4))
     for source in (fits(4), tmp_path / "photo.png"):
         for read in (read_image, read_mask):
-            with pytest.raises(ImageReadError, match=r"FITS files are not read: .*save it as PNG"):
+            with pytest.raises(ImageReadError, match=r"not an image of a known format.*save it again as PNG"):
                 read(source)
-    qoi = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(qoi, "QOI")
-    with pytest.raises(ImageReadError, match="QOI files are not read"):
-        read_image(qoi.getvalue())
+    for kind in ("QOI", "EPS"):
+        data = io.BytesIO()
+        Image.new("RGB", (4, 4)).save(data, kind)
+        with pytest.raises(ImageReadError, match="not an image of a known format"):
+            read_image(data.getvalue())
 
     assert read_image(run_lengths(8)).size == (8, 8)
     start = time.process_time()
@@ -176,19 +170,3 @@ def test_links_that_lead_nowhere_pipes_and_devices_are_no_images(tmp_path: Path)
     for path in (tmp_path / "c.png", tmp_path / "d.png"):
         with pytest.raises(ImageReadError, match="a pipe or a device"):
             read_image(path)
-
-
-def test_sixteen_bits_and_short_palettes_are_read_or_refused() -> None:
-    head = struct.pack(">IIBBBBB", 4, 4, 8, 3, 0, 0, 0)
-    rows = zlib.compress(b"".join(b"\0" + bytes([200, 1, 2, 3]) for _ in range(4)))
-    for palette in (b"", bytes(3), bytes(768)):
-        data = (
-            b"\x89PNG\r\n\x1a\n"
-            + chunk(b"IHDR", head)
-            + chunk(b"PLTE", palette)
-            + chunk(b"IDAT", rows)
-            + chunk(b"IEND", b"")
-        )
-        with contextlib.suppress(ImageReadError):
-            assert read_image(data).size == (4, 4)
-    assert read_image(png(8, 4, 16, 0, data=bytes(17 * 4))).getpixel((0, 0)) == (0, 0, 0)

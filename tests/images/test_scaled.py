@@ -20,9 +20,8 @@ from idmetric.cli.main import main
 from idmetric.cli.options import DECODES
 from idmetric.data.embed import Look
 from idmetric.images.fit import SQUASH, Fit
+from idmetric.images.opening import LEAST, MARGIN, checked
 from idmetric.images.read import load_batch, read_image, to_image, to_pixels
-from idmetric.images.scaled import LEAST, MARGIN, checked
-from idmetric.models import load
 from idmetric.models.export import ExportError, export
 from idmetric.models.vbench import VBenchDino
 from idmetric.scoring.copies import small_picture
@@ -142,12 +141,6 @@ def test_every_kind_of_jpeg_looks_the_same(image: Image.Image, options: dict[str
     assert (pixels[0] - pixels[1]).abs().mean() < 1 / 255
 
 
-def test_a_callers_open_image_is_left_as_it_is(tmp_path: Path) -> None:
-    photo(1000, 1000).save(tmp_path / "a.jpg")
-    with Image.open(tmp_path / "a.jpg") as opened:
-        assert read_image(opened, needed=needed).size == opened.size == (1000, 1000)
-
-
 def test_a_file_cut_short_is_reported_as_before() -> None:
     data = jpeg(photo(1000, 1000))
     with pytest.raises(ImageReadError, match="cut short"):
@@ -230,12 +223,6 @@ def test_an_unknown_way_and_a_model_that_needs_all_pixels_are_refused(fast: IDSi
     model.__class__ = type("Frames", (IDSim,), {"scales_files": False})
     with pytest.raises(ValueError, match="needs all pixels"):
         model.decode = "fast"
-
-
-def test_names_with_a_colon_are_no_classes(monkeypatch: pytest.MonkeyPatch, exact: IDSim) -> None:
-    monkeypatch.setattr(load, "_load", lambda name, options: copy.deepcopy(exact))
-    for name in ("timm:resnet18", "frozen:dinov3-b16", "dino:peft"):
-        assert idmetric.load(name, decode="fast").decode == "fast"
 
 
 # Commands

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import PATHS, Manifest
-from idmetric.images.coverage import same_shape
 from idmetric.images.kinds import STORED
-from idmetric.images.masks import read_mask
+from idmetric.images.masks import read_mask, same_shape
 from idmetric.images.read import ImageReadError, read_image
 
 

@@ -27,7 +27,7 @@ import torch
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.manifest.table import Row as ImageRow
 from idmetric.images.kinds import ImageLike
-from idmetric.images.pairing import Images
+from idmetric.images.masks import Images
 from idmetric.images.read import read_image, split_images
 from idmetric.io.scalars import check_writer, log_scalars
 from idmetric.models.embedder import Embedder

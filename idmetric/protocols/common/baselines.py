@@ -30,8 +30,8 @@ from torch import Tensor
 from idmetric import __version__
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.images.kinds import Color
-from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image, to_pixels
+from idmetric.images.regions import cut_out
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
 from idmetric.protocols.common.arrays import Array

@@ -23,8 +23,8 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.checkpoints.format import CONFIG, read_json
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
-from idmetric.images.masks import cut_out
 from idmetric.images.read import Outside, read_image
+from idmetric.images.regions import cut_out
 from idmetric.io.hints import install
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device

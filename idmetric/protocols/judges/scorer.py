@@ -12,8 +12,8 @@ from PIL import Image
 
 from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
-from idmetric.images.masks import cut_out
 from idmetric.images.read import ImageReadError, describe, read_image
+from idmetric.images.regions import cut_out
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.scorers import Progress, Settings
 from idmetric.protocols.judges.judge import Judge
