@@ -34,8 +34,7 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1
-from idmetric.protocols.common.arrays import Truths
-from idmetric.protocols.common.columns import listed, named, texts
+from idmetric.protocols.common.columns import Truths, listed, named, texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.ranked import Measure, Nearest, Search, measure
 from idmetric.protocols.common.result import Result, Row, Value

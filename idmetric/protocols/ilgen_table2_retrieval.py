@@ -43,8 +43,7 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1, trapezoid_average_precision
-from idmetric.protocols.common.arrays import Ints
-from idmetric.protocols.common.columns import named, parameters, texts
+from idmetric.protocols.common.columns import Ints, named, parameters, texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ILGEN_TABLE_5, ilgen_printed
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure

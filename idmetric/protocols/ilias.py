@@ -42,8 +42,7 @@ from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.evaluate.ranking import average_precision, precision_at_1, recall_at_k
 from idmetric.io import json_file
 from idmetric.io.output import check, replacing
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import free, named, texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, free, named, texts
 from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.ranked import Block, Found, Measure, Search, answerable, blocks
 from idmetric.protocols.common.result import Result, Row, Value

@@ -31,7 +31,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.images.masks import read_mask
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Truths
+from idmetric.protocols.common.columns import Truths
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind

@@ -33,8 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.arrays import Array
-from idmetric.protocols.common.columns import listed
+from idmetric.protocols.common.columns import Array, listed
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
 from idmetric.protocols.common.result import Result

@@ -40,13 +40,11 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate import open_set
 from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.open_set import Answers
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import listed, named, texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.protocols.common.intervals import any_statistic, average
 from idmetric.protocols.common.ranked import HasMatrix, Search
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
-from idmetric.protocols.common.thresholds import by_label, calibrated
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
 
 GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
 ORACLE, EVERY = "oracle", "every"

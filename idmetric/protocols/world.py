@@ -34,8 +34,7 @@ from idmetric.protocols.common.matched import Matched, margins_of, matched, part
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
-from idmetric.protocols.idsim_fig6_sensitivity.grid import Cell, cells
-from idmetric.protocols.idsim_fig6_sensitivity.protocol import grid_plan, measure
+from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, grid_plan, measure
 
 ALL = "all"
 

@@ -255,8 +255,8 @@ def _texts() -> dict[str, Reader]:
     from idmetric.gallery.errors import GalleryError
     from idmetric.gallery.index import read_index
     from idmetric.protocols.judges.endpoint import CallError, JudgeError
-    from idmetric.protocols.judges.file import open_judge
-    from idmetric.protocols.judges.prompts import AnswerError
+    from idmetric.protocols.judges.questions import AnswerError
+    from idmetric.protocols.judges.scorer import open_judge
     from idmetric.protocols.study.votes import AnswersError
     from idmetric.train import log
     from idmetric.train.run_folder import read as read_record
@@ -309,7 +309,7 @@ def _reply(path: Path) -> None:
 
 
 def _answer(path: Path) -> None:
-    from idmetric.protocols.judges.prompts import QUESTIONS
+    from idmetric.protocols.judges.questions import QUESTIONS
 
     text = path.read_bytes().decode("utf-8", "replace")
     question = QUESTIONS["instance" if "same_instance" in text else "evidence"]
@@ -317,8 +317,8 @@ def _answer(path: Path) -> None:
 
 
 def _stored(path: Path) -> None:
-    from idmetric.protocols.judges.prompts import EVIDENCE
-    from idmetric.protocols.judges.records import Answers
+    from idmetric.protocols.judges.judge import Answers
+    from idmetric.protocols.judges.questions import EVIDENCE
 
     (path.parent / "aa").mkdir()
     path.rename(path.parent / "aa" / "aa11.json")

@@ -16,10 +16,9 @@ from idmetric.calibration.apply import CalibrationError, read
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
-from idmetric.protocols.calibrate import protocol as calibrate
-from idmetric.protocols.calibrate.pairs import Pairs, draw_pairs, usable
-from idmetric.protocols.calibrate.protocol import Options
-from idmetric.protocols.calibrate.rows import left_out_rows
+from idmetric.protocols import calibrate
+from idmetric.protocols.calibrate import Options, left_out_rows
+from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
 

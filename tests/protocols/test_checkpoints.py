@@ -15,14 +15,12 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.checkpoints.best import Rule, best_step
-from idmetric.protocols.checkpoints.drift import drift_of
-from idmetric.protocols.checkpoints.example import STEPS, example
-from idmetric.protocols.checkpoints.protocol import Options, run
+from idmetric.protocols.checkpoints.protocol import Options, Rule, best_step, drift_of, run
 from idmetric.protocols.checkpoints.reading import Where, read
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.generator.example import STEPS, example
 from idmetric.report.curves import step_curves
 from idmetric.report.plots import draw
 from tests.protocols.parts import PLAIN, picture, values

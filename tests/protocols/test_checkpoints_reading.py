@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.checkpoints.reading import Where, read
-from idmetric.protocols.checkpoints.trainers import TRAINERS, fields_of
+from idmetric.protocols.checkpoints.reading import TRAINERS, Where, fields_of, read
 from idmetric.protocols.generator.outputs import UnmatchedWarning
-from idmetric.protocols.generator.picture import OutputsError
+from idmetric.protocols.generator.pattern import OutputsError
 from tests.protocols.test_generator_outputs import files, listed
 
 PLACE = "{step}/{prompt}_{seed}.png"

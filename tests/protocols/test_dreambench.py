@@ -19,12 +19,7 @@ from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.resampled import draws, resampled_pearson
 from idmetric.protocols.common.baselines import hsv_vector
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.result import Result, Row, Value, table
-from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
-from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
-from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
-from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
+from idmetric.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
     DREAMBENCH_METHODS,
     FISHER_ROW,
@@ -33,8 +28,12 @@ from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
     NEARID_TABLE_2,
     dreambench_ranks,
 )
+from idmetric.protocols.common.result import Result, Row, Value, table
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
+from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
+from idmetric.protocols.nearid_table2_dreambench.protocol import Options, rate
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
-from idmetric.protocols.nearid_table2_dreambench.table import Options, rate
 from tests.protocols.parts import Scripted
 
 ALL_FOUR = Options()
@@ -344,7 +343,7 @@ def score(result: Result) -> dict[tuple[str, str, int], float]:
 
 
 def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, ratings: Any) -> None:
-    data = dreambench_samples.read(tmp_path / "samples")
+    data = dreambench_ratings.read_images(tmp_path / "samples")
     assert len(data) == 2 * 2 * 3 * 5
     [result] = dreambench.run(data, {"hsv": open_model("hsv")}, NONE, ratings=ratings)
     assert (result.protocol, result.model, result.signature["model"]) == ("dreambench", "hsv", "hsv")
@@ -379,7 +378,7 @@ def test_an_imported_manifest_gives_the_same_and_brings_its_ratings(tmp_path: Pa
     models = {"hsv": open_model("hsv")}
     [own] = dreambench.run(manifest, models, NONE)
     [given] = dreambench.run(manifest, models, NONE, ratings=ratings)
-    [folder] = dreambench.run(dreambench_samples.read(tmp_path / "samples"), models, NONE, ratings=ratings)
+    [folder] = dreambench.run(dreambench_ratings.read_images(tmp_path / "samples"), models, NONE, ratings=ratings)
     assert own.rows[:2] == given.rows[:2]
     assert len(score(own)) == 24
     mine, theirs = score(own), score(folder)
@@ -404,9 +403,9 @@ def test_folders_of_images_are_matched_with_methods_by_their_start() -> None:
 def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> None:
     models = {"hsv": open_model("hsv")}
     with pytest.raises(ValueError, match="no METHOD/tgt_image"):
-        dreambench_samples.read(tmp_path / "ratings")
+        dreambench_ratings.read_images(tmp_path / "ratings")
     run = tmp_path / "samples" / RUN
-    one = dreambench_samples.read(run)  # one run alone
+    one = dreambench_ratings.read_images(run)  # one run alone
     assert len(dreambench.run(one, models, NONE, ratings=ratings)[0].rows) == 1
     with pytest.raises(ValueError, match="name their folder"):
         dreambench.run(one, models, NONE)
@@ -419,10 +418,10 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> N
     for place in ("tgt_image", "src_image"):
         (twin / place).symlink_to(run / place)
     with pytest.raises(ValueError, match="are both images of emu2"):
-        dreambench.run(dreambench_samples.read(tmp_path / "samples"), models, NONE, ratings=ratings)
+        dreambench.run(dreambench_ratings.read_images(tmp_path / "samples"), models, NONE, ratings=ratings)
     (run / "src_image" / "object_00_rubik's_cube" / "2_0.png").unlink()
     with pytest.raises(ValueError, match=r"no reference .*2_0\.png"):
-        dreambench_samples.read(run)
+        dreambench_ratings.read_images(run)
 
 
 def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> None:
@@ -431,7 +430,7 @@ def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> N
         return np.where(prompts == 1, np.nan, np.linspace(0, 1, len(b)))  # never an answer about prompt 1
 
     [result] = dreambench.run(
-        dreambench_samples.read(tmp_path / "samples"), {"j": Scripted(scores)}, NONE, ratings=ratings
+        dreambench_ratings.read_images(tmp_path / "samples"), {"j": Scripted(scores)}, NONE, ratings=ratings
     )
     found = score(result)
     assert len(found) == 18

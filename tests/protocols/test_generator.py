@@ -27,12 +27,10 @@ from idmetric.models.named import NAMED
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.generator import copies
-from idmetric.protocols.generator.comparison import add_differences
+from idmetric.protocols.generator import columns as copies
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import Where, read
-from idmetric.protocols.generator.protocol import Options, run
-from idmetric.protocols.generator.published import value_of
+from idmetric.protocols.generator.protocol import Options, add_differences, run, value_of
 from tests.protocols.parts import PLAIN, Scripted, picture, values
 from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
@@ -475,7 +473,7 @@ def test_the_number_of_each_published_score_in_one_pass(
         opened.append(source)
         return read_image(source, **more)
 
-    monkeypatch.setattr("idmetric.protocols.common.models.load_embedder", small)
+    monkeypatch.setattr("idmetric.models.load.load_embedder", small)
     monkeypatch.setattr(embeddings, "read_image", counted)
     words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs"]
     words += ["--model", "named", "--no-copies", "--held-out", "--bootstrap", "20", "--format", "csv"]

@@ -14,11 +14,9 @@ from PIL import Image, ImageColor
 
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.generator.benchmark import uno
-from idmetric.protocols.generator.layouts import LAYOUTS
+from idmetric.protocols.generator.layouts import LAYOUTS, uno
 from idmetric.protocols.generator.outputs import UnmatchedWarning, Where, read
-from idmetric.protocols.generator.pattern import Pattern, PatternError, split
-from idmetric.protocols.generator.picture import OutputsError
+from idmetric.protocols.generator.pattern import OutputsError, Pattern, PatternError, split
 from tests.protocols.parts import picture
 
 PLACE = "{method}/{subject}/{prompt}_{seed}.png"

@@ -20,7 +20,7 @@ from idmetric.protocols.common import paper_numbers as paper
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings, bind
-from idmetric.protocols.idsim_table2b_retrieval import cute as cute_triplets
+from idmetric.protocols.idsim_table2b_retrieval import plan as cute_triplets
 from idmetric.protocols.idsim_table2b_retrieval.plan import members, plans
 from idmetric.protocols.idsim_table2b_retrieval.protocol import Options, run
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
@@ -273,7 +273,7 @@ def test_easy_triplets_share_a_scene_and_hard_anchors_come_from_another(cute: Ma
     rows = np.arange(len(cute))
     identity, scene, category = (cute.column(c) for c in ("identity", "background", "category"))
     for mode in cute_triplets.MODES:
-        found, without = cute_triplets.draw(cute, rows, mode)
+        found, without = cute_triplets.draw_triplets(cute, rows, mode)
         assert len(found) == 7 * 10
         assert not without
         for anchor, positive, negative in found.tolist():
@@ -290,16 +290,16 @@ def test_triplets_follow_from_the_seed_and_not_from_the_order_of_rows(cute: Mani
     order = np.random.default_rng(0).permutation(len(cute))
     names, shuffled = np.array(cute.column("id")), np.array(cute.take(order).column("id"))
     for mode in cute_triplets.MODES:
-        first, _ = cute_triplets.draw(cute, np.arange(len(cute)), mode)
-        again, _ = cute_triplets.draw(cute.take(order), np.arange(len(cute)), mode)
-        other, _ = cute_triplets.draw(cute, np.arange(len(cute)), mode, seed=1)
+        first, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode)
+        again, _ = cute_triplets.draw_triplets(cute.take(order), np.arange(len(cute)), mode)
+        other, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode, seed=1)
         np.testing.assert_array_equal(names[first], shuffled[again])
         assert (first != other).any()
 
 
 def test_the_anchor_stays_in_the_scene_where_there_is_no_other(cute: Manifest) -> None:
     single = cute.filter(lambda row: row.category != "fork" or row.background == "studio_1")
-    found, without = cute_triplets.draw(single, np.arange(len(single)), "hard")
+    found, without = cute_triplets.draw_triplets(single, np.arange(len(single)), "hard")
     scene, category = single.column("background"), single.column("category")
     assert not without
     for anchor, positive, _ in found.tolist():
@@ -320,14 +320,14 @@ def test_cutes_accuracy_is_the_share_of_triplets_won(model: IDSim, cute: Manifes
     [result] = run(cute, {"m": model}, PLAIN, Options(triplets=3))
     cosine = similarity(model, cute)
     for mode in cute_triplets.MODES:
-        found, _ = cute_triplets.draw(cute, np.arange(len(cute)), mode, per_object=3)
+        found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode, per_object=3)
         won = sum(cosine(a, p) > cosine(a, n) for a, p, n in found.tolist())
         own = value(result, f"cute {mode}", "accuracy")
         assert (own.value, own.count) == (pytest.approx(won / 21), 21)
 
 
 def test_given_triplets_are_used_as_they_are(model: IDSim, cute: Manifest) -> None:
-    found, _ = cute_triplets.draw(cute, np.arange(len(cute)), "hard", per_object=1)
+    found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), "hard", per_object=1)
     rows = [
         replace(cute[row], id=f"t{k}/{slot}", group=f"t{k}", slot=slot)
         for k, triplet in enumerate(found.tolist())
@@ -386,7 +386,7 @@ def test_the_papers_numbers_stand_beside_ours(model: IDSim, pods: Manifest, pair
 
 
 def test_rows_of_the_paper_are_whole_and_found_by_label() -> None:
-    assert all(len(row) == len(paper.IDSIM_COLUMNS) for row in (*paper.IDSIM_FIG_25.values(), paper.IDSIM_DEVIATIONS))
+    assert all(len(row) == len(paper.IDSIM_COLUMNS) for row in paper.IDSIM_FIG_25.values())
     assert all(len(row) == len(paper.IDSIM_PATCH_COLUMNS) for row in paper.IDSIM_TABLE_2B.values())
     assert paper.idsim_row("IDSim:dinov3_vitl16") == "ID-Sim"
     assert paper.idsim_row("IDSim:tiny") is None

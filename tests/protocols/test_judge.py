@@ -28,14 +28,11 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import ImageReadError
 from idmetric.protocols.common.scorers import Settings as Protocol
 from idmetric.protocols.common.scorers import bind
-from idmetric.protocols.judges.endpoint import Endpoint
-from idmetric.protocols.judges.file import open_judge
+from idmetric.protocols.judges.endpoint import Endpoint, redactor
 from idmetric.protocols.judges.judge import Judge, Settings
-from idmetric.protocols.judges.own_question import read_question
-from idmetric.protocols.judges.prompts import EVIDENCE, INSTANCE, AnswerError
-from idmetric.protocols.judges.redaction import redactor
+from idmetric.protocols.judges.questions import EVIDENCE, INSTANCE, AnswerError, read_question
 from idmetric.protocols.judges.reply import JudgeError
-from idmetric.protocols.judges.scorer import JudgeModel
+from idmetric.protocols.judges.scorer import JudgeModel, open_judge
 
 pytest.importorskip("httpx")
 

@@ -22,13 +22,12 @@ from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.idsim import IDSim
 from idmetric.models.visid import VisIDConfig
+from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.visme_table1_mmeb import paper_numbers
-from idmetric.protocols.visme_table1_mmeb.protocol import Options, means, run
-from idmetric.protocols.visme_table1_mmeb.questions import ask
+from idmetric.protocols.visme_table1_mmeb import Options, ask, means, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.mmeb_files import write_eval
 from tests.protocols.parts import PLAIN, broken, values
@@ -160,7 +159,7 @@ class Fixed:
 
 
 def test_blocks_of_queries_do_not_change_answers(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    from idmetric.protocols.visme_table1_mmeb import protocol
+    from idmetric.protocols import visme_table1_mmeb as protocol
 
     scorer = Fixed(np.random.default_rng(0).normal(size=(len(data), 4)))
     whole = [protocol.answers(scorer, one) for one in ask(data).sets]
@@ -185,7 +184,7 @@ def test_queries_of_one_image_are_one_unit_of_intervals(data: Manifest) -> None:
 
 
 def test_a_tie_loses(data: Manifest) -> None:
-    from idmetric.protocols.visme_table1_mmeb.protocol import answers
+    from idmetric.protocols.visme_table1_mmeb import answers
 
     scorer = Fixed(np.ones((len(data), 2)))
     assert all(answers(scorer, one)[0].sum() == 0 for one in ask(data).sets)
@@ -234,20 +233,20 @@ def test_the_average_of_table_1_is_over_the_36_sets() -> None:
     counts = [list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS]
     off = {
         row: abs(float(np.average(printed[:4], weights=counts)) - printed[4])
-        for row, printed in paper_numbers.TABLE_1.items()
+        for row, printed in paper_numbers.VISME_MMEB.items()
     }
     # UniME's is the mean of its four meta-tasks
     assert {row for row, gap in off.items() if gap > 0.1} == {"UniME (Phi-3.5-V)"}
-    assert np.mean(paper_numbers.TABLE_1["UniME (Phi-3.5-V)"][:4]) == pytest.approx(64.2, abs=0.1)
-    assert set(paper_numbers.DOMAINS) <= set(paper_numbers.TABLE_1)
+    assert np.mean(paper_numbers.VISME_MMEB["UniME (Phi-3.5-V)"][:4]) == pytest.approx(64.2, abs=0.1)
+    assert set(paper_numbers.VISME_DOMAINS["mmeb"]) <= set(paper_numbers.VISME_MMEB)
 
 
 def test_the_pages_have_the_papers_numbers() -> None:
     docs = Path(__file__).resolve().parents[2] / "docs"
     page, training = ((docs / name).read_text(encoding="utf-8") for name in ("protocols-mmeb.md", "train-visme.md"))
     for row in ("VisME (Qwen2.5-VL-7B)", "VisME (Qwen2.5-VL-3B)", "SigLIP2 (so400m-14-384)", "CLIP (ViT-large-14)"):
-        assert " | ".join(map(str, paper_numbers.TABLE_1[row])) in page
-    ind, ood = paper_numbers.DOMAINS["VisME (Qwen2.5-VL-3B)"]
+        assert " | ".join(map(str, paper_numbers.VISME_MMEB[row])) in page
+    ind, ood = paper_numbers.VISME_DOMAINS["mmeb"]["VisME (Qwen2.5-VL-3B)"]
     assert f"| 2, 4, 5 | VisME | {ind} | {ood} |" in training
     assert f"{ind} in domain and {ood} out of domain" in page
     named = {name for line in page.splitlines() if line.startswith(("| Cls", "| VQA", "| Ret", "| Grd"))

@@ -23,15 +23,13 @@ from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
 from idmetric.models.idsim import IDSim
 from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.protocols import visme_table1_mveb as mveb
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.visme_table1_mveb import datasets
-from idmetric.protocols.visme_table1_mveb import protocol as mveb
-from idmetric.protocols.visme_table1_mveb.protocol import Options, run
-from idmetric.protocols.visme_table1_mveb.questions import ask
+from idmetric.protocols.visme_table1_mveb import Options, ask, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 
@@ -186,14 +184,14 @@ def test_the_papers_numbers_stand_beside_whole_means(
 
 
 def test_the_average_of_table_1_is_over_the_28_sets() -> None:
-    counts = [list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS]
-    assert (counts, len(datasets.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
+    counts = [list(mveb.TASK_OF.values()).count(task) for task in mveb.TASKS]
+    assert (counts, len(mveb.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
     off = {
         row: abs(float(np.average(values[:4], weights=counts)) - values[4])
         for row, values in paper_numbers.VISME_TABLE_1.items()
     }
     assert max(off.values()) < 0.1  # of rounding
-    ind, ood = paper_numbers.VISME_DOMAINS["VisME (Qwen2.5-VL-3B)"]
+    ind, ood = paper_numbers.VISME_DOMAINS["mveb"]["VisME (Qwen2.5-VL-3B)"]
     assert (20 * ind + 8 * ood) / 28 == pytest.approx(76.7, abs=0.1)
 
 
@@ -365,7 +363,7 @@ def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, da
 def test_names_of_sets_are_known_however_they_are_written() -> None:
     for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
                         ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
-        assert datasets.known_name(given) == name
+        assert mveb.known_name(given) == name
     assert paper_numbers.visme_row("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
     assert paper_numbers.visme_row("VisIDEmbed:visid_3b_mine") is None
 

@@ -14,7 +14,7 @@ from idmetric.calibration.apply import CalibrationError
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols import openset
-from idmetric.protocols.common import ranked, thresholds
+from idmetric.protocols.common import ranked, scorers
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.openset import Options, run
@@ -212,13 +212,13 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
         assert values(result, threshold=f"{rate:g} of pairs")["tau"].value == pytest.approx(1 - distance[rate])
 
     replace(own, thresholds=({"false_accept_rate": 0.2, "distance": 0.6},)).write(tmp_path / "c.json")
-    assert thresholds.calibrated(tiny, PLAIN, tmp_path / "c.json", 0.2) == pytest.approx(0.4)
+    assert scorers.calibrated(tiny, PLAIN, tmp_path / "c.json", 0.2) == pytest.approx(0.4)
     with pytest.raises(ValueError, match=r"--rate 0.01: the calibration has thresholds at 0.2"):
         run(few, {"m": tiny}, PLAIN, Options(0.3, calibration=tmp_path / "c.json"))
     with pytest.raises(CalibrationError, match="made for the distance 'cls'"):
-        thresholds.calibrated(tiny, replace(PLAIN, distance="patch"), tmp_path / "c.json", 0.2)
-    assert thresholds.calibrated(tiny, replace(PLAIN, distance="patch")) is None
-    assert thresholds.calibrated(Drawn(), PLAIN, tmp_path / "c.json") is None
+        scorers.calibrated(tiny, replace(PLAIN, distance="patch"), tmp_path / "c.json", 0.2)
+    assert scorers.calibrated(tiny, replace(PLAIN, distance="patch")) is None
+    assert scorers.calibrated(Drawn(), PLAIN, tmp_path / "c.json") is None
 
 
 def test_models_without_a_calibration_have_no_threshold(split: Manifest) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.protocols.common import baselines, pair_store, pairwise, tiles
+from idmetric.protocols.common import baselines, pairwise
 from idmetric.protocols.common.pairwise import PairScorer
 from idmetric.protocols.common.scorers import Settings, bind
 
@@ -69,8 +69,8 @@ def scorer_of(pictures: Manifest, model: Any, store: Path | None = None, **optio
 
 
 def in_tiles_of(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
-    monkeypatch.setattr(tiles, "_TILE", images)
-    monkeypatch.setattr(tiles, "_TILES_BYTES", 0)  # two tiles are held
+    monkeypatch.setattr(pairwise, "_TILE", images)
+    monkeypatch.setattr(pairwise, "_TILES_BYTES", 0)  # two tiles are held
 
 
 @pytest.mark.parametrize("tile", [3, 64])
@@ -124,8 +124,8 @@ def test_each_image_is_decoded_once_and_each_pair_compared_once(
 def test_memory_is_bounded_by_tiles_and_steps(pictures: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     in_tiles_of(monkeypatch, 64)
     one = sum(t.numel() * t.element_size() for t in baselines.Ssim("cpu").features(torch.zeros(1, 3, 128, 128)))
-    monkeypatch.setattr(tiles, "_TILE_BYTES", 5 * one)
-    monkeypatch.setattr(tiles, "_AT_ONCE", 2 * one)
+    monkeypatch.setattr(pairwise, "_TILE_BYTES", 5 * one)
+    monkeypatch.setattr(pairwise, "_AT_ONCE", 2 * one)
     monkeypatch.setattr(pairwise, "_HELD", 0)  # pixels in a file
     model = Counting()
     scorer = scorer_of(pictures, model)
@@ -226,7 +226,7 @@ def test_too_many_pairs_are_refused_before_they_are_compared(
     pictures: Manifest, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = sum(t.numel() * t.element_size() for t in baselines.Ssim("cpu").features(torch.zeros(1, 3, 128, 128)))
-    monkeypatch.setattr(tiles, "_TILE_BYTES", tile * one)
+    monkeypatch.setattr(pairwise, "_TILE_BYTES", tile * one)
     model = Counting()
     scorer = scorer_of(pictures, model, max_pairs=30)
     with pytest.raises(ValueError, match=r"66 pairs would take about 1 minutes here, and --max-pairs .* allows 30"):
@@ -272,10 +272,10 @@ def test_all_unreadable_images_are_named(pictures: Manifest, tmp_path: Path) -> 
 def test_cells_number_unordered_pairs() -> None:
     pairs = [(low, high) for high in range(200) for low in range(high + 1)]
     low, high = np.array(pairs).T
-    cells = pair_store.cell_of(low, high)
+    cells = pairwise.cell_of(low, high)
     assert cells.tolist() == list(range(len(pairs)))
     for shift in (0, 10**6, 10**8):  # where square roots are rounded
         far_high = high + shift
         for far_low in (low, far_high):
-            back = pair_store.ends_of(pair_store.cell_of(far_low, far_high))
+            back = pairwise.ends_of(pairwise.cell_of(far_low, far_high))
             np.testing.assert_array_equal(back, (far_low, far_high))

@@ -14,11 +14,10 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.sensitivity import fits
 from idmetric.models.idsim import IDSim
+from idmetric.protocols import idsim_fig6_sensitivity as protocol
 from idmetric.protocols.common.result import Result, Value, write
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.idsim_fig6_sensitivity import protocol
-from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
-from idmetric.protocols.idsim_fig6_sensitivity.protocol import Options, run
+from idmetric.protocols.idsim_fig6_sensitivity import Options, cells, run
 from tests.protocols.parts import PLAIN, Scripted, broken, values
 
 STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)

@@ -20,11 +20,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.judges.prompts import INDIVIDUAL
-from idmetric.protocols.study import labels as labels_of
-from idmetric.protocols.study.items import draw_items, draw_sentinels, owners
+from idmetric.protocols.judges.questions import INDIVIDUAL
+from idmetric.protocols.study import votes as labels_of
 from idmetric.protocols.study.protocol import Options, run
-from idmetric.protocols.study.study import Study, follow_up, new_study, read_study
+from idmetric.protocols.study.study import Study, draw_items, draw_sentinels, follow_up, new_study, owners, read_study
 from idmetric.protocols.study.votes import collect
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 from tests.runner import Runner

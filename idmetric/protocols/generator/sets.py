@@ -38,13 +38,11 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.sets import centroid_similarity, cmmd, frechet_distance
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Array, Ints
-from idmetric.protocols.common.columns import listed
+from idmetric.protocols.common.columns import Array, Ints, listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.options import asked, where_of
-from idmetric.protocols.generator.outputs import read
+from idmetric.protocols.generator.outputs import asked, read, where_of
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images

@@ -40,8 +40,7 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
 from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, idsim_printed, idsim_row
 from idmetric.protocols.common.ranked import Measure, Search, answerable, searched

@@ -33,7 +33,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.read import ImageLike, read_image
 from idmetric.io.hints import install
 from idmetric.models.identified import auto_device
-from idmetric.protocols.common.arrays import Array, Ints, Truths
+from idmetric.protocols.common.columns import Array, Ints, Truths
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,9 +45,8 @@ from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
-from idmetric.protocols.idsim_table2c_segmentation.plan import Options as Options  # part of this module
-from idmetric.protocols.idsim_table2c_segmentation.plan import tasks
-from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search
+from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search, tasks
+from idmetric.protocols.idsim_table2c_segmentation.search import Options as Options  # part of this module
 
 OPTIONAL = ("data",)
 
