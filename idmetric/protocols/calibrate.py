@@ -52,8 +52,6 @@ from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Columns, Result, Row, Value, slug
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind
 
-# Rows and items
-
 
 def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
@@ -194,9 +192,6 @@ class Options:
             raise ValueError(f"{needed}, got {self.pairs}, {self.folds}, {self.strangers} and {self.rates}")
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     if args.check is not None and args.save is not None:
@@ -213,7 +208,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     return run(data, models, settings, chosen)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model; calibrations are written as `options` say.
 
     Raises:
@@ -236,7 +231,7 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
 
 
 def calibrations(
-    data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS
+    data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()
 ) -> dict[str, tuple[Calibration, Result]]:
     """The calibration of each model, and its measurements.
 
@@ -253,7 +248,7 @@ def calibrations(
 
 
 def checked(
-    data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS
+    data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()
 ) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
     _check_models(models)

@@ -28,7 +28,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -55,10 +55,6 @@ class Options:
 
     gallery: Gallery = "species"
 
-    def __post_init__(self) -> None:
-        if self.gallery not in get_args(Gallery):
-            raise ValueError(f"gallery must be one of {', '.join(get_args(Gallery))}, got {self.gallery!r}")
-
 
 @dataclass(frozen=True)
 class Task:
@@ -70,15 +66,12 @@ class Task:
     has: Truths
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.gallery))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
     Raises:

@@ -178,9 +178,6 @@ class Options:
             raise ValueError(f"at least two identities are needed, got {self.identities}")
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.rescale, not args.no_anchor, args.identities, args.world_seed, args.size)
@@ -191,7 +188,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     return run(data, models, settings, options)
 
 
-def grids(folder: Path, options: Options = _OPTIONS, progress: Progress | None = None) -> Manifest:
+def grids(folder: Path, options: Options = Options(), progress: Progress | None = None) -> Manifest:
     """The world's grids, rendered into `folder`/grids or read from there, see `rendered.rendered`."""
     plan = grid_plan(options.seed, options.size)
     return rendered(folder, {"grids": (plan, options.identities)}, progress)
@@ -205,7 +202,7 @@ def grid_plan(seed: int, size: int) -> Plan:
     return Plan(seed, size, views=1, distractors=0, strengths=(), grids=FACTORS)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each factor, and the mean over factors.
 
     Raises:
@@ -218,12 +215,7 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     grid = [cell for cell in cells(bound.manifest) if options.anchor or cell.row != cell.anchor]
     grid = rescaled(grid) if options.rescale else grid
     about = {**settings.as_dict(), "rescale": options.rescale, "anchor": options.anchor}
-    results = []
-
-    for scorer, result in bound.results("sensitivity", about):
-        measure(scorer, grid, settings, result)
-        results.append(result)
-    return results
+    return bound.measured(lambda scorer, result: measure(scorer, grid, settings, result), "sensitivity", about)
 
 
 # Numbers

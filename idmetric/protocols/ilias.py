@@ -66,20 +66,13 @@ class Options:
     k: int = 1000
     scores: Path | None = None
 
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.k, args.scores))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for all queries, and a row for each group of the breakdowns.
 
     Raises:

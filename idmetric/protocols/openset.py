@@ -70,16 +70,13 @@ class Options:
             raise ValueError(f"--unknown {self.unknown:g}: a share of the identities, 0 or more and below 1")
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.unknown, tuple(args.threshold), args.calibration, tuple(args.rate))
     return run(data, models, settings, options)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: rows for each dataset and threshold, and their means.
 
     Raises:

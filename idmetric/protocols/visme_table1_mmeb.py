@@ -43,13 +43,10 @@ from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Array, Ints, texts
 from idmetric.protocols.common.intervals import codes, mean, task_means
-from idmetric.protocols.common.paper_numbers import VISME_MMEB, visme_printed, visme_row
+from idmetric.protocols.common.paper_numbers import visme_printed, visme_row
 from idmetric.protocols.common.ranked import HasMatrix
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind, slices
-
-# Questions
-
 
 COLUMN = "x_candidates"
 
@@ -163,20 +160,13 @@ class Options:
 
     paper: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.paper is not None and self.paper not in VISME_MMEB:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(VISME_MMEB)}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.paper))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:
@@ -196,8 +186,6 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
 
 
 def _check(models: Models, settings: Settings) -> None:
-    if not models:
-        raise ValueError("no models: give at least one")
     if settings.distance != "cls" or settings.look.masked:
         raise ValueError("MMEB compares whole images and texts, which have no patches: use the distance cls, no masks")
     deaf = [name for name, model in models.items() if not _reads_text(model)]

@@ -46,13 +46,10 @@ from idmetric.models import visid
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Array, Ints, Truths, plain, texts
 from idmetric.protocols.common.intervals import codes, mean, owners, task_means
-from idmetric.protocols.common.paper_numbers import VISME_TABLE_1, visme_printed, visme_row
+from idmetric.protocols.common.paper_numbers import visme_printed, visme_row
 from idmetric.protocols.common.ranked import Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
-
-# Data sets
-
 
 # meta-task -> its data sets; * = out of domain, for evaluation alone. Queries in thousands (figure of the data's page):
 # Cars196 1.6, CompCars 2.4, Inshop 3.5, Rp2k 5.4, SOP 2.8, MET 2.7, GLDV2 3, iNat 3, Product1m 3.1, ShopProduct 3;
@@ -323,11 +320,6 @@ class Options:
         for name, task in self.tasks.items():
             if task not in TASKS:
                 raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
-        if self.paper is not None and self.paper not in VISME_TABLE_1:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(VISME_TABLE_1)}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
@@ -339,15 +331,13 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     return run(data, models, settings, Options(tasks, args.paper))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:
         ValueError: if there are no questions, or a candidate is neither right nor wrong.
         UnreadableError: see `scorers.bind`.
     """
-    if not models:
-        raise ValueError("no models: give at least one")
     asked, bound = _bind(data, models, settings, options)
     about = {**settings.as_dict(), "tasks": dict(options.tasks)}
     results = []

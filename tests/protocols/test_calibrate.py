@@ -224,12 +224,6 @@ def test_a_calibration_can_be_measured_on_other_pairs(
     assert "give one of the two" in capsys.readouterr().err
 
 
-def test_a_place_for_the_file_is_required(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu"]
-    assert cli.main(["calibrate", *options]) == 1
-    assert "--save FILE" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("engines", "origin"),
     [({None}, "photos"), ({"idmetric.data.world"}, "rendered"), ({None, "idmetric.data.world"}, "generated"),

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
 
 from idmetric import VisIDEmbed
 from idmetric.cli.eval import main
@@ -140,14 +138,6 @@ def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest
         assert share(result, subset).value == pytest.approx(np.mean(slow(folder, subset, vector)))
 
 
-def test_a_dual_encoders_image_with_text_is_the_mean_of_two_unit_vectors(dual: DualEncoder) -> None:
-    pixels, _ = dual.prepare(Image.new("RGB", (32, 32), "red"), None, "keep", None)
-    assert pixels is not None
-    found = dual.embed([(pixels, "make it"), (None, "make it"), (pixels, None)], False).cls
-    assert found[1:].norm(dim=1).tolist() == pytest.approx([1, 1])
-    assert torch.allclose(found[0], (found[1] + found[2]) / 2, atol=1e-6)
-
-
 class Fixed:
     """Rows with given vectors, in place of a model."""
 
@@ -156,21 +146,6 @@ class Fixed:
 
     def matrix(self, rows: Any, columns: Any) -> np.ndarray:
         return self.vectors[rows] @ self.vectors[columns].T
-
-
-def test_blocks_of_queries_do_not_change_answers(data: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    from idmetric.protocols import visme_table1_mmeb as protocol
-
-    scorer = Fixed(np.random.default_rng(0).normal(size=(len(data), 4)))
-    whole = [protocol.answers(scorer, one) for one in ask(data).sets]
-    monkeypatch.setattr(protocol, "_CELLS", 1)
-    for one, (won, first) in zip(ask(data).sets, whole, strict=True):
-        again, found = protocol.answers(scorer, one)
-        assert (again.tolist(), found.tolist()) == (won.tolist(), first.tolist())
-        for query, ranked, right, at in zip(one.queries, one.candidates, won, first, strict=True):
-            scores = scorer.matrix([query], ranked)[0]
-            assert at == ranked[scores.argmax()]
-            assert right == (scores.argmax() == 0)
 
 
 def test_queries_of_one_image_are_one_unit_of_intervals(data: Manifest) -> None:
@@ -262,11 +237,6 @@ def test_models_that_do_not_read_are_refused(model: IDSim, data: Manifest) -> No
         run(data, {"m": model}, PLAIN)
 
 
-def test_patches_have_no_place(reader: VisIDEmbed, data: Manifest) -> None:
-    with pytest.raises(ValueError, match="use the distance cls"):
-        run(data, {"r": reader}, Settings(bootstrap=0, distance="patch"))
-
-
 def test_questions_with_unreadable_images_are_refused_or_left_out(
     reader: VisIDEmbed, data: Manifest, tmp_path: Path
 ) -> None:
@@ -288,14 +258,6 @@ def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> No
         ask(Manifest(data.table.drop_columns("x_candidates")))
     with pytest.raises(ValueError, match="which has no row in the manifest"):
         ask(data.filter(slot="query"))
-
-
-@pytest.mark.parametrize("form", [pa.string(), pa.list_(pa.float64())])
-def test_candidates_in_another_form_than_whole_numbers_are_refused(data: Manifest, form: pa.DataType) -> None:
-    place = data.table.column_names.index("x_candidates")
-    empty = pa.nulls(len(data), form)
-    with pytest.raises(ValueError, match=r"x_candidates holds .* instead of lists of whole numbers"):
-        ask(Manifest(data.table.set_column(place, "x_candidates", empty)))
 
 
 def test_the_command_embeds_each_item_once_and_resumes(

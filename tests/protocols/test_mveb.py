@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from idmetric import CheckpointError, VisIDEmbed
+from idmetric import VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
@@ -252,25 +251,6 @@ def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncod
                        False)  # fmt: skip
     np.testing.assert_allclose(found.cls[0], vectors[0], atol=1e-5)
     np.testing.assert_allclose(found.cls[1], vectors[queries[-1]], atol=1e-5)
-
-
-def test_several_kinds_of_model_run_together(
-    model: IDSim, reader: VisIDEmbed, dual: DualEncoder, data: Manifest
-) -> None:
-    few = data.filter(dataset="mveb/GPTImageEdit")
-    together = run(few, {"m": model, "r": reader, "d": dual}, PLAIN)
-    apart = [run(few, {name: one}, PLAIN)[0] for name, one in (("m", model), ("r", reader), ("d", dual))]
-    assert [r.rows for r in together] == [r.rows for r in apart]
-    assert [r.model for r in together] == ["m", "r", "d"]
-
-
-def test_other_models_are_no_dual_encoders(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(CheckpointError, match="holds a model of type 'bert', not clip or siglip"):
-        open_model(f"dual:{tmp_path}")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    with pytest.raises(CheckpointError, match="is not a complete clip"):
-        open_model(f"dual:{tmp_path}")
 
 
 # Other forms of data

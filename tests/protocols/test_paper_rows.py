@@ -48,10 +48,6 @@ def test_every_row_of_a_paper_runs_or_is_missing_by_name(protocol: str) -> None:
     assert PAPER_ROWS[protocol].keys() == PRINTED[protocol] | TEXT.get(protocol, set())
 
 
-def test_there_are_rows_for_every_protocol_with_printed_numbers() -> None:
-    assert PAPER_ROWS.keys() == PRINTED.keys()
-
-
 def label_of(source: str) -> str:
     """The start of the label that the model of a source has."""
     kind, _, name = source.partition(":")
@@ -128,11 +124,6 @@ def test_rows_with_one_reason_share_a_line() -> None:
     assert len(shown) == 2
     assert all(any(name in line for line in shown) for name in missing_rows("mveb"))
     assert len(missing_rows("mveb")) == 15
-
-
-def test_protocols_of_own_data_miss_nothing() -> None:
-    for protocol in ("folder", "photos", "world", "generator", "calibrate", "matches"):
-        assert missing_rows(protocol) == {}
 
 
 def test_a_row_has_a_model_or_a_reason() -> None:

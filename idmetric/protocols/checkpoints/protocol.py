@@ -28,7 +28,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,21 +40,20 @@ from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, texts
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
 from idmetric.protocols.generator.checks import notes_on, refuse_judges
 from idmetric.protocols.generator.columns import (
     CLIP,
     columns_of,
     highest_agreements,
     image_items,
+    keep_missing,
     prompt_fidelity,
     side_by_side,
 )
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
 from idmetric.protocols.generator.outputs import asked, words
-
-# The best step
 
 
 @dataclass(frozen=True)
@@ -63,19 +62,10 @@ class Rule:
 
     Attributes:
         max_copies: share of copies that a step may have. clip_tolerance: how far its CLIP-T may lie below the highest.
-
-    Raises:
-        ValueError: for a share outside [0, 1], or a negative tolerance.
     """
 
     max_copies: float = 0.0
     clip_tolerance: float = 0.02
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.max_copies <= 1:
-            raise ValueError(f"the share of copies that a step may have is in 0..1, got {self.max_copies:g}")
-        if not self.clip_tolerance >= 0:
-            raise ValueError(f"the tolerance of CLIP-T is 0 or more, got {self.clip_tolerance:g}")
 
 
 @dataclass(frozen=True)
@@ -178,9 +168,6 @@ class Options:
     rule: Rule = field(default_factory=Rule)
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's samples and references, or of the rendered example."""
     if args.data is None:
@@ -206,8 +193,8 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = _SETTINGS,
-    options: Options = _OPTIONS,
+    settings: Settings = Settings(),
+    options: Options = Options(),
     clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with a row for each step and the best step.
@@ -235,10 +222,7 @@ def measured(
     unit, notes = _units(images)
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ")
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
-    fidelity = None
-    if clip is not None:
-        reader = cast(VectorScorer, bound.models.pop(CLIP))
-        fidelity = prompt_fidelity(images, bound.manifest, reader, clip, notes)
+    fidelity = prompt_fidelity(images, bound, clip, notes)
 
     about = {
         **settings.as_dict(), "drift_prompts": list(options.drift_prompts), "held_out": options.held_out,
@@ -367,6 +351,4 @@ def _keep(images: Images, found: Scores, far: _Drift, ids: Names, result: Result
         result.keep("drift", image=ids[far.own], base=ids[far.base], drift=far.drift, step=far.step)
     if len(images.methods) > 1:
         result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
-    for step, lacking in images.missing().items():
-        subjects, prompts, seeds = zip(*lacking, strict=True)
-        result.keep("missing", step=[int(step)] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)
+    keep_missing(images, result, "step", int)

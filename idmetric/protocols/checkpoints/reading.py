@@ -16,9 +16,6 @@ from idmetric.io import text_file
 from idmetric.protocols.generator.outputs import as_manifest, images_below, of_subjects, read_table, refuse_unmatched
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, OutputsError, Pattern, Picture
 
-# Names that trainers give
-
-
 _END = r"\.[A-Za-z0-9]+"
 _STEP = r"(?:.*/)?(?:checkpoint|step|epoch)[-_](?P<step>[0-9]+)/"
 

@@ -40,7 +40,7 @@ from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING
 from idmetric.store.fingerprint import key_of
 
-_SETTINGS, _OPTIONS = Settings(), Options()
+_OPTIONS = Options()
 
 
 class Tracker:
@@ -71,7 +71,7 @@ class Tracker:
         prefix: str = "identity",
         clip: DualEncoder | None = None,
         options: Options = _OPTIONS,
-        settings: Settings = _SETTINGS,
+        settings: Settings = Settings(),
     ) -> None:
         if not isinstance(metric, Embedder):
             raise TypeError(f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}")

@@ -117,6 +117,16 @@ class Bound:
             notes_of = [*self.notes, *notes]
             yield scorer, Result(protocol, name, [], scorer.signature(), settings, {}, notes_of, missing_rows(protocol))
 
+    def measured(
+        self, fill: Callable[[Scorer, Result], object], protocol: str, settings: Mapping[str, Any],
+        notes: Sequence[str] = (),
+    ) -> list[Result]:  # fmt: skip
+        """The results that `fill(scorer, result)` completes."""
+        found = list(self.results(protocol, settings, notes))
+        for scorer, result in found:
+            fill(scorer, result)
+        return [result for _, result in found]
+
 
 def bind(
     manifest: Manifest,
@@ -274,8 +284,6 @@ class VectorScorer:
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """See `Scorer`."""
-        if len(a) != len(b):
-            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
         out = np.empty(len(a))
 
         for part in slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +21,7 @@ from idmetric.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.pairwise import PairStore, cell_of
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
+from idmetric.protocols.common.scorers import Bound, Progress, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
 from idmetric.scoring.copies import Prints, small_picture
 
@@ -117,8 +117,15 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
     return best
 
 
-def prompt_fidelity(images: Images, data: Manifest, scorer: VectorScorer, clip: DualEncoder, notes: list[str]) -> Array:
-    """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one."""
+def prompt_fidelity(images: Images, bound: Bound, clip: DualEncoder | None, notes: list[str]) -> Array | None:
+    """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one.
+
+    Args:
+        bound: CLIP among its models, which is taken away.
+    """
+    if clip is None:
+        return None
+    data, scorer = bound.manifest, cast(VectorScorer, bound.models.pop(CLIP))
     words = np.array(data.column("text"), dtype=object)[images.rows]
     spoken = np.flatnonzero(words != None)  # noqa: E711
     if len(spoken) < len(words):
@@ -255,9 +262,15 @@ def keep_items(
         result.keep("scenes", **_scenes(images, found, scenes, ids))
     if len(images.methods) > 1:
         result.keep("side_by_side", **side_by_side(images, found, ids))
+    keep_missing(images, result, "method", str)
+
+
+def keep_missing(images: Images, result: Result, column: str, named: Callable[[str], object]) -> None:
+    """Keep the places that a method lacks; `named` gives its name in this column."""
     for method, lacking in images.missing().items():
         subjects, prompts, seeds = zip(*lacking, strict=True)
-        result.keep("missing", method=[method] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)
+        names = {column: [named(method)] * len(lacking)}
+        result.keep("missing", **names, subject=subjects, prompt=prompts, seed=seeds)
 
 
 def _scenes(images: Images, found: Scores, scenes: Sequence[Ints], ids: Names) -> dict[str, Any]:

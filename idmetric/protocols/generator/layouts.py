@@ -15,8 +15,6 @@ from typing import Any
 from idmetric.io import json_file
 from idmetric.protocols.generator.pattern import GENERATED, REFERENCE, OutputsError, Picture
 
-# Files of benchmarks
-
 
 @dataclass(frozen=True)
 class Subject:

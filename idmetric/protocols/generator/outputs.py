@@ -42,8 +42,6 @@ from idmetric.protocols.generator.pattern import (
 )
 from idmetric.store.fingerprint import key_of
 
-# Tables
-
 
 def read_table(path: Path) -> list[Picture]:
     """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields.

@@ -37,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -64,9 +64,6 @@ from idmetric.protocols.generator.columns import (
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
 from idmetric.protocols.generator.outputs import asked, read, where_of
-
-# Paired comparisons
-
 
 LEVEL = 0.05  # of a test
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
@@ -213,9 +210,6 @@ class Options:
     held_out: bool = False
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's outputs and references, or of the rendered example."""
     if args.data is None:
@@ -245,8 +239,8 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = _SETTINGS,
-    options: Options = _OPTIONS,
+    settings: Settings = Settings(),
+    options: Options = Options(),
     clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with rows for methods, their groups, and their paired differences.
@@ -272,10 +266,7 @@ def run(
     groups = dict(groups_of(images, bound.manifest, options.by))
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
     mirrored = _mirrored(images, bound, models, settings) if options.copy_rate else {}
-    fidelity = None
-    if clip is not None:
-        reader = cast(VectorScorer, bound.models.pop(CLIP))
-        fidelity = prompt_fidelity(images, bound.manifest, reader, clip, notes)
+    fidelity = prompt_fidelity(images, bound, clip, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []

@@ -62,16 +62,9 @@ class Options:
     biased: bool = False
     draws: int = 100
 
-    def __post_init__(self) -> None:
-        if self.draws < 2:
-            raise ValueError(f"--draws {self.draws}: at least 2, better 100")
-
     def measures(self) -> dict[str, Callable[[Array, Array], float]]:
         """Name -> the measure of two sets."""
         return {"CMMD": partial(cmmd, biased=self.biased), "Frechet": frechet_distance, "centroid": centroid_similarity}
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
@@ -87,7 +80,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     return asked(results, args, "pattern", "layout", "benchmark", "references")
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model, with rows for methods, measures and numbers of images.
 
     Args:

@@ -16,9 +16,6 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import Ints, Truths, free, listed, plain, texts
 from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 
-# CUTE's triplets
-
-
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")
 Scenes = dict[str, list[int]]  # scene -> rows

@@ -89,8 +89,6 @@ class PerSAM:
         dtype: torch.dtype | None = None,
         **hub: Any,
     ) -> None:
-        if positives < 1 or negatives < 0:
-            raise ValueError(f"at least one point on the subject, none or more off it; got {positives}, {negatives}")
         if isinstance(source, str | os.PathLike):
             self.name = os.fspath(source)
             source, processor = _open(self.name, hub)

@@ -49,9 +49,7 @@ from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Fou
 from idmetric.protocols.idsim_table2c_segmentation.search import Options as Options  # part of this module
 
 OPTIONAL = ("data",)
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
+_OPTIONS = Options()
 
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
@@ -67,7 +65,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     return run(data, models, settings, options)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for the location prior, and one for PerSAM if there is a SAM.
 
     Raises:

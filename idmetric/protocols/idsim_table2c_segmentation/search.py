@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.patches import MATCHES, Layout, Match, on_grid, patch_similarity, prototypes, spread
+from idmetric.distance.patches import Layout, Match, on_grid, patch_similarity, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.models.embedding import Embedding, concatenate
@@ -23,9 +23,6 @@ from idmetric.protocols.common.columns import Array, free, listed
 from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of
 from idmetric.scoring.heatmaps import coverage, layout
-
-# Subjects
-
 
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
 
@@ -50,12 +47,6 @@ class Options:
     score: Literal["box", "mask"] = "box"
     side: int = 512
     sam: PerSAM | None = None
-
-    def __post_init__(self) -> None:
-        if self.references < 1 or (self.others is not None and self.others < 0) or self.side < 0:
-            raise ValueError("at least one reference, and none or more others and pixels")
-        if self.match not in MATCHES or self.score not in ("box", "mask"):
-            raise ValueError(f"match is one of {', '.join(MATCHES)}, score is box or mask")
 
 
 @dataclass(frozen=True)

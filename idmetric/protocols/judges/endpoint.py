@@ -112,8 +112,6 @@ class Endpoint:
             raise ValueError(f"{self.url!r} is not the address of an API: give https://HOST/v1")
         if self.key is not None and parts.scheme == "http" and not self.is_local:
             raise ValueError(f"{self.url!r}: the key of ${self.key} would be sent unencrypted: use https")
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout must be above 0 seconds and finite, got {self.timeout}")
         _httpx()  # report a missing package now, not at the first call
 
     @property
@@ -136,10 +134,6 @@ class Endpoint:
     def about(self) -> dict[str, Any]:
         """See `judge.Backend`."""
         return {"model": self.model, "endpoint": self.address, "extra": dict(self.extra)}
-
-    def about_before(self) -> dict[str, Any]:
-        """`about` as version 0.1 wrote it, with only the host."""
-        return {"model": self.model, "host": urllib.parse.urlsplit(self.url).hostname, "extra": dict(self.extra)}
 
     def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
         """Send a prompt and images, and return the model's reply.

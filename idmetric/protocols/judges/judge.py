@@ -17,7 +17,6 @@ import json
 import random
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -32,8 +31,6 @@ from idmetric.io import json_file
 from idmetric.io.output import replacing
 from idmetric.protocols.judges.questions import EVIDENCE, AnswerError, Question
 from idmetric.protocols.judges.reply import CallError, JudgeError, NoAnswerError, Picture, Reply
-
-# Records
 
 
 @dataclass(frozen=True)
@@ -107,10 +104,6 @@ class Answers:
         except (OSError, ValueError, KeyError, TypeError):  # ask again and replace the file
             return None
 
-    def holds(self, key: str) -> bool:
-        """Whether the folder has a file for a question, even an unreadable one."""
-        return self.folder is not None and self._path(key).is_file()
-
     def keep(self, key: str, record: Mapping[str, Any]) -> None:
         """Keep an answer together with its question."""
         with self._lock:
@@ -175,8 +168,6 @@ class Settings:
             raise ValueError(f"unknown image_format {self.image_format!r}: choose {', '.join(_FORMATS)}")
         if min(self.side, self.tries, self.concurrency, self.give_up_after, self.max_tokens or 1) < 1:
             raise ValueError("side, tries, concurrency, give_up_after and max_tokens are at least 1")
-        if min(self.pause, self.longest_pause, self.temperature_again) < 0:
-            raise ValueError("pauses and temperatures are 0 or more")
 
 
 class Judge:
@@ -197,15 +188,12 @@ class Judge:
         store: Path | None = None,
         prices: tuple[float, float] | None = None,
     ) -> None:
-        if prices is not None and min(prices) < 0:
-            raise ValueError(f"prices are 0 or more, got {prices}")
         self.backend, self.question, self.settings = backend, question, settings or Settings()
         self.prices = prices
         self._report, self._answers = Report(), Answers(store)
         self._asking: dict[str, threading.Lock] = {}  # equal pairs in flight are asked about once
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._warned = False
 
     @property
     def store(self) -> Path | None:
@@ -288,25 +276,10 @@ class Judge:
                 known = self._answers.load(key, self.question)
                 if known is not None:
                     return Verdict(self.question.similarity(known), known, stored=True)
-                self._warn_of_earlier(about)
                 return self._try(key, about, [encode(image, self.settings) for image in images])
         except BaseException:
             self._stop.set()  # at once: the pool must not send the next request
             raise
-
-    def _warn_of_earlier(self, about: Mapping[str, Any]) -> None:
-        """Warn once if a store holds an answer under the key of version 0.1, which left out port and path."""
-        before = getattr(self.backend, "about_before", None)
-        if self._warned or self.store is None or before is None:
-            return
-
-        if self._answers.holds(_digest({**about, "backend": before()})):
-            self._warned = True
-            warnings.warn(
-                f"{self.store}: answers kept by idmetric 0.1 do not say which port and path gave them, so their pairs "
-                "are asked again; to avoid this warning, give another store or delete this one",
-                stacklevel=2,
-            )
 
     def _try(self, key: str, about: dict[str, Any], pictures: Sequence[Picture]) -> Verdict:
         chance, unread, reason = random.Random(key), 0, "stopped"

@@ -67,8 +67,6 @@ class JudgeScorer:
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """Similarities (P,) of a's rows to b's, one by one, asked in this order; NaN without an answer."""
-        if len(a) != len(b):
-            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
         verdicts = self.judge.ask([(int(i), int(j)) for i, j in zip(a, b, strict=True)], self.progress, read=self.read)
         return np.array([np.nan if v.similarity is None else v.similarity for v in verdicts], dtype=np.float64)
 

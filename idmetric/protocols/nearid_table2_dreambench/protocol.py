@@ -57,9 +57,6 @@ from idmetric.protocols.nearid_table2_dreambench.ratings import (
     rated_methods,
 )
 
-# Rows
-
-
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
@@ -253,8 +250,6 @@ def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> t
 
 OPTIONAL = ("data", "model")
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def read_data(path: Path) -> Manifest:
     """The manifest of --data, an imported manifest or a folder of generated images."""
@@ -280,7 +275,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     return run(data, models, settings, options, ratings=ratings)
 
 
-def published(ratings: Ratings, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def published(ratings: Ratings, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
     raters = [name for name in ratings if name not in humans(ratings)]
     return [_result(ratings, rater, settings, options) for rater in [HUMAN, *sorted(raters)]]
@@ -289,8 +284,8 @@ def published(ratings: Ratings, settings: Settings = _SETTINGS, options: Options
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = _SETTINGS,
-    options: Options = _OPTIONS,
+    settings: Settings = Settings(),
+    options: Options = Options(),
     *,
     ratings: Ratings | None = None,
 ) -> list[Result]:

@@ -88,15 +88,12 @@ class Labelled:
         return Labelled(tuple(side[chosen] for side in self.sides), self.share[chosen], self.owner[chosen])
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.agreement, args.undecided))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for pairs and one for triplets, as far as the manifest has them.
 
     Raises:

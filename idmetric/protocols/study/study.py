@@ -37,9 +37,6 @@ from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.store.fingerprint import settings_digest
 
-# Questions
-
-
 Task = Literal["pairs", "triplets"]
 Rows = tuple[int, ...]  # of a manifest: anchor and candidate, or anchor, left and right
 

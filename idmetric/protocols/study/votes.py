@@ -179,7 +179,6 @@ def _last(found: Mapping[str, Answers], votes: Votes) -> list[Answers]:
 # Labels
 
 
-_SETTINGS = Settings()
 FEWEST, MOST = 3, 9  # votes on a question (ID-Sim, D.2)
 AGREEMENT = 0.8  # of the votes, from which a label counts (ID-Sim, D.2)
 
@@ -217,7 +216,7 @@ class Labels:
             return int((self.counts[:, choice] / self.votes >= least).sum())
 
 
-def agreement(study: Study, labels: Labels, settings: Settings = _SETTINGS) -> Value | None:
+def agreement(study: Study, labels: Labels, settings: Settings = Settings()) -> Value | None:
     """Krippendorff's alpha over the questions with two votes at least, by identity; None if it is undefined."""
     rows = {q.id: q.rows for page in study.pages.values() for q in page}
     several = labels.votes >= 2
