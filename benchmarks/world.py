@@ -25,7 +25,7 @@ from idmetric.data.world.structures import Take
 from idmetric.data.world.write import Plan, write_world
 from idmetric.evaluate.margins import directed_margins, margin_rates
 from idmetric.models.load import load
-from idmetric.protocols.photos import hsv_histogram, small_pixels
+from idmetric.protocols.common.baselines import hsv_histogram, small_pixels
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.3)
 SEED = 30  # of the measured world; `tiny` was trained and validated on seeds 0 to 4

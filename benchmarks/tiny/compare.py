@@ -21,7 +21,7 @@ from idmetric import load
 from idmetric.data.manifest.table import read
 from idmetric.models.embedder import Embedder
 from idmetric.protocols import calibrate, matches, photos, world
-from idmetric.protocols.calibrate.protocol import Options as Calibrating
+from idmetric.protocols.calibrate import Options as Calibrating
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings

@@ -44,15 +44,15 @@ PROTOCOLS = {
         "ID-Sim's benchmarks: PODS, DeepFashion2, CUTE, ... (Fig. 25, Table 2b)",
     ),
     "mveb": (
-        "idmetric.protocols.visme_table1_mveb.protocol",
+        "idmetric.protocols.visme_table1_mveb",
         "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)",
     ),
     "mmeb": (
-        "idmetric.protocols.visme_table1_mmeb.protocol",
+        "idmetric.protocols.visme_table1_mmeb",
         "MMEB's 36 sets of images and texts, precision at 1 (VisME, Tables 1 to 5)",
     ),
     "sensitivity": (
-        "idmetric.protocols.idsim_fig6_sensitivity.protocol",
+        "idmetric.protocols.idsim_fig6_sensitivity",
         "sensitivity to identity and to context over edit grids (ID-Sim, Fig. 6); no download",
     ),
     "segmentation": (
@@ -83,7 +83,7 @@ PROTOCOLS = {
         "samples of a LoRA's checkpoints: identity, copying, drift over steps, and the best step",
     ),
     "calibrate": (
-        "idmetric.protocols.calibrate.protocol",
+        "idmetric.protocols.calibrate",
         "same-identity probabilities and thresholds from labelled pairs",
     ),
     "study": (
@@ -176,7 +176,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
     if args.mask_id is not None and args.subject is None:
         raise UsageError("--mask-id needs --subject: masks are not used without it")
     with fixable():  # a mistyped name should not wait for torch
-        from idmetric.protocols.common.model_names import check
+        from idmetric.protocols.common.models import check
 
         sources = _sources(args.model)
         for source in sources.values():

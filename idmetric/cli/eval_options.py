@@ -97,10 +97,10 @@ def _mveb(options: Options) -> None:
 
 
 def _mmeb(options: Options) -> None:
-    from idmetric.protocols.visme_table1_mmeb.paper_numbers import TABLE_1
+    from idmetric.protocols.common.paper_numbers import VISME_MMEB
 
     options.add_argument(
-        "--paper", choices=tuple(TABLE_1), help="the paper's row to compare with (default: by the model)"
+        "--paper", choices=tuple(VISME_MMEB), help="the paper's row to compare with (default: by the model)"
     )
 
 

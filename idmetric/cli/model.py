@@ -15,7 +15,7 @@ def check_model(name: str) -> None:
     """
     from idmetric.checkpoints.errors import CheckpointError
     from idmetric.models import names
-    from idmetric.protocols.common.model_names import BASELINES, is_diffsim
+    from idmetric.protocols.common.models import BASELINES, is_diffsim
 
     if name in BASELINES or is_diffsim(name):
         raise CommandError(f"{name} is a baseline for tables: idmetric eval folder --data FOLDER --model {name}")

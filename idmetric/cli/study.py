@@ -18,9 +18,8 @@ from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
-    from idmetric.protocols.study.labels import Labels
     from idmetric.protocols.study.study import Study
-    from idmetric.protocols.study.votes import Votes
+    from idmetric.protocols.study.votes import Labels, Votes
 
 COMMANDS = {
     "build": "make pages that ask people about pairs or triplets of images",
@@ -158,10 +157,8 @@ def _write(study: Study, folder: Path, quiet: bool) -> None:
 def _collect(args: argparse.Namespace) -> int:
     from idmetric.cli.data.common import check_output
     from idmetric.io.output import refuse_inputs
-    from idmetric.protocols.study.items import CHOICES
-    from idmetric.protocols.study.labels import count, table
-    from idmetric.protocols.study.study import INFO, TABLE, follow_up, read_study
-    from idmetric.protocols.study.votes import collect
+    from idmetric.protocols.study.study import CHOICES, INFO, TABLE, follow_up, read_study
+    from idmetric.protocols.study.votes import collect, count, table
 
     check_output(args.out)
     files = _files(args.answers)
@@ -222,7 +219,7 @@ def _report(votes: Votes, files: int) -> None:
 
 def _summarize(study: Study, labels: Labels) -> None:
     """Print votes, agreement and Krippendorff's alpha, and how many labels there are."""
-    from idmetric.protocols.study.labels import AGREEMENT, agreement
+    from idmetric.protocols.study.votes import AGREEMENT, agreement
 
     voted = labels.votes > 0
     if not voted.any():

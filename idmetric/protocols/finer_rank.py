@@ -28,14 +28,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1
-from idmetric.protocols.common.arrays import Truths
-from idmetric.protocols.common.columns import listed, named, texts
+from idmetric.protocols.common.columns import Truths, listed, named, texts
 from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.ranked import Measure, Nearest, Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
@@ -56,10 +55,6 @@ class Options:
 
     gallery: Gallery = "species"
 
-    def __post_init__(self) -> None:
-        if self.gallery not in get_args(Gallery):
-            raise ValueError(f"gallery must be one of {', '.join(get_args(Gallery))}, got {self.gallery!r}")
-
 
 @dataclass(frozen=True)
 class Task:
@@ -71,15 +66,12 @@ class Task:
     has: Truths
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.gallery))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
     Raises:

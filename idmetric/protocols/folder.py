@@ -45,20 +45,13 @@ class Options:
 
     k: tuple[int, ...] = (5,)
 
-    def __post_init__(self) -> None:
-        if any(k < 1 for k in self.k):
-            raise ValueError(f"k must be at least 1, got {self.k}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(tuple(args.k)))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each dataset, and their means.
 
     Raises:
@@ -70,11 +63,12 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     bound = bind(known, models, settings)
     searches, notes = _searches(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
-    results = []
-    for scorer, result in bound.results("folder", about, notes):
-        _measure(scorer, bound.manifest, searches, settings, options, result)
-        results.append(result)
-    return results
+    return bound.measured(
+        lambda scorer, result: _measure(scorer, bound.manifest, searches, settings, options, result),
+        "folder",
+        about,
+        notes,
+    )
 
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:

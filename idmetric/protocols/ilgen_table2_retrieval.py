@@ -43,10 +43,9 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1, trapezoid_average_precision
-from idmetric.protocols.common.arrays import Ints
-from idmetric.protocols.common.columns import named, parameters, texts
+from idmetric.protocols.common.columns import Ints, named, parameters, texts
 from idmetric.protocols.common.intervals import average, mean
-from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ILGEN_TABLE_5, ilgen_printed
+from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ilgen_printed
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
@@ -68,22 +67,13 @@ class Options:
     k: int | None = None
     paper: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.k is not None and self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
-        if self.paper is not None and self.paper not in ILGEN_TABLE_5:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(ILGEN_TABLE_5)}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.k, args.paper))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each dataset, ROP, and the mean of the paper's six columns.
 
     Raises:
@@ -95,11 +85,12 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     bound = bind(data, models, settings)
     found, notes = tasks(bound.manifest, settings.on_error == "skip")
     about = {**settings.as_dict(), "k": options.k}
-    results = []
-    for scorer, result in bound.results("retrieval", about, notes):
-        _measure(scorer, bound.manifest, found, settings, options, result)
-        results.append(result)
-    return results
+    return bound.measured(
+        lambda scorer, result: _measure(scorer, bound.manifest, found, settings, options, result),
+        "retrieval",
+        about,
+        notes,
+    )
 
 
 # Searches

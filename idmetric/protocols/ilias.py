@@ -42,8 +42,7 @@ from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.evaluate.ranking import average_precision, precision_at_1, recall_at_k
 from idmetric.io import json_file
 from idmetric.io.output import check, replacing
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import free, named, texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, free, named, texts
 from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.ranked import Block, Found, Measure, Search, answerable, blocks
 from idmetric.protocols.common.result import Result, Row, Value
@@ -67,20 +66,13 @@ class Options:
     k: int = 1000
     scores: Path | None = None
 
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1, got {self.k}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.k, args.scores))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for all queries, and a row for each group of the breakdowns.
 
     Raises:

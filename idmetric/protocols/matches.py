@@ -31,7 +31,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.images.masks import read_mask
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Truths
+from idmetric.protocols.common.columns import Truths
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
@@ -48,13 +48,6 @@ class Options:
 
     count: int = 10
 
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"count must be at least 1, got {self.count}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
@@ -65,7 +58,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     return run(data, models, settings, Options(args.count))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model, with a row for each dataset.
 
     Raises:

@@ -33,8 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.arrays import Array
-from idmetric.protocols.common.columns import listed
+from idmetric.protocols.common.columns import Array, listed
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
 from idmetric.protocols.common.result import Result
@@ -60,15 +59,12 @@ class Options:
     released_pa: bool = False
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.released_pa))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each engine, the averages, and the part-edits.
 
     Raises:
@@ -80,11 +76,12 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     samples, parts = _samples(bound.manifest)
     notes = [*_check(samples, parts), *_splits(bound.manifest)]
     about = {**settings.as_dict(), "released_pa": options.released_pa}
-    results = []
-    for scorer, result in bound.results("nearid", about, notes):
-        _measure(scorer, bound.manifest, samples, parts, settings, options, result)
-        results.append(result)
-    return results
+    return bound.measured(
+        lambda scorer, result: _measure(scorer, bound.manifest, samples, parts, settings, options, result),
+        "nearid",
+        about,
+        notes,
+    )
 
 
 def _samples(data: Manifest) -> tuple[Matched, Matched]:

@@ -40,13 +40,11 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate import open_set
 from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.open_set import Answers
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import listed, named, texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.protocols.common.intervals import any_statistic, average
 from idmetric.protocols.common.ranked import HasMatrix, Search
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
-from idmetric.protocols.common.thresholds import by_label, calibrated
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
 
 GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
 ORACLE, EVERY = "oracle", "every"
@@ -72,16 +70,13 @@ class Options:
             raise ValueError(f"--unknown {self.unknown:g}: a share of the identities, 0 or more and below 1")
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(args.unknown, tuple(args.threshold), args.calibration, tuple(args.rate))
     return run(data, models, settings, options)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: rows for each dataset and threshold, and their means.
 
     Raises:

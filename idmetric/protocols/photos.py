@@ -22,14 +22,11 @@ from idmetric.data.manifest.table import Manifest, read
 from idmetric.models.idsim import IDSim
 from idmetric.models.load import load_embedder
 from idmetric.protocols import folder
-from idmetric.protocols.common.baselines import hsv_histogram as hsv_histogram  # part of this module
-from idmetric.protocols.common.baselines import small_pixels as small_pixels
 from idmetric.protocols.common.models import open_model, untrained_twin
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Models, Settings
 
 SPLITS = ("dev", "dev2")  # in the order of their age
-_SETTINGS = Settings()
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
@@ -37,7 +34,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     return run(data, models, settings)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list[Result]:
     """A result for each model: a row for each dataset of the first of `SPLITS` that the data have, and their means.
 
     Raises:

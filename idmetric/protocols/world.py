@@ -34,8 +34,7 @@ from idmetric.protocols.common.matched import Matched, margins_of, matched, part
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
-from idmetric.protocols.idsim_fig6_sensitivity.grid import Cell, cells
-from idmetric.protocols.idsim_fig6_sensitivity.protocol import grid_plan, measure
+from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, grid_plan, measure
 
 ALL = "all"
 
@@ -62,7 +61,6 @@ class Options:
             raise ValueError("the bench needs at least two identities, and grids of none or of at least two")
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
@@ -76,7 +74,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     return run(data, models, settings)
 
 
-def bench(folder: Path, options: Options = _OPTIONS, progress: Progress | None = None) -> Manifest:
+def bench(folder: Path, options: Options = Options(), progress: Progress | None = None) -> Manifest:
     """Render the bench into a folder, or read it from there; a stopped run resumes.
 
     Raises:
@@ -92,7 +90,7 @@ def bench(folder: Path, options: Options = _OPTIONS, progress: Progress | None =
     return rendered(folder, plans, progress)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list[Result]:
     """A result for each model: rows for distractors by strength, part edits, and sensitivity by factor.
 
     Args:

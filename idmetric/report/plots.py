@@ -24,7 +24,7 @@ from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
 from idmetric.protocols.common.result import Result, Value, slug
-from idmetric.protocols.generator.copying import copying
+from idmetric.protocols.generator.columns import copying
 from idmetric.report.curves import step_curves, steps_of
 from idmetric.report.figure import Place, new_figure, save_figure
 

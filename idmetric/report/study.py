@@ -12,9 +12,8 @@ from pathlib import Path
 from PIL import Image
 
 from idmetric.images.read import ImageReadError, read_image
-from idmetric.protocols.judges.prompts import INDIVIDUAL
-from idmetric.protocols.study.items import Task
-from idmetric.protocols.study.study import Question, Study
+from idmetric.protocols.judges.questions import INDIVIDUAL
+from idmetric.protocols.study.study import Question, Study, Task
 from idmetric.report.page import render, write_page
 from idmetric.report.pictures import data_uri
 

@@ -15,7 +15,7 @@ from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.calibration.curves import Platt
 from idmetric.checkpoints.fingerprint import Sample, weights_digest
 from idmetric.gallery import Gallery
-from idmetric.protocols.calibrate.protocol import _check_models
+from idmetric.protocols.calibrate import _check_models
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 

@@ -124,12 +124,12 @@ def test_clip_t_is_a_part_of_eval(tmp_path: Path) -> None:
 def test_literals_of_the_options_are_those_of_the_protocols() -> None:
     from idmetric.distance.patches import MATCHES
     from idmetric.protocols import finer_rank, ilias, world
-    from idmetric.protocols.checkpoints.best import Rule
-    from idmetric.protocols.idsim_fig6_sensitivity import protocol as sensitivity
+    from idmetric.protocols import idsim_fig6_sensitivity as sensitivity
+    from idmetric.protocols.checkpoints.protocol import Rule
     from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
     from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
-    from idmetric.protocols.study.labels import AGREEMENT
-    from idmetric.protocols.visme_table1_mveb.datasets import TASKS
+    from idmetric.protocols.study.votes import AGREEMENT
+    from idmetric.protocols.visme_table1_mveb import TASKS
 
     assert tuple(BENCHMARKS) == eval_options.BENCHMARKS
     assert tuple(CATEGORIES) == eval_options.CATEGORIES

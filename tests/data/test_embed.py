@@ -24,8 +24,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import baselines, scorers
-from idmetric.protocols.common.model_names import BRANCHES
-from idmetric.protocols.common.models import open_model
+from idmetric.protocols.common.models import BRANCHES, open_model
 from idmetric.protocols.common.scorers import Settings, bind
 from tests.conftest import random_model
 

@@ -23,8 +23,8 @@ from idmetric.data.generate.grid import (
 from idmetric.data.generate.run import run
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.models.idsim import IDSim
-from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
-from idmetric.protocols.idsim_fig6_sensitivity.protocol import run as measure
+from idmetric.protocols.idsim_fig6_sensitivity import cells
+from idmetric.protocols.idsim_fig6_sensitivity import run as measure
 from tests import diffusion_parts as parts
 from tests.data.test_generate import (
     WORDS,

@@ -259,7 +259,6 @@ def row_of(text: str, start: str) -> list[float]:
 
 def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
     from idmetric.protocols.common import paper_numbers as paper
-    from idmetric.protocols.nearid_table2_dreambench import paper_numbers as dreambench
 
     text = (DOCS / "choosing.md").read_text(encoding="utf-8")
     at = [paper.IDSIM_COLUMNS.index(column) for column in (
@@ -275,7 +274,7 @@ def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
     columns = [("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("cute hard", "accuracy")]
     printed = [patches[column] for column in (*columns, ("subjects2k", "AP"))]
     assert row_of(text, "patches (Table 2b)") == pytest.approx(printed, abs=5.1e-4)
-    fisher = [dreambench.NEARID_FISHER[x][0] for x in (dreambench.HUMAN, "gpt", "clip", "dino", "siglip2", "nearid")]
+    fisher = [paper.NEARID_FISHER[x][0] for x in (paper.HUMAN, "gpt", "clip", "dino", "siglip2", "nearid")]
     assert "| " + " | ".join(f"{x:.3f}" for x in fisher) + " |" in text
     models = ("CLIP (ViT-large-14)", "SigLIP2 (so400m-14-384)", "GME (Qwen2-VL-7B)", "VLM2Vec-V2.0 (Qwen2-VL-2B)",
               "VisME (Qwen2.5-VL-3B)", "VisME (Qwen2.5-VL-7B)")  # fmt: skip

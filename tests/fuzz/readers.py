@@ -37,9 +37,9 @@ from idmetric.images.regions import cut_out
 from idmetric.io import json_file
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.judges.endpoint import CallError, JudgeError
-from idmetric.protocols.judges.file import open_judge
-from idmetric.protocols.judges.prompts import QUESTIONS, AnswerError
+from idmetric.protocols.judges.questions import QUESTIONS, AnswerError
 from idmetric.protocols.judges.reply import reply_of
+from idmetric.protocols.judges.scorer import open_judge
 from idmetric.protocols.nearid_table2_dreambench.ratings import _read_lists
 from idmetric.protocols.study.study import Study
 from idmetric.protocols.study.votes import AnswersError, read_answers

@@ -16,10 +16,9 @@ from idmetric.calibration.apply import CalibrationError, read
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
-from idmetric.protocols.calibrate import protocol as calibrate
-from idmetric.protocols.calibrate.pairs import Pairs, draw_pairs, usable
-from idmetric.protocols.calibrate.protocol import Options
-from idmetric.protocols.calibrate.rows import left_out_rows
+from idmetric.protocols import calibrate
+from idmetric.protocols.calibrate import Options, left_out_rows
+from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
 
@@ -223,12 +222,6 @@ def test_a_calibration_can_be_measured_on_other_pairs(
     assert "as given" in capsys.readouterr().out
     assert cli.main([*given, "--save", "new.json"]) == 1
     assert "give one of the two" in capsys.readouterr().err
-
-
-def test_a_place_for_the_file_is_required(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu"]
-    assert cli.main(["calibrate", *options]) == 1
-    assert "--save FILE" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

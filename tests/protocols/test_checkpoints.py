@@ -15,14 +15,12 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.checkpoints.best import Rule, best_step
-from idmetric.protocols.checkpoints.drift import drift_of
-from idmetric.protocols.checkpoints.example import STEPS, example
-from idmetric.protocols.checkpoints.protocol import Options, run
+from idmetric.protocols.checkpoints.protocol import Options, Rule, best_step, drift_of, run
 from idmetric.protocols.checkpoints.reading import Where, read
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.generator.example import STEPS, example
 from idmetric.report.curves import step_curves
 from idmetric.report.plots import draw
 from tests.protocols.parts import PLAIN, picture, values
@@ -169,10 +167,6 @@ def test_what_does_not_fit_is_refused(folder: Path) -> None:
         path.unlink()
     with pytest.raises(ValueError, match="no images of the base model for these prompts"):
         run(given(folder), model, PLAIN, Options(("a dog",)))
-    with pytest.raises(ValueError, match=r"in 0\.\.1, got 3"):
-        Rule(max_copies=3)
-    with pytest.raises(ValueError, match="0 or more, got -1"):
-        Rule(clip_tolerance=-1)
 
 
 # The best step
@@ -218,13 +212,6 @@ def test_the_best_step_is_the_earliest_in_the_interval_of_the_highest(
     assert best.step == step
     assert reason in best.reason
     assert (f"best step {step}:" if step else "no best step:") in best.reason
-
-
-def test_the_bounds_of_the_rule_are_options() -> None:
-    found = rows(identity=[0.1, 0.5, 0.9], copies=[0, 0, 0.25], **{"CLIP-T": [0.3, 0.3, 0.2]})
-    assert best_step(found, Rule()).step == 100
-    assert best_step(found, Rule(max_copies=0.25)).step == 100
-    assert best_step(found, Rule(max_copies=0.25, clip_tolerance=0.1 + 1e-9)).step == 200
 
 
 # Plots

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.checkpoints.reading import Where, read
-from idmetric.protocols.checkpoints.trainers import TRAINERS, fields_of
+from idmetric.protocols.checkpoints.reading import Where, fields_of, read
 from idmetric.protocols.generator.outputs import UnmatchedWarning
-from idmetric.protocols.generator.picture import OutputsError
+from idmetric.protocols.generator.pattern import OutputsError
 from tests.protocols.test_generator_outputs import files, listed
 
 PLACE = "{step}/{prompt}_{seed}.png"
@@ -65,12 +64,6 @@ def test_diffusers(tmp_path: Path, refs: str) -> None:
         ("checkpoint-20/a_dog.png", {"step": "20", "prompt": "a_dog"}),
     ):
         assert fields_of("diffusers", name) == fields
-
-
-def test_every_trainer_has_a_test_here() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
-    for name in TRAINERS:
-        assert f"def test_{name.replace('-', '_')}(" in text
 
 
 def test_names_of_no_trainer_and_of_two_kinds_are_refused(tmp_path: Path, refs: str) -> None:

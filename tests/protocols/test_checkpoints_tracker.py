@@ -134,20 +134,6 @@ def test_writers_of_each_kind_get_the_numbers(folder: Path, metric: IDSim) -> No
         Tracker(metric, *photos(folder), writer="logs/")
 
 
-def test_tensorboard_reads_the_curves(folder: Path, metric: IDSim) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from torch.utils.tensorboard import SummaryWriter
-
-    with SummaryWriter(str(folder / "logs")) as writer:
-        tracker = Tracker(metric, *photos(folder), writer=writer, options=QUICK, settings=PLAIN)
-        found = [tracker.update(step, samples(folder, step), WORDS)["identity"] for step in (50, 100)]
-    read_ = EventAccumulator(str(folder / "logs")).Reload()
-    assert [(e.step, e.value) for e in read_.Scalars("identity/identity")] == [
-        (50, pytest.approx(found[0])), (100, pytest.approx(found[1])),
-    ]  # fmt: skip
-
-
 def test_images_of_drift_prompts_alone_may_come_first(folder: Path, metric: IDSim) -> None:
     tracker = Tracker(metric, *photos(folder), options=Options((CLASS,)), settings=PLAIN)
     assert tracker.best().step is None

@@ -143,29 +143,6 @@ def test_the_metric_is_symmetric_and_independent_of_the_batch(metric: DiffSim) -
     assert (forth[1:] < 0.9999).all()
 
 
-def test_settings_change_the_score_and_the_signature(base: Any, metric: DiffSim) -> None:
-    a, b = prepared(metric, 1, 2)
-    found = {float(metric.compare(a[None], b[None])[0])}
-    about = {str(metric.signature())}
-    for change in ({"step": 750}, {"prompt": "a mug"}, {"blocks": "down"}, {"blocks": "mid"}, {"seed": 1}):
-        other = DiffSim("cpu", replace(SMALL, **change), base)
-        found.add(float(other.compare(a[None], b[None])[0]))
-        about.add(str(other.signature()))
-    assert len(found) == len(about) == 6
-
-
-def test_the_rest_of_the_unet_is_not_run(metric: DiffSim) -> None:
-    def late(*_: Any) -> None:
-        raise AssertionError("a block after the layer was run")
-
-    hook = metric.pipe.unet.up_blocks[-1].register_forward_pre_hook(late)
-    try:
-        metric.features(prepared(metric, 1))
-    finally:
-        hook.remove()
-    assert not metric.attention._forward_pre_hooks
-
-
 @pytest.mark.parametrize("name", ["diffsim:foo", "diffsim:foo@base", "dreamsim:foo"])
 def test_an_unknown_variant_of_a_baseline_lists_those_there_are(name: str) -> None:
     known = "diffsim:dreambench" if name.startswith("diffsim") else "dreamsim:dino_vitb16"
@@ -208,14 +185,6 @@ def test_weights_that_cannot_be_fetched_are_named_with_the_option(monkeypatch: p
     monkeypatch.setattr(diffusers.DiffusionPipeline, "download", unreachable)
     with pytest.raises(WeightsError, match=r"cannot fetch stable-diffusion-v1-5.*no network.*diffsim@FOLDER"):
         open_model("diffsim", device="cpu")
-
-
-def test_wrong_settings_are_named(base: Any) -> None:
-    for change, message in (({"step": 1000}, "step"), ({"layer": -1}, "layer"), ({"blocks": "mid", "layer": 1}, "mid")):
-        with pytest.raises(ValueError, match=message):
-            replace(SMALL, **change)
-    with pytest.raises(ValueError, match="the U-Net has 1 up blocks with attention"):
-        DiffSim("cpu", replace(SMALL, layer=1), base)
 
 
 def test_missing_packages_and_weights_are_named(base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

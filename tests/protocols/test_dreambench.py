@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.importers.dreambench import method_of
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import fisher_mean, pearson
@@ -19,12 +18,7 @@ from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.resampled import draws, resampled_pearson
 from idmetric.protocols.common.baselines import hsv_vector
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.result import Result, Row, Value, table
-from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
-from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
-from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
-from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
+from idmetric.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
     DREAMBENCH_METHODS,
     FISHER_ROW,
@@ -33,8 +27,12 @@ from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
     NEARID_TABLE_2,
     dreambench_ranks,
 )
+from idmetric.protocols.common.result import Result, Row, Value, table
+from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
+from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
+from idmetric.protocols.nearid_table2_dreambench.protocol import Options, rate
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
-from idmetric.protocols.nearid_table2_dreambench.table import Options, rate
 from tests.protocols.parts import Scripted
 
 ALL_FOUR = Options()
@@ -185,27 +183,6 @@ def test_the_papers_value_stands_beside_ours(tmp_path: Path) -> None:
     assert value(results[HUMAN].rows, "emu2").paper == 0.763
 
 
-def test_rows_of_the_papers_without_a_model_are_named(tmp_path: Path) -> None:
-    make_ratings(tmp_path)
-    for result in dreambench.published(dreambench_ratings.read(tmp_path), NONE):
-        assert result.missing.keys() == {"vsm", "UNED", "ID-Sim without patch supervision"}
-
-
-def test_files_other_than_merged_concept_ratings_are_skipped(tmp_path: Path) -> None:
-    truth = make_ratings(tmp_path)
-    other = {
-        "data_human_rating/merged_data/group1/emu2-pf.json": {"object_00_cup-0": 1},
-        "data_human_rating/raw_data/group1/anna-emu2.json": {"object_00_cup-0": [1, 2]},
-        "data_gpt_rating/prompt_following_full/emu2.json": {"object_00_cup-0": 1},
-        "data_gpt_rating/concept_preservation_full/emu2/x.json": {"collection_id": "object_00_cup", "score": 1},
-    }
-    for place, values in other.items():
-        path = tmp_path / place
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(values))
-    assert dreambench_ratings.read(tmp_path) == truth
-
-
 def test_images_without_a_score_are_left_out_and_counted(tmp_path: Path) -> None:
     truth = make_ratings(tmp_path)
     path = tmp_path / FOLDERS["gpt"].format("emu2")
@@ -344,7 +321,7 @@ def score(result: Result) -> dict[tuple[str, str, int], float]:
 
 
 def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, ratings: Any) -> None:
-    data = dreambench_samples.read(tmp_path / "samples")
+    data = dreambench_ratings.read_images(tmp_path / "samples")
     assert len(data) == 2 * 2 * 3 * 5
     [result] = dreambench.run(data, {"hsv": open_model("hsv")}, NONE, ratings=ratings)
     assert (result.protocol, result.model, result.signature["model"]) == ("dreambench", "hsv", "hsv")
@@ -379,7 +356,7 @@ def test_an_imported_manifest_gives_the_same_and_brings_its_ratings(tmp_path: Pa
     models = {"hsv": open_model("hsv")}
     [own] = dreambench.run(manifest, models, NONE)
     [given] = dreambench.run(manifest, models, NONE, ratings=ratings)
-    [folder] = dreambench.run(dreambench_samples.read(tmp_path / "samples"), models, NONE, ratings=ratings)
+    [folder] = dreambench.run(dreambench_ratings.read_images(tmp_path / "samples"), models, NONE, ratings=ratings)
     assert own.rows[:2] == given.rows[:2]
     assert len(score(own)) == 24
     mine, theirs = score(own), score(folder)
@@ -388,25 +365,12 @@ def test_an_imported_manifest_gives_the_same_and_brings_its_ratings(tmp_path: Pa
             assert mine[key] == pytest.approx(theirs[key], abs=1e-6)
 
 
-def test_folders_of_images_are_matched_with_methods_by_their_start() -> None:
-    for run, method in (
-        ("emu2_gs3_step50", "emu2"),
-        ("dreambooth_lora_sdxl_gs7_5", "dreambooth_lora_sdxl"),
-        ("dreambooth_sd", "dreambooth_sd"),
-        ("ip_adapter_plus_vit_huge_sdxl_scale0_6", "ip_adapter_plus_vit_h_sdxl"),
-        ("ip_adapter_vit_giant_sdxl_scale0_6", "ip_adapter_vit_g_sdxl"),
-        ("ip_adapter_vit_g_sdxl_scale0_6", "ip_adapter_vit_g_sdxl"),
-        ("emu22", None),
-    ):
-        assert method_of(run, DREAMBENCH_METHODS) == method
-
-
 def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> None:
     models = {"hsv": open_model("hsv")}
     with pytest.raises(ValueError, match="no METHOD/tgt_image"):
-        dreambench_samples.read(tmp_path / "ratings")
+        dreambench_ratings.read_images(tmp_path / "ratings")
     run = tmp_path / "samples" / RUN
-    one = dreambench_samples.read(run)  # one run alone
+    one = dreambench_ratings.read_images(run)  # one run alone
     assert len(dreambench.run(one, models, NONE, ratings=ratings)[0].rows) == 1
     with pytest.raises(ValueError, match="name their folder"):
         dreambench.run(one, models, NONE)
@@ -419,10 +383,10 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> N
     for place in ("tgt_image", "src_image"):
         (twin / place).symlink_to(run / place)
     with pytest.raises(ValueError, match="are both images of emu2"):
-        dreambench.run(dreambench_samples.read(tmp_path / "samples"), models, NONE, ratings=ratings)
+        dreambench.run(dreambench_ratings.read_images(tmp_path / "samples"), models, NONE, ratings=ratings)
     (run / "src_image" / "object_00_rubik's_cube" / "2_0.png").unlink()
     with pytest.raises(ValueError, match=r"no reference .*2_0\.png"):
-        dreambench_samples.read(run)
+        dreambench_ratings.read_images(run)
 
 
 def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> None:
@@ -431,7 +395,7 @@ def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> N
         return np.where(prompts == 1, np.nan, np.linspace(0, 1, len(b)))  # never an answer about prompt 1
 
     [result] = dreambench.run(
-        dreambench_samples.read(tmp_path / "samples"), {"j": Scripted(scores)}, NONE, ratings=ratings
+        dreambench_ratings.read_images(tmp_path / "samples"), {"j": Scripted(scores)}, NONE, ratings=ratings
     )
     found = score(result)
     assert len(found) == 18
@@ -487,19 +451,3 @@ def test_the_command_prints_the_row_and_keeps_every_rating(
     assert pq.read_table(tmp_path / "dreambench.nearid.images.parquet").num_rows == 585
     settings = json.loads((tmp_path / "dreambench.json").read_text())["results"][0]["settings"]
     assert settings["published_rounding"] is True
-
-
-def test_the_command_scores_images_with_models(
-    tmp_path: Path, ratings: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["--data", str(tmp_path / "samples"), "--ratings", str(tmp_path / "ratings"), "--category", "object"]
-    assert eval_command(["dreambench", *given, "--model", "hsv", "--bootstrap", "0"]) == 0
-    assert "ip_adapter_plus_vit_h_sdxl" in capsys.readouterr().out
-    for wrong, reason in (
-        (given, "give both, or neither"),
-        ([*given[2:], "--model", "hsv"], "give both, or neither"),
-        ([], "--ratings PATH is needed"),
-        (["--ratings", str(tmp_path / "no")], "no such file or folder of ratings"),
-    ):
-        assert eval_command(["dreambench", *wrong]) == 1
-        assert reason in capsys.readouterr().err

@@ -11,7 +11,6 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.protocols import finer_rank
 from idmetric.protocols.common import ranked
-from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
 from tests.protocols.parts import PLAIN, Drawn, Images, values
 
@@ -133,13 +132,3 @@ def test_unfit_manifests_are_named(draw: Images, tmp_path: Path) -> None:
             "no gallery image has the category 'tern' of 12 queries of near")  # fmt: skip
     refused(found.replace(category=None), "queries without identity or category: wren/0/t0")
     refused(found.replace(engine="real photos"), "36 generated images are of the method 'real photos'")
-    with pytest.raises(ValueError, match="gallery must be one of species, all, got 'none'"):
-        finer_rank.Options("none")  # type: ignore[arg-type]
-
-
-def test_unreadable_images_can_be_left_out(draw: Images, tmp_path: Path) -> None:
-    found = data(draw, tmp_path)
-    (tmp_path / str(found.column("path")[0])).write_bytes(b"")
-    [result] = finer_rank.run(found, {"m": Drawn()}, Settings(bootstrap=0, on_error="skip"))
-    assert any("1 images could not be used" in note for note in result.notes)
-    assert all(isinstance(row["mAP"], Value) for row in result.rows)

@@ -27,13 +27,11 @@ from idmetric.models.named import NAMED
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.generator import copies
-from idmetric.protocols.generator.comparison import add_differences
+from idmetric.protocols.generator import columns as copies
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import Where, read
-from idmetric.protocols.generator.protocol import Options, run
-from idmetric.protocols.generator.published import value_of
-from tests.protocols.parts import PLAIN, Scripted, picture, values
+from idmetric.protocols.generator.protocol import Options, add_differences, run, value_of
+from tests.protocols.parts import PLAIN, picture, values
 from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
 
@@ -138,15 +136,6 @@ def test_methods_are_set_side_by_side_place_by_place(folder: Path, metric: IDSim
         assert (subjects["worst_score"][k], subjects["worst"][k]) == worst
 
 
-def test_methods_named_like_scores_keep_their_columns(tmp_path: Path) -> None:
-    for m, method in enumerate(("a_score", "a")):
-        picture(tmp_path / "out" / method / "cat" / "x_0.png", 1, m)
-    picture(tmp_path / "refs" / "cat" / "0.png", 1, 5)
-    [result] = run(given(tmp_path), {"tiny": IDSim("tiny", device="cpu")}, PLAIN)
-    places = result.items["side_by_side"]
-    assert (places["by a"], places["by a_score'"]) == (["a/cat/x_0.png"], ["a_score/cat/x_0.png"])
-
-
 def test_p_is_of_the_first_metric_alone() -> None:
     result = Result("generator", "m", [])
     identity = {"a": {("cat", "x", "0"): 0.9}, "b": {("cat", "x", "1"): 0.5}}  # no common seed
@@ -216,21 +205,6 @@ def test_references_seen_in_training_are_named(folder: Path) -> None:
     [note] = warned(given(folder, training=str(folder / "train")), Options(held_out=True))
     assert "trained on 1 of 7 references" in note
     assert "../refs/dog/1.png" in note
-
-
-def test_the_column_held_out_marks_references(tmp_path: Path) -> None:
-    for k, name in enumerate(("out", "a", "b")):
-        picture(tmp_path / f"{name}.png", k)
-
-    def warned(*stated: str) -> list[str]:
-        lines = [f"{name}.png,cat,reference,{held}" for name, held in zip("ab", stated, strict=True)]
-        (tmp_path / "t.csv").write_text("\n".join(["path,subject,role,held_out", "out.png,cat,,", *lines]))
-        [result] = run(read(Where(tmp_path / "t.csv")), {"hsv": open_model("hsv")}, PLAIN)
-        return [note for note in result.notes if note.startswith("WARNING")]
-
-    assert warned("yes", "yes") == []
-    assert "nothing states" in warned("yes", "")[0]
-    assert "trained on 1 of 2 references, which rewards copying: b.png" in warned("yes", "no")[0]
 
 
 def test_leaning_grades_how_near_images_are_to_training_images(folder: Path, metric: IDSim) -> None:
@@ -328,23 +302,6 @@ def test_the_weakest_subject_of_an_image_is_visible(tmp_path: Path, metric: IDSi
         assert (scenes["weakest"][k], scenes["nearest"][k]) == (weakest, f"{weakest}.png")
         assert scenes["lowest"][k] == pytest.approx(each[name][weakest], abs=1e-6)
         assert scenes["mean"][k] == pytest.approx(np.mean(list(each[name].values())), abs=1e-6)
-
-
-def test_a_file_at_several_seeds_is_no_image_of_several_subjects(tmp_path: Path) -> None:
-    """A generator that repeats itself may be listed with one file; its subject is not the weakest of several."""
-    for s, name in enumerate(("a", "b", "x", "y")):
-        picture(tmp_path / f"{name}.png", s)
-    lines = ["path,subject,seed,role", *(f"x.png,{s},{k}," for s in "ab" for k in range(2)), "y.png,a,2,", "y.png,a,3,"]
-    lines += [f"{s}.png,{s},,reference" for s in "ab"]
-    (tmp_path / "t.csv").write_text("\n".join(lines))
-    [result] = run(read(Where(tmp_path / "t.csv")), {"hsv": open_model("hsv")}, PLAIN, Options(copies=False))
-    assert values(result, method="t")["weakest"].count == 4
-    assert result.items["scenes"]["subjects"] == [2, 2]
-
-    (tmp_path / "t.csv").write_text("\n".join(line for line in lines if not line.startswith("x.png,b")))
-    [result] = run(read(Where(tmp_path / "t.csv")), {"hsv": open_model("hsv")}, PLAIN, Options(copies=False))
-    assert "weakest" not in values(result, method="t")
-    assert "scenes" not in result.items
 
 
 @pytest.mark.filterwarnings("ignore::idmetric.images.masks.MaskWarning")
@@ -475,7 +432,7 @@ def test_the_number_of_each_published_score_in_one_pass(
         opened.append(source)
         return read_image(source, **more)
 
-    monkeypatch.setattr("idmetric.protocols.common.models.load_embedder", small)
+    monkeypatch.setattr("idmetric.models.load.load_embedder", small)
     monkeypatch.setattr(embeddings, "read_image", counted)
     words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs"]
     words += ["--model", "named", "--no-copies", "--held-out", "--bootstrap", "20", "--format", "csv"]
@@ -531,11 +488,6 @@ def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> Non
 def test_unknown_names_are_refused(folder: Path, options: Options, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(given(folder), {"hsv": open_model("hsv")}, PLAIN, options)
-
-
-def test_judges_are_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match="judge: judges score pairs one by one"):
-        run(given(folder), {"judge": Scripted(lambda data, a, b: np.zeros(len(a)))}, PLAIN)
 
 
 def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

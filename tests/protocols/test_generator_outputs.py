@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -14,11 +13,9 @@ from PIL import Image, ImageColor
 
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.generator.benchmark import uno
-from idmetric.protocols.generator.layouts import LAYOUTS
+from idmetric.protocols.generator.layouts import uno
 from idmetric.protocols.generator.outputs import UnmatchedWarning, Where, read
-from idmetric.protocols.generator.pattern import Pattern, PatternError, split
-from idmetric.protocols.generator.picture import OutputsError
+from idmetric.protocols.generator.pattern import OutputsError, Pattern, PatternError, split
 from tests.protocols.parts import picture
 
 PLACE = "{method}/{subject}/{prompt}_{seed}.png"
@@ -116,12 +113,6 @@ def test_what_is_missing_or_twice_there_is_named(tmp_path: Path) -> None:
         read(Where(out, PLACE, references=str(refs), benchmark=Path("b.json")))
     with pytest.raises(OutputsError, match="unknown layout 'uni'"):
         read(Where(out, layout="uni", references=str(refs)))
-
-
-def test_one_file_may_be_the_reference(tmp_path: Path) -> None:
-    out, refs = files(tmp_path / "out", "a/x.png"), files(tmp_path / "refs", "1.jpg", "2.jpg")
-    data = read(Where(out, "{method}/*", references=str(refs / "2.jpg")))
-    assert [Path(path).name for path in data.column("path")] == ["x.png", "2.jpg"]
 
 
 def test_images_without_seeds_count(tmp_path: Path) -> None:
@@ -308,32 +299,6 @@ def test_xversebench(tmp_path: Path) -> None:
     assert listed(same, "generated", "method", "subject", "seed")[0] == ["m", "human_05_man", "0"]
 
 
-def test_cells_are_cut_again_where_their_grid_changed(tmp_path: Path) -> None:
-    benchmark = xverse(tmp_path)
-    grid = tmp_path / "m" / "1_An_old_dog_sleeps..png"
-    picture(grid, 1)
-    where = Where(tmp_path / "m", layout="xversebench", benchmark=benchmark, cells=tmp_path / "cells")
-    first = [Path(path).stat().st_mtime_ns for path in read(where).column("path")[:4]]
-    assert [Path(path).stat().st_mtime_ns for path in read(where).column("path")[:4]] == first
-    picture(grid, 2)
-    assert np.asarray(read(where).image(0)).tolist() == np.asarray(Image.open(grid))[:16, :16].tolist()
-
-    grid.write_bytes(b"no picture")
-    with pytest.raises(OutputsError, match="on-error skip"):
-        read(where)
-    picture(tmp_path / "m" / "0_A_man.png", 3)
-    with pytest.warns(UnmatchedWarning, match="1_An_old_dog"):
-        assert len(listed(read(Where(**{**vars(where), "skip": True})), "generated")) == 8
-    with pytest.raises(OutputsError, match="needs --out DIR"):
-        read(Where(**{**vars(where), "cells": None}))
-    benchmark.write_text('[{"prompt": "x", "modulation": [{"src_inputs": [], "use_words": []}]}]')
-    with pytest.raises(ValueError, match="entry 0 shows no subject"):
-        read(where)
-    benchmark.write_text('[{"prompt": "x", "modulation": []}]')
-    with pytest.raises(ValueError, match="entry 0 has no modulation with src_inputs"):
-        read(where)
-
-
 def test_multiid_bench(tmp_path: Path) -> None:
     names = [f"{name}.jpg" for name in ("out", "ori", "ref_1", "ref_2")]
     files(tmp_path / "withanyone", *(f"0001/{name}" for name in names), *(f"0002/{name}" for name in names[:3]))
@@ -380,10 +345,3 @@ def test_dreambooth_references(tmp_path: Path) -> None:
     out = files(tmp_path / "out", "a/backpack/p_0.png")
     data = read(Where(out, PLACE, references=str(tmp_path / "dataset")))
     assert listed(data, "reference", "subject") == [["backpack"], ["backpack"], ["cat2"]]
-
-
-def test_every_layout_is_a_pattern_with_a_test_here() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
-    for name, layout in LAYOUTS.items():
-        assert Pattern(layout.outputs).fields
-        assert f'layout="{name}"' in text

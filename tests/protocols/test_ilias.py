@@ -197,8 +197,6 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
         ilias.run(found.filter(split="query"), {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="--scores keeps the scores of one model, and 2 are given"):
         ilias.run(found, {"a": Drawn("a"), "b": Drawn("b")}, PLAIN, ilias.Options(scores=tmp_path / "s.json"))
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        ilias.Options(0)
     lone = found.filter(lambda row: row.split == "query" or row.identity != "ilias/thing_003")
     with pytest.raises(ValueError, match="ILIAS: 2 queries have no positive in the gallery: ilias/thing_003"):
         ilias.run(lone, {"m": Drawn()}, PLAIN)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,22 +15,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from idmetric import CheckpointError, VisIDEmbed
+from idmetric import VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
 from idmetric.models.embedding import Embedding
 from idmetric.models.idsim import IDSim
 from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.protocols import visme_table1_mveb as mveb
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.visme_table1_mveb import datasets
-from idmetric.protocols.visme_table1_mveb import protocol as mveb
-from idmetric.protocols.visme_table1_mveb.protocol import Options, run
-from idmetric.protocols.visme_table1_mveb.questions import ask
+from idmetric.protocols.visme_table1_mveb import Options, ask, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 
@@ -186,14 +183,14 @@ def test_the_papers_numbers_stand_beside_whole_means(
 
 
 def test_the_average_of_table_1_is_over_the_28_sets() -> None:
-    counts = [list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS]
-    assert (counts, len(datasets.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
+    counts = [list(mveb.TASK_OF.values()).count(task) for task in mveb.TASKS]
+    assert (counts, len(mveb.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
     off = {
         row: abs(float(np.average(values[:4], weights=counts)) - values[4])
         for row, values in paper_numbers.VISME_TABLE_1.items()
     }
     assert max(off.values()) < 0.1  # of rounding
-    ind, ood = paper_numbers.VISME_DOMAINS["VisME (Qwen2.5-VL-3B)"]
+    ind, ood = paper_numbers.VISME_DOMAINS["mveb"]["VisME (Qwen2.5-VL-3B)"]
     assert (20 * ind + 8 * ood) / 28 == pytest.approx(76.7, abs=0.1)
 
 
@@ -254,25 +251,6 @@ def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncod
                        False)  # fmt: skip
     np.testing.assert_allclose(found.cls[0], vectors[0], atol=1e-5)
     np.testing.assert_allclose(found.cls[1], vectors[queries[-1]], atol=1e-5)
-
-
-def test_several_kinds_of_model_run_together(
-    model: IDSim, reader: VisIDEmbed, dual: DualEncoder, data: Manifest
-) -> None:
-    few = data.filter(dataset="mveb/GPTImageEdit")
-    together = run(few, {"m": model, "r": reader, "d": dual}, PLAIN)
-    apart = [run(few, {name: one}, PLAIN)[0] for name, one in (("m", model), ("r", reader), ("d", dual))]
-    assert [r.rows for r in together] == [r.rows for r in apart]
-    assert [r.model for r in together] == ["m", "r", "d"]
-
-
-def test_other_models_are_no_dual_encoders(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
-    with pytest.raises(CheckpointError, match="holds a model of type 'bert', not clip or siglip"):
-        open_model(f"dual:{tmp_path}")
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    with pytest.raises(CheckpointError, match="is not a complete clip"):
-        open_model(f"dual:{tmp_path}")
 
 
 # Other forms of data
@@ -365,7 +343,7 @@ def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, da
 def test_names_of_sets_are_known_however_they_are_written() -> None:
     for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
                         ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
-        assert datasets.known_name(given) == name
+        assert mveb.known_name(given) == name
     assert paper_numbers.visme_row("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
     assert paper_numbers.visme_row("VisIDEmbed:visid_3b_mine") is None
 

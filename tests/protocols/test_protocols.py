@@ -21,7 +21,7 @@ from idmetric.protocols import ilgen_table2_retrieval as retrieval
 from idmetric.protocols import nearid_table1_margins as nearid
 from idmetric.protocols.common import intervals, matched, paper_numbers, ranked
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.result import Result, Value, write
+from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from tests.protocols.parts import PLAIN, Drawn, Images, Scripted, values
 
@@ -121,17 +121,6 @@ def test_folder_gives_scikit_learn_s_numbers(photographed: Manifest) -> None:
     assert result.notes == ["1 images of one have no positive and are searched but not queried: i2"]
 
 
-def test_every_score_is_kept(photographed: Manifest) -> None:
-    [result] = folder.run(photographed, {"m": Drawn()}, PLAIN)
-    queries, pairs = result.items["queries"], result.items["pairs"]
-    one = [p for p, d in zip(queries["mAP"], queries["dataset"], strict=True) if d == "one"]
-    assert np.mean(one) == pytest.approx(values(result, dataset="one")["mAP"].value)
-    chosen = np.array(pairs["dataset"]) == "two"
-    area = roc_auc(np.array(pairs["score"])[chosen], np.array(pairs["same"])[chosen])
-    assert area == pytest.approx(values(result, dataset="two")["AUC"].value)
-    assert "twice" in queries["id"]
-
-
 @pytest.mark.parametrize("cells", [2**24, 12])
 def test_each_query_names_what_it_finds_first(
     photographed: Manifest, cells: int, monkeypatch: pytest.MonkeyPatch
@@ -159,14 +148,6 @@ def test_each_query_names_what_it_finds_first(
         assert columns["right_rank"][k] == 1 + better
 
 
-def test_a_query_with_few_wrong_images_names_them(draw: Images, tmp_path: Path) -> None:
-    rows = [Row("a", draw(0, 0)), Row("a", draw(0, 1)), Row("b", draw(1, 0))]
-    [result] = folder.run(Manifest.from_rows(rows, tmp_path), {"m": Drawn()}, PLAIN)
-    columns = result.items["queries"]
-    assert columns["wrong_1"] == [Manifest.from_rows(rows, tmp_path).column("id")[2]] * 2
-    assert columns["wrong_2"] == columns["wrong_3_score"] == [None, None]
-
-
 def test_intervals_hold_their_values_and_follow_the_seed(photographed: Manifest) -> None:
     runs = [folder.run(photographed, {"m": Drawn()}, Settings(bootstrap=60, seed=s))[0] for s in (1, 1, 2)]
     assert runs[0].rows == runs[1].rows != runs[2].rows
@@ -176,14 +157,6 @@ def test_intervals_hold_their_values_and_follow_the_seed(photographed: Manifest)
                 assert value.low is not None
                 assert value.high is not None
                 assert value.low <= value.value <= value.high
-
-
-def test_blocks_of_queries_change_nothing(photographed: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = folder.run(photographed, {"m": Drawn()}, PLAIN)[0]
-    monkeypatch.setattr(ranked, "_CELLS", 12)
-    parts = folder.run(photographed, {"m": Drawn()}, PLAIN)[0]
-    for a, b in zip(whole.rows, parts.rows, strict=True):
-        assert a == {k: pytest.approx(v) if isinstance(v, float) else v for k, v in b.items()}
 
 
 def test_of_many_pairs_all_of_one_identity_are_kept(photographed: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,24 +482,6 @@ def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: 
     assert found.made.tolist() == [[2, 5], [3, 6], [4, -1]]
 
 
-def test_items_of_every_protocol_can_be_written(draw: Images, tmp_path: Path, rendered: Manifest) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    results = nearid.run(bench(draw, tmp_path, ("SDXL",)), {"m": Drawn()}, PLAIN)
-    results += world.run(rendered, {"hsv": open_model("hsv")}, PLAIN)
-    for result in results:
-        write([result], tmp_path / "out", result.protocol)
-    names = {p.name for p in (tmp_path / "out").glob("*.parquet")}
-    assert names == {
-        "nearid.m.samples.parquet", "nearid.m.parts.parquet", "world.hsv.margins.parquet", "world.hsv.parts.parquet",
-        "world.hsv.grid.parquet",
-    }  # fmt: skip
-    samples = parquet.read_table(tmp_path / "out" / "nearid.m.samples.parquet").to_pydict()
-    won = [w for w, source in zip(samples["won"], samples["source"], strict=True) if source == "SDXL"]
-    tried = [m for m, source in zip(samples["margins"], samples["source"], strict=True) if source == "SDXL"]
-    share = sum(won) / sum(bool(m) for m in tried)
-    assert share == pytest.approx(values(results[0], source="SDXL")["SSR"].value)
-
-
 # World
 
 
@@ -609,8 +564,3 @@ def test_a_long_table_is_kept_for_the_next_run(
     [other] = folder.run(photographed, {"m": Drawn()}, replace(settings, seed=1), folder.Options((1,)))
     assert len(calls) == len(first.rows) - (len(first.rows) > 1)
     assert {"recall@1", "hit@1"} <= set(values(other, dataset="one"))
-
-
-def test_a_world_without_structures_is_an_error(draw: Images, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no distractors, part edits or edit grids"):
-        world.run(Manifest.from_rows([Row("a", draw(1, 1))], tmp_path), {"m": Drawn()}, PLAIN)

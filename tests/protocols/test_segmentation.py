@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate import segmentation as measures
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.result import Result, Value, table
+from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
 from idmetric.report.heatmap import colours, outline, overlay
@@ -127,19 +126,6 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
     assert result.settings["sam"] == "oracle"
 
 
-def test_a_real_sam_runs_and_results_repeat(scenes: Manifest, metric: IDSim) -> None:
-    pytest.importorskip("transformers")
-    from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
-    from tests.protocols.test_persam import make_sam
-
-    options = segmentation.Options(others=2, sam=PerSAM(*make_sam(), device="cpu"))
-    first, again = (segmentation.run(scenes, {"m": metric}, PLAIN, options)[0] for _ in range(2))
-    assert first.rows == again.rows
-    assert [r["method"] for r in first.rows] == ["prior", "centre", "persam"]
-    assert len(first.items["persam"]["score"]) == 4 * (2 + 2)
-    table([first])
-
-
 def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> None:
     parts = ["train", "test_dense", "test"] * 4
     data = make(tmp_path, dataset="pods").replace(x_part=parts)
@@ -155,13 +141,6 @@ def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> Non
         assert all(v.paper is None for v in elsewhere.values() if isinstance(v, Value))
     [result] = segmentation.run(data, {"m": metric}, PLAIN)
     assert set(result.items["prior"]["image"]) == {f"{k}-1" for k in range(4)}  # test_dense, not test
-
-
-def test_progress_covers_embedding_and_search(scenes: Manifest, metric: IDSim) -> None:
-    told: list[tuple[int, int]] = []
-    segmentation.run(scenes, {"m": metric}, replace(PLAIN, progress=lambda done, total: told.append((done, total))))
-    assert (12, 12) in told  # images embedded
-    assert told[-8:] == [(k, 8) for k in range(1, 9)]  # targets searched
 
 
 def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
@@ -190,18 +169,6 @@ def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: M
         segmentation.run(scenes, {"hsv": open_model("hsv")}, PLAIN)
     with pytest.raises(ValueError, match="whole images"):
         segmentation.run(scenes, {"m": metric}, Settings(look=Look(True)))
-    with pytest.raises(ValueError, match="at least one reference"):
-        segmentation.Options(references=0)
-
-
-def test_the_command_line_runs_it(scenes: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from idmetric.cli.eval import main
-
-    scenes.write(tmp_path / "scenes.csv")
-    command = ["segmentation", "--data", str(tmp_path / "scenes.csv"), "--model", "tiny", "--bootstrap", "0"]
-    assert main([*command, "--others", "2", "--out", str(tmp_path / "out"), "--quiet", "--device", "cpu"]) == 0
-    assert "pointing" in capsys.readouterr().out
-    assert (tmp_path / "out" / "segmentation.tiny.prior.parquet").is_file()
 
 
 def test_overlays_show_heat_and_outline() -> None:

@@ -14,12 +14,11 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.sensitivity import fits
 from idmetric.models.idsim import IDSim
+from idmetric.protocols import idsim_fig6_sensitivity as protocol
 from idmetric.protocols.common.result import Result, Value, write
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.idsim_fig6_sensitivity import protocol
-from idmetric.protocols.idsim_fig6_sensitivity.grid import cells
-from idmetric.protocols.idsim_fig6_sensitivity.protocol import Options, run
-from tests.protocols.parts import PLAIN, Scripted, broken, values
+from idmetric.protocols.idsim_fig6_sensitivity import Options, cells, run
+from tests.protocols.parts import PLAIN, Scripted, values
 
 STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)
 
@@ -204,15 +203,6 @@ def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
         run(grid.replace(x_identity_change=0.5), {"m": model}, PLAIN, Options(anchor=False))
     with pytest.raises(ValueError, match="at least two identities"):
         Options(identities=1)
-
-
-def test_an_unreadable_picture_takes_its_instance_with_it(model: IDSim, grid: Manifest, tmp_path: Path) -> None:
-    wrong = str(broken(tmp_path))
-    bad = grid.replace(path=[wrong if k == 4 else str(grid.root / p) for k, p in enumerate(grid.column("path"))])
-    with pytest.raises(ValueError, match=r"broken\.png"):
-        run(bad, {"m": model}, PLAIN)
-    [result] = run(bad, {"m": model}, replace(PLAIN, on_error="skip"))
-    assert value(result, "light", "identity").count == 3
 
 
 def test_bars_and_trends_are_drawn_from_its_results(model: IDSim, grid: Manifest, tmp_path: Path) -> None:

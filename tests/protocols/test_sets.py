@@ -207,14 +207,3 @@ def test_subjects_with_few_images_are_named(folder: Path) -> None:
         run(given(folder), {"ssim": open_model("ssim")}, PLAIN)
     with pytest.raises(OutputsError, match="absent: no such file or folder"):
         read(Where(None, references=str(folder / "absent")))
-    with pytest.raises(ValueError, match="at least 2"):
-        Options(draws=1)
-
-
-def test_help_says_that_data_is_of_generated_images(capsys: pytest.CaptureFixture[str]) -> None:
-    for protocol, first in (("sets", "folder of generated images"), ("checkpoints", "folder of samples")):
-        with pytest.raises(SystemExit):
-            cli.main([protocol, "--help"])
-        text = " ".join(capsys.readouterr().out.split())
-        assert f"--data PATH {first}" in text
-        assert "folder with a manifest" not in text

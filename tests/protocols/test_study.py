@@ -20,11 +20,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.judges.prompts import INDIVIDUAL
-from idmetric.protocols.study import labels as labels_of
-from idmetric.protocols.study.items import draw_items, draw_sentinels, owners
+from idmetric.protocols.judges.questions import INDIVIDUAL
+from idmetric.protocols.study import votes as labels_of
 from idmetric.protocols.study.protocol import Options, run
-from idmetric.protocols.study.study import Study, follow_up, new_study, read_study
+from idmetric.protocols.study.study import Study, draw_items, draw_sentinels, follow_up, new_study, owners, read_study
 from idmetric.protocols.study.votes import collect
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 from tests.runner import Runner
@@ -185,13 +184,6 @@ def test_a_damaged_study_is_named(data: Manifest, tmp_path: Path, content: str, 
         read_study(tmp_path)
 
 
-def test_a_table_that_holds_no_questions_is_named(data: Manifest, tmp_path: Path) -> None:
-    made(data).write(tmp_path)
-    data.write(tmp_path / "items.parquet")
-    with pytest.raises(ValueError, match=r"items.parquet: not the questions of a study"):
-        read_study(tmp_path)
-
-
 # Votes
 
 
@@ -241,11 +233,6 @@ def test_answers_of_strangers_are_refused_with_the_reason(study: Study, tmp_path
     assert list(votes.refused) == [str(path)]
     assert message in votes.refused[str(path)]
     assert not votes.participants
-
-
-def test_an_answer_to_another_page_is_refused(study: Study, tmp_path: Path) -> None:
-    path = answer(tmp_path, study, PEOPLE[0], "same", answers={study.pages[2][0].id: "same"})
-    assert "which is not on the page" in collect([path], [study]).refused[str(path)]
 
 
 def test_who_misses_one_sentinel_does_not_count_on_any_page(study: Study, tmp_path: Path) -> None:
@@ -573,17 +560,3 @@ def test_unreadable_images_are_all_named_before_anything_is_written(
     err = command.says("2 images cannot be used", *given)
     assert "no1.png" in err
     assert "no2.png" in err
-
-
-def test_no_input_is_written_over(data: Manifest, tmp_path: Path, command: Runner) -> None:
-    study = made(data)
-    study.write(tmp_path / "study")
-    items = tmp_path / "study" / "items.parquet"
-    file = answer(tmp_path, study, PEOPLE[0], "same")
-    before = items.read_bytes()
-    command.says("is an input", "collect", file, "--study", tmp_path / "study", "--out", items)
-    assert items.read_bytes() == before
-    command.fails(
-        "no question has 3 votes", "collect", file, "--study", tmp_path / "study", "--out", tmp_path / "l.csv"
-    )
-    command.says("gone: no such file", "collect", "gone", "--study", tmp_path / "study", "--out", tmp_path / "l.csv")

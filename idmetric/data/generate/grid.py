@@ -155,7 +155,7 @@ _CHANGES = ("factor", "factor_change", "identity_change")
 
 
 def _changes(factor: str, change: float, identity: float) -> Mapping[str, Any]:
-    """The parameters that `idmetric.protocols.idsim_fig6_sensitivity.grid` reads."""
+    """The parameters that `idmetric.protocols.idsim_fig6_sensitivity` reads."""
     return dict(zip(_CHANGES, (factor, change, identity), strict=True))
 
 

@@ -1,7 +1,7 @@
 """Which checkpoint of a LoRA to keep? Identity, copying, diversity, prompt fidelity and drift over training steps.
 
     idmetric eval checkpoints --data samples/ --references held_out/ --training train/ --model tiny --out results/
-    idmetric eval checkpoints --data out/ --pattern '{step}/{prompt}_{seed}.png' --references held_out/ \\
+    idmetric eval checkpoints --data out/ --pattern '{step}/{prompt}_{seed}.png' --references held_out/ \
         --base base/ --drift-prompt 'a photo of a dog' --model tiny --out results/ --plots png
     idmetric eval checkpoints --model tiny --out results/      a rendered example of seven steps, no download
 
@@ -28,33 +28,125 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.checkpoints.best import Rule, best_step
-from idmetric.protocols.checkpoints.drift import drift_of, pairs_with_base
-from idmetric.protocols.checkpoints.example import example
+from idmetric.evaluate.arrays import comparable
 from idmetric.protocols.checkpoints.reading import BASE, Where, read
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import listed, texts
-from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
-from idmetric.protocols.common.result import Result, Row
-from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, VectorScorer, bind
+from idmetric.protocols.common.columns import Array, Ints, Truths, listed, texts
+from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
 from idmetric.protocols.generator.checks import notes_on, refuse_judges
 from idmetric.protocols.generator.columns import (
     CLIP,
     columns_of,
     highest_agreements,
     image_items,
+    keep_missing,
     prompt_fidelity,
     side_by_side,
 )
+from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.options import asked
-from idmetric.protocols.generator.outputs import words
+from idmetric.protocols.generator.outputs import asked, words
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Bounds of the rule.
+
+    Attributes:
+        max_copies: share of copies that a step may have. clip_tolerance: how far its CLIP-T may lie below the highest.
+    """
+
+    max_copies: float = 0.0
+    clip_tolerance: float = 0.02
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best step, or None if no step qualifies, and the reason in words."""
+
+    step: int | None
+    reason: str
+
+
+def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
+    """Find the best step.
+
+    Args:
+        rows: step -> its numbers; a step without identity does not count.
+    """
+    steps = sorted(step for step, row in rows.items() if step != BASE and "identity" in row)
+    identity, copies, clip = (_column(rows, steps, name) for name in ("identity", "copies", CLIP))
+    kept, conditions = steps, []
+    if not steps:
+        return Best(None, "no best step: there is no checkpoint")
+
+    if copies:
+        kept = [step for step in kept if copies[step].value <= rule.max_copies]
+        conditions.append(f"copies of at most {rule.max_copies:g}")
+    if clip:
+        least = max(value.value for value in clip.values()) - rule.clip_tolerance
+        kept = [step for step in kept if step in clip and clip[step].value >= least]
+        conditions.append(f"CLIP-T of at least {least:.3f} ({rule.clip_tolerance:g} below the highest)")
+    if not kept:
+        return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
+
+    top = max(kept, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
+    highest, low = identity[top].value, identity[top].low
+    bound = highest if low is None else low
+    chosen = next(step for step in kept if comparable(identity[step].value) >= comparable(bound))
+    among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
+    unknown = "" if copies else "; copies were not looked for"
+    if chosen != top:
+        reach = f"{bound:.3f}, the lower end of the interval of the highest ({highest:.3f} at step {top})"
+        return Best(chosen, f"best step {chosen}: the earliest with an identity of at least {reach}{among}{unknown}")
+    end = "it (no interval)" if low is None else f"{bound:.3f}, the lower end of its interval"
+    return Best(top, f"best step {top}: the highest identity ({highest:.3f}){among}; no earlier one reaches {end}"
+                f"{unknown}")  # fmt: skip
+
+
+def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:
+    found = {step: rows[step].get(name) for step in steps}
+    return {step: value for step, value in found.items() if isinstance(value, Value)}
+
+
+# Drift
+
+
+def drift_of(cosines: ArrayLike) -> Array:
+    """(1 - cos) / 2 of each pair of a checkpoint's image and the base model's; the mean of all pairs is the drift.
+
+    0 = the images are alike, 1 = opposite; higher = the checkpoint has moved further.
+
+    Args:
+        cosines: (P,), of the embeddings of image pairs with one prompt and seed, in [-1, 1].
+
+    References:
+        `measure_drift` in `method_comparison/image-gen` of huggingface/peft, with DINOv2 on prompts without the
+        trained concept. Its version 10794ab returns 1 - mean cos, twice this number.
+    """
+    found: Array = (1 - np.asarray(cosines, dtype=np.float64)) / 2
+    return found.clip(0, 1)  # cosines are rounded
+
+
+def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
+    """The images (P,) of checkpoints that have an image of the base model at their place, and these (P,).
+
+    Both are numbers below the number of images; a place is a subject, prompt and seed.
+    """
+    base = {place: k for k, place in enumerate(images.places()) if images.method[k] == str(BASE)}
+    ends = [(k, base[place]) for k, place in enumerate(images.places())
+            if place in base and images.method[k] != str(BASE)]  # fmt: skip
+    own, other = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    return own, other
+
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
@@ -76,9 +168,6 @@ class Options:
     rule: Rule = field(default_factory=Rule)
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's samples and references, or of the rendered example."""
     if args.data is None:
@@ -96,7 +185,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
         tuple(args.drift_prompt), not args.no_copies, args.held_out or args.data is None,
         Rule(args.max_copies, args.clip_tolerance),
     )  # fmt: skip
-    clip = None if args.clip_t is None else open_dual(args.clip_t, device=args.device)
+    clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
     results = run(data, models, settings, options, clip)
     return asked(results, args, "pattern", "references", "training", "base", "prompts", "clip_t")
 
@@ -104,8 +193,8 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = _SETTINGS,
-    options: Options = _OPTIONS,
+    settings: Settings = Settings(),
+    options: Options = Options(),
     clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with a row for each step and the best step.
@@ -133,10 +222,7 @@ def measured(
     unit, notes = _units(images)
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ")
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
-    fidelity = None
-    if clip is not None:
-        reader = cast(VectorScorer, bound.models.pop(CLIP))
-        fidelity = prompt_fidelity(images, bound.manifest, reader, clip, notes)
+    fidelity = prompt_fidelity(images, bound, clip, notes)
 
     about = {
         **settings.as_dict(), "drift_prompts": list(options.drift_prompts), "held_out": options.held_out,
@@ -265,6 +351,4 @@ def _keep(images: Images, found: Scores, far: _Drift, ids: Names, result: Result
         result.keep("drift", image=ids[far.own], base=ids[far.base], drift=far.drift, step=far.step)
     if len(images.methods) > 1:
         result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
-    for step, lacking in images.missing().items():
-        subjects, prompts, seeds = zip(*lacking, strict=True)
-        result.keep("missing", step=[int(step)] * len(lacking), subject=subjects, prompt=prompts, seed=seeds)
+    keep_missing(images, result, "step", int)

@@ -7,17 +7,49 @@ samples are in the order of steps. Images of the base model are those of step 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.io import text_file
-from idmetric.protocols.checkpoints.trainers import TRAINERS, fields_of
-from idmetric.protocols.generator.outputs import as_manifest, images_below, of_subjects, refuse_unmatched
-from idmetric.protocols.generator.pattern import Pattern
-from idmetric.protocols.generator.picture import GENERATED, ONLY, REFERENCE, TRAINING, OutputsError, Picture
-from idmetric.protocols.generator.table import read_table
+from idmetric.protocols.generator.outputs import as_manifest, images_below, of_subjects, read_table, refuse_unmatched
+from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, OutputsError, Pattern, Picture
+
+_END = r"\.[A-Za-z0-9]+"
+_STEP = r"(?:.*/)?(?:checkpoint|step|epoch)[-_](?P<step>[0-9]+)/"
+
+TRAINERS: Mapping[str, tuple[re.Pattern[str], ...]] = {
+    # library/train_util.py, sample_image_inference
+    "kohya": (
+        re.compile(
+            r"(?:.*/)?(?:[^/]+_)?(?P<epoch>e)?(?P<step>[0-9]{6,})_(?P<prompt>[0-9]{2,})_[0-9]{14}(?:_(?P<seed>[0-9]+))?"
+            + _END
+        ),
+    ),
+    "ai-toolkit": (re.compile(r"(?:.*/)?[0-9]+__(?P<step>[0-9]{9,})_(?P<prompt>[0-9]+)" + _END),),
+    "diffusers": (
+        re.compile(_STEP + r"(?:(?P<prompt>[^/]+)[/_])?(?P<seed>[0-9]+)" + _END),
+        re.compile(_STEP + r"(?P<prompt>[^/]+)" + _END),
+    ),
+}
+
+
+def fields_of(trainer: str, path: str) -> dict[str, str] | None:
+    """The fields of a path with forward slashes; None if the trainer does not name its samples so.
+
+    >>> fields_of("kohya", "sample/dog_000500_01_20240101120000_42.png")
+    {'step': '000500', 'prompt': '01', 'seed': '42'}
+    """
+    for expression in TRAINERS[trainer]:
+        found = expression.fullmatch(path)
+        if found is not None:
+            return {name: text for name, text in found.groupdict().items() if text is not None}
+    return None
+
+
+# Folders and tables
+
 
 BASE = 0  # the step of the base model
 _DIGITS = ("seed", "step")

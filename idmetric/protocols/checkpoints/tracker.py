@@ -31,17 +31,16 @@ from idmetric.images.masks import Images
 from idmetric.images.read import read_image, split_images
 from idmetric.io.scalars import check_writer, log_scalars
 from idmetric.models.embedder import Embedder
-from idmetric.protocols.checkpoints.best import Best, best_step
-from idmetric.protocols.checkpoints.protocol import Options, add_rows, measured
+from idmetric.protocols.checkpoints.protocol import Best, Options, add_rows, best_step, measured
 from idmetric.protocols.checkpoints.reading import BASE
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.protocols.generator.outputs import words
-from idmetric.protocols.generator.picture import GENERATED, ONLY, REFERENCE, TRAINING
+from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING
 from idmetric.store.fingerprint import key_of
 
-_SETTINGS, _OPTIONS = Settings(), Options()
+_OPTIONS = Options()
 
 
 class Tracker:
@@ -72,7 +71,7 @@ class Tracker:
         prefix: str = "identity",
         clip: DualEncoder | None = None,
         options: Options = _OPTIONS,
-        settings: Settings = _SETTINGS,
+        settings: Settings = Settings(),
     ) -> None:
         if not isinstance(metric, Embedder):
             raise TypeError(f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}")

@@ -7,7 +7,7 @@
 | `ssim` | structural similarity at 128 x 128 pixels (Gaussian window, sigma 1.5) | SSIM, -1..1 |
 | `lpips` | LPIPS, AlexNet, at 256 x 256 pixels (package lpips; its backbone comes from torchvision) | 1 - LPIPS |
 | `dreamsim` | DreamSim, its ensemble (package dreamsim, which downloads its weights) | cosine |
-| `dreamsim:BRANCH` | one encoder of it, fine-tuned alone, see `model_names.BRANCHES` (same package) | cosine |
+| `dreamsim:BRANCH` | one encoder of it, fine-tuned alone, see `models.BRANCHES` (same package) | cosine |
 
 Images are squashed to these sizes, as our models squash them to theirs.
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,7 @@ from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.images.regions import cut_out
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
-from idmetric.protocols.common.arrays import Array
-from idmetric.protocols.common.model_names import BRANCHES
+from idmetric.protocols.common.columns import Array
 
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
 WHITE: Color = (255, 255, 255)
@@ -230,7 +229,7 @@ class DreamSim(_Pictures):
 
     Args:
         model, transform: the pair returned by their `dreamsim(...)`, for other variants than these.
-        branch: one of `model_names.BRANCHES`, or "ensemble".
+        branch: one of `models.BRANCHES`, or "ensemble".
 
     Raises:
         ImportError: if the package is missing, or too old for the branch.
@@ -274,10 +273,6 @@ class DreamSim(_Pictures):
 
 
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
-OPENED: dict[str, Callable[[Any], Any]] = {
-    "ssim": Ssim, "lpips": Lpips, "dreamsim": DreamSim,
-    **{f"dreamsim:{branch}": partial(DreamSim, branch=branch) for branch in BRANCHES},
-}  # fmt: skip
 
 
 def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
@@ -286,7 +281,12 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
     Raises:
         ImportError: if a package is missing; the message says how to install it.
     """
-    return VectorBaseline(name, VECTORS[name]) if name in VECTORS else OPENED[name](device)
+    if name in VECTORS:
+        return VectorBaseline(name, VECTORS[name])
+    kind, _, branch = name.partition(":")
+    if kind == "dreamsim":
+        return DreamSim(device, branch=branch or "ensemble")
+    return {"ssim": Ssim, "lpips": Lpips}[name](device)
 
 
 def signature_of(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:

@@ -10,7 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.arrays import Truths
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Truths = NDArray[np.bool_]
+
 
 _SHOWN = 5
 

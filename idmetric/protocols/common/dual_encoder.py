@@ -28,7 +28,6 @@ from idmetric.images.regions import cut_out
 from idmetric.io.hints import install
 from idmetric.models.embedding import Embedding
 from idmetric.models.identified import auto_device
-from idmetric.protocols.common.model_names import DUAL
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
@@ -139,13 +138,6 @@ class DualEncoder:
             known.pop("attention_mask", None)  # nor was it masked
         with torch.no_grad():
             return F.normalize(_pooled(self.model.get_text_features(**known)).float(), dim=-1)
-
-
-def open_dual(
-    source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> DualEncoder:
-    """The dual encoder that `dual:SOURCE` names."""
-    return DualEncoder(source.removeprefix(DUAL), device=device, dtype=dtype)
 
 
 def _pooled(found: Any) -> Tensor:

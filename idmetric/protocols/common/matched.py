@@ -14,8 +14,7 @@ from idmetric.data.manifest.lineage import VIEW_ROLES, matched_sets, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import parameters
+from idmetric.protocols.common.columns import Array, Ints, Truths, parameters
 from idmetric.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Scorer, Settings

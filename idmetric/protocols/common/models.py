@@ -1,16 +1,45 @@
-"""Opens by name the models that protocols compare: released ones, baselines, untrained twins and judges."""
+"""Opens by name the models that protocols compare: released ones, baselines, untrained twins and judges.
+
+Names are checked before torch is imported.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.models.embedder import Embedder
-from idmetric.models.idsim import IDSim
-from idmetric.models.load import load_embedder
-from idmetric.protocols.common import baselines, diffsim, dual_encoder, model_names
+from idmetric.models import names
+
+if TYPE_CHECKING:
+    import torch
+
+    from idmetric.models.embedder import Embedder
+    from idmetric.models.idsim import IDSim
+
+BRANCHES = ("dino_vitb16", "clip_vitb32", "open_clip_vitb32", "dinov2_vitb14", "synclr_vitb16")  # of DreamSim
+BASELINES = ("hsv", "pixels", "ssim", "lpips", "dreamsim", *(f"dreamsim:{branch}" for branch in BRANCHES))
+DIFFSIM = ("diffsim", "diffsim:cute", "diffsim:dreambench++")
+UNTRAINED, DUAL, JUDGE = "untrained:", "dual:", "judge:"
+
+
+def check(source: str) -> None:
+    """Refuse a name that `open_model` cannot open, whatever is on the Hub.
+
+    Raises:
+        CheckpointError: as `models.names.check`, and for an unknown kind of baseline.
+    """
+    if source in BASELINES or is_diffsim(source) or source.startswith((DUAL, JUDGE)):
+        return
+    family = source.partition(":")[0]
+    variants = [name for name in (*BASELINES, *DIFFSIM) if name.partition(":")[0] == family]
+    if variants:
+        raise CheckpointError(f"unknown baseline {source!r}: choose {', '.join(variants)}")
+    names.check(source.removeprefix(UNTRAINED))
+
+
+def is_diffsim(source: str) -> bool:
+    """Whether this is one of DiffSim's names, with or without a place."""
+    return source.partition("@")[0] in DIFFSIM
 
 
 def open_model(
@@ -22,29 +51,35 @@ def open_model(
         source: a baseline (hsv, pixels, ssim, lpips, dreamsim, a single branch such as dreamsim:dino_vitb16, diffsim,
             diffsim:dreambench++, diffsim@FOLDER); `untrained:SOURCE`, the same architecture with random weights;
             `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE`, a multimodal language model (see
-            `judges.file`); or anything that `idmetric.load` opens, such as `timm:NAME`.
+            `judges.scorer.open_judge`); or anything that `idmetric.load` opens, such as `timm:NAME`.
         decode: of models that `idmetric.load` opens, see `Embedder.decode`; all others decode all pixels.
 
     Raises:
         CheckpointError, WeightsError, ImportError: if weights or a package are missing.
     """
-    model_names.check(source)
-    if source in model_names.BASELINES:
-        return baselines.open_baseline(source, device)
-    if model_names.is_diffsim(source):
-        return diffsim.open_diffsim(source, device)
-    if source.startswith(model_names.DUAL):
-        return dual_encoder.open_dual(source, device=device, dtype=dtype)
+    check(source)
+    if source in BASELINES:
+        from idmetric.protocols.common.baselines import open_baseline
 
-    if source.startswith(model_names.JUDGE):
-        from idmetric.protocols.judges.file import open_judge  # needs httpx or transformers
+        return open_baseline(source, device)
+    if is_diffsim(source):
+        from idmetric.protocols.common.diffsim import open_diffsim
 
-        return open_judge(source.removeprefix(model_names.JUDGE), device=device, dtype=dtype)
+        return open_diffsim(source, device)
+    if source.startswith(DUAL):
+        from idmetric.protocols.common.dual_encoder import DualEncoder
+
+        return DualEncoder(source.removeprefix(DUAL), device=device, dtype=dtype)
+    if source.startswith(JUDGE):
+        from idmetric.protocols.judges.scorer import open_judge
+
+        return open_judge(source.removeprefix(JUDGE), device=device, dtype=dtype)
+
+    from idmetric.models.load import load_embedder
 
     options: dict[str, Any] = {"decode": decode} if dtype is None else {"decode": decode, "dtype": dtype}
-    if source.startswith(model_names.UNTRAINED):
-        return untrained_twin(load_embedder(source.removeprefix(model_names.UNTRAINED), device=device, **options))
-    return load_embedder(source, device=device, **options)
+    found = load_embedder(source.removeprefix(UNTRAINED), device=device, **options)
+    return untrained_twin(found) if source.startswith(UNTRAINED) else found
 
 
 def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
@@ -53,6 +88,10 @@ def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
     Raises:
         CheckpointError: if the model is not an IDSim.
     """
+    import torch
+
+    from idmetric.models.idsim import IDSim
+
     if not isinstance(metric, IDSim):
         raise CheckpointError(f"only IDSim models have an untrained twin, and {metric.label} is not one")
     torch.manual_seed(seed)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +21,161 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from idmetric.data.embed import Look, UnreadableError, content_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.images.read import ImageReadError, Outside, read_image
-from idmetric.protocols.common.arrays import Array, Ints
-from idmetric.protocols.common.pair_store import PairStore, cell_of, ends_of
-from idmetric.protocols.common.tiles import Tiles
+from idmetric.io.output import replacing, writing
+from idmetric.protocols.common.columns import Array, Ints
 from idmetric.store.fingerprint import MASKED
+
+
+def cell_of(low: Ints, high: Ints) -> Ints:
+    """The number of each unordered pair of images, in the order (0, 0), (0, 1), (1, 1), (0, 2), ..."""
+    return high * (high + 1) // 2 + low
+
+
+def ends_of(cells: Ints) -> tuple[Ints, Ints]:
+    """The images low <= high of each cell."""
+    high = ((np.sqrt(8.0 * cells + 1) - 1) / 2).astype(np.int64)
+    high += (high + 1) * (high + 2) // 2 <= cells  # the root is rounded
+    high -= high * (high + 1) // 2 > cells
+    return cells - high * (high + 1) // 2, high
+
+
+class PairStore:
+    """Similarities of pairs by the contents of both images; each write makes a new file.
+
+    Args:
+        folder: of one metric and one treatment of masks; created with the first file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, keys: Sequence[str]) -> tuple[Ints, Array]:
+        """Cells of known pairs of these images, ascending, and their similarities; warns of damaged files."""
+        number = {key: k for k, key in enumerate(keys)}
+        cells, values = [np.empty(0, np.int64)], [np.empty(0)]
+        for path in sorted(self.folder.glob("pairs-*.safetensors")) if self.folder.is_dir() else []:
+            try:
+                names, ends, found = _read(path)
+            except (SafetensorError, ValueError, KeyError, OSError) as error:
+                warnings.warn(f"{path} cannot be read and its pairs are compared again: {error}", stacklevel=2)
+                continue
+            here = np.array([number.get(name, -1) for name in names], dtype=np.int64)[ends]
+            known = (here >= 0).all(0)
+            cells.append(cell_of(here[:, known].min(0), here[:, known].max(0)))
+            values.append(found[known])
+
+        ordered, first = np.unique(np.concatenate(cells), return_index=True)
+        return ordered, np.concatenate(values)[first]
+
+    def add(self, keys: Sequence[str], cells: Ints, values: Array) -> None:
+        """Write similarities of pairs of these images to a new file."""
+        used, ends = np.unique(np.stack(ends_of(cells)), return_inverse=True)
+        names = np.frombuffer(bytes.fromhex("".join(keys[k] for k in used)), np.uint8).reshape(len(used), -1)
+        tensors: dict[str, NDArray[Any]] = {
+            "keys": names,
+            "ends": ends.reshape(2, -1).astype(np.int32),
+            "values": values.astype(np.float64),
+        }
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self.folder / f"pairs-{uuid.uuid4().hex}.safetensors") as temporary:
+            save_file(tensors, temporary)
+
+
+def _read(path: Path) -> tuple[list[str], Ints, Array]:
+    with safe_open(path, "numpy") as file:
+        tensors = {name: file.get_tensor(name) for name in ("keys", "ends", "values")}
+    return [row.tobytes().hex() for row in tensors["keys"]], tensors["ends"], tensors["values"]
+
+
+# Features in tiles
+
+
+Features = tuple[Tensor, ...]  # each (B, ...)
+
+_TILE, _TILE_BYTES = 64, 2**27  # images, and bytes of their features, in a tile
+_TILES_BYTES = 2**29  # of features in memory, though never less than two tiles
+_AT_ONCE = 2**24  # bytes of features compared in one step: they fit a processor's cache
+
+
+class Tiles:
+    """Features of images by tiles of `size` images; the ones used last stay in memory."""
+
+    def __init__(self, model: Any, pixels: Tensor, batch_size: int) -> None:
+        self.model, self.pixels, self.batch_size = model, pixels, batch_size
+        self._whole = not hasattr(model, "features")
+        self._held: dict[int, Features] = {}
+        self.size, self._most = _TILE, 2
+
+    def fit(self) -> None:
+        """Choose the size of tiles before the first comparison."""
+        if not self._held:
+            each = sum(t.numel() * t.element_size() for t in self._features(self.pixels[:1]))
+            self.size = max(1, min(_TILE, _TILE_BYTES // max(1, each)))
+            self._most = max(2, _TILES_BYTES // max(1, each * self.size))
+
+    def __getitem__(self, tile: int) -> Features:
+        found = self._held.pop(tile, None)
+        if found is None:
+            while len(self._held) >= self._most:
+                del self._held[next(iter(self._held))]  # the one used longest ago
+            found = self._features(self.pixels[tile * self.size : (tile + 1) * self.size])
+        self._held[tile] = found
+        return found
+
+    def _features(self, images: Tensor) -> Features:
+        if self._whole:
+            return (images,)
+        with torch.no_grad():
+            parts = [
+                self.model.features(images[k : k + self.batch_size]) for k in range(0, len(images), self.batch_size)
+            ]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of one image to others, by their features."""
+        with torch.no_grad():
+            if self._whole:
+                return self.model.compare(a[0].expand_as(b[0]), b[0])  # type: ignore[no-any-return]
+            return self.model.between(a, b)  # type: ignore[no-any-return]
+
+    def image(self, number: int) -> list[Tensor]:
+        """Features (1, ...) of one image."""
+        at = number % self.size
+        return [t[at : at + 1] for t in self[number // self.size]]
+
+    def row(self, low: int, high: Ints) -> Array:
+        """Similarities of an image to images of one tile."""
+        tile, one = self[int(high[0]) // self.size], self.image(low)
+        at = high % self.size
+        step = max(1, _AT_ONCE // max(1, sum(t[0].numel() * t.element_size() for t in tile)))
+        parts = [self.between(one, [t[_index(at[k : k + step])] for t in tile]) for k in range(0, len(at), step)]
+        found: Array = torch.cat(parts).double().cpu().numpy()
+        return found
+
+    def runs(self, low: Ints, high: Ints) -> Iterator[slice]:
+        """Slices of consecutive pairs of one image with images of one tile."""
+        if len(low):
+            ends = np.flatnonzero((np.diff(low) != 0) | (np.diff(high // self.size) != 0)) + 1
+            for start, stop in zip([0, *ends.tolist()], [*ends.tolist(), len(low)], strict=True):
+                yield slice(start, stop)
+
+
+def _index(at: Ints) -> slice | Tensor:
+    """Places as an index; a slice, which copies nothing, if they are consecutive."""
+    first, last = int(at[0]), int(at[-1])
+    return slice(first, last + 1) if last - first + 1 == len(at) else torch.from_numpy(at)
+
+
+# Pairs of a manifest
+
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
@@ -172,8 +320,6 @@ class PairScorer:
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """See `Scorer`."""
-        if len(a) != len(b):
-            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
         return self._similarities(self._places(a), self._places(b))
 
     def _places(self, rows: Rows) -> Ints:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import DIGITS, STEP, comparable, first_highest
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import listed
+from idmetric.protocols.common.columns import Array, Ints, Truths, listed
 from idmetric.protocols.common.intervals import auc, codes, owners
 from idmetric.protocols.common.result import Value, slug
 from idmetric.protocols.common.scorers import Scorer, Settings, VectorScorer, slices

@@ -24,7 +24,7 @@ from idmetric import __version__
 from idmetric.io import json_file
 from idmetric.io.csv_text import csv_text
 from idmetric.io.decimals import in_csv, rounded
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 
 
@@ -273,11 +273,10 @@ def slug(name: str) -> str:
 
 
 def _write_items(path: Path, columns: Columns, result: Result) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(f"scores of items are kept as Parquet: {install('eval')}") from error
+    need("eval", "--out, which keeps the scores of items,", pyarrow="pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet
+
     about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
     items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json_file.text(about, default=str)})
     with replacing(path) as temporary:

@@ -11,6 +11,7 @@ and compare when they are asked, see `pairwise`.
 from __future__ import annotations
 
 import hashlib
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from idmetric.calibration.apply import Calibration
+from idmetric.calibration.apply import read as read_calibration
 from idmetric.data.embed import EmbedderModel, Look, Stored, UnreadableError, embed
 from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
@@ -29,8 +32,8 @@ from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import pairwise
-from idmetric.protocols.common.arrays import Array
-from idmetric.protocols.common.paper_rows import missing_rows
+from idmetric.protocols.common.columns import Array
+from idmetric.protocols.common.paper_numbers import missing_rows
 from idmetric.protocols.common.result import Result
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -113,6 +116,16 @@ class Bound:
         for name, scorer in self.models.items():
             notes_of = [*self.notes, *notes]
             yield scorer, Result(protocol, name, [], scorer.signature(), settings, {}, notes_of, missing_rows(protocol))
+
+    def measured(
+        self, fill: Callable[[Scorer, Result], object], protocol: str, settings: Mapping[str, Any],
+        notes: Sequence[str] = (),
+    ) -> list[Result]:  # fmt: skip
+        """The results that `fill(scorer, result)` completes."""
+        found = list(self.results(protocol, settings, notes))
+        for scorer, result in found:
+            fill(scorer, result)
+        return [result for _, result in found]
 
 
 def bind(
@@ -271,8 +284,6 @@ class VectorScorer:
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """See `Scorer`."""
-        if len(a) != len(b):
-            raise ValueError(f"{len(a)} rows and {len(b)}: pairs need equally many")
         out = np.empty(len(a))
 
         for part in slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
@@ -302,3 +313,48 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def slices(count: int, size: int) -> list[slice]:
     """Slices of `size` items that cover `count` items; the last one may be smaller."""
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+# Thresholds of calibrations
+
+
+def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
+    """Similarities that a user gives as thresholds, each by its label, such as "SCR@0.5" of "SCR@".
+
+    Raises:
+        ValueError: for one that is not a finite number.
+    """
+    for tau in taus:
+        if not math.isfinite(tau):
+            raise ValueError(f"{tau:g} is not a threshold: a similarity is a number, such as 0.5")
+    return {f"{label}{tau:g}": tau for tau in taus}
+
+
+def calibrated(model: Any, settings: Settings, file: Path | None = None, rate: float = 0.05) -> float | None:
+    """The similarity that a share of the pairs of two identities reach in the calibration.
+
+    Args:
+        file: the calibration to use in place of the model's own.
+        rate: this share, one of the calibration's false-accept rates.
+
+    Returns:
+        None for baselines, and for models without a calibration for this distance and treatment of masks.
+
+    Raises:
+        CalibrationError: for a file of another model, distance or way of masking.
+        ValueError: if the calibration has no threshold at this false-accept rate.
+    """
+    if not isinstance(model, Embedder):
+        return None
+    found: Calibration | None = model.calibration
+    if file is not None:
+        found = read_calibration(file)
+        found.check_model(model.calibrated_model())
+        found.check_distance(settings.distance)
+        found.check_outside(settings.outside)
+    elif found is None or (found.distance, found.outside) != (settings.distance, settings.outside):
+        return None
+    rates = [float(t["false_accept_rate"]) for t in found.thresholds]
+    if rate not in rates:
+        raise ValueError(f"--rate {rate:g}: the calibration has thresholds at {', '.join(map(str, rates))}")
+    return 1 - float(found.thresholds[rates.index(rate)]["distance"])

@@ -10,12 +10,10 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.embedder import Embedder
-from idmetric.protocols.common.arrays import Truths
-from idmetric.protocols.common.columns import free, listed
-from idmetric.protocols.common.scorers import Models, Settings
-from idmetric.protocols.common.thresholds import by_label, calibrated
+from idmetric.protocols.common.columns import Truths, free, listed
+from idmetric.protocols.common.scorers import Models, Settings, by_label, calibrated
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.picture import REFERENCE, TRAINING
+from idmetric.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.store.fingerprint import key_of
 
 ALL = "all"

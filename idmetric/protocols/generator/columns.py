@@ -2,20 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
+from idmetric.data.embed import Look, content_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.copies import THRESHOLD
+from idmetric.evaluate.arrays import comparable
+from idmetric.evaluate.copies import MANY, THRESHOLD, compare
+from idmetric.images.read import read_image
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Array, Truths
+from idmetric.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.protocols.common.dual_encoder import DualEncoder
-from idmetric.protocols.common.result import Row
-from idmetric.protocols.common.scorers import Settings, VectorScorer
-from idmetric.protocols.generator.copies import agreements
+from idmetric.protocols.common.pairwise import PairStore, cell_of
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Bound, Progress, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
+from idmetric.scoring.copies import Prints, small_picture
+
+
+def copying(result: Result) -> list[str]:
+    """The methods with a share of copies above `MANY`."""
+    shares = {str(row["method"]): row.get("copies") for row in result.rows if row.get("group") == "all"}
+    return [method for method, share in shares.items() if isinstance(share, Value) and share.value > MANY]
+
+
+# Copies
+
+
+_FOLDER = "copies-1"  # the number is the detector's version
+_SAVE_SECONDS = 20.0
+_CHUNK = 64  # images read ahead
+
+
+def agreements(
+    data: Manifest,
+    images: Ints,
+    references: Ints,
+    store: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Array:
+    """Agreement (P,) of each image with a reference, see `idmetric.evaluate.copies`.
+
+    Args:
+        images, references: rows (P,) of pairs; pairs of one reference are best next to each other.
+        store: the folder that keeps embeddings; known pairs are not read again.
+        progress: called with (pairs compared, pairs to compare).
+
+    Raises:
+        UnreadableError, ImageReadError: for images that cannot be read.
+    """
+    kept = None if store is None else PairStore(store / _FOLDER)
+    with ThreadPoolExecutor(workers or 8) as pool:
+        rows = sorted({*images.tolist(), *references.tolist()})
+        content = content_keys(data, rows, Look(), pool)
+        keys = list(dict.fromkeys(content.values()))
+        number = {key: k for k, key in enumerate(keys)}
+        a, b = (np.array([number[content[int(row)]] for row in side], np.int64) for side in (images, references))
+        cells = cell_of(np.minimum(a, b), np.maximum(a, b))
+        known, values = (np.empty(0, np.int64), np.empty(0)) if kept is None else kept.read(keys)
+        first = np.unique(cells, return_index=True)[1]
+        todo = np.sort(first[~np.isin(cells[first], known)])  # in the order of the pairs
+        found, saved, since = np.empty(len(todo)), 0, time.monotonic()
+        prints = Prints()
+
+        try:
+            done = 0
+            for start in range(0, len(todo), _CHUNK):
+                part = todo[start : start + _CHUNK]
+                wanted = dict.fromkeys([*images[part].tolist(), *references[part].tolist()])
+                sources = [cast("str | bytes", data.source(row)) for row in wanted]
+                small = dict(zip(wanted, pool.map(lambda s: small_picture(read_image(s)), sources), strict=True))
+                for k, pair in enumerate(part, start):
+                    one, other = int(references[pair]), int(images[pair])
+                    reference, image = prints.of(keys[b[pair]], small[one]), prints.of(keys[a[pair]], small[other])
+                    assert reference is not None
+                    assert image is not None
+                    found[k] = compare(reference, image).agreement
+                done = start + len(part)
+                if progress is not None:
+                    progress(done, len(todo))
+                if kept is not None and time.monotonic() - since > _SAVE_SECONDS:
+                    kept.add(keys, cells[todo[saved:done]], found[saved:done])
+                    saved, since = done, time.monotonic()
+        finally:
+            if kept is not None and done > saved:
+                kept.add(keys, cells[todo[saved:done]], found[saved:done])
+
+    every, values = np.append(known, cells[todo]), np.append(values, found)
+    order = np.argsort(every)
+    agreed: Array = values[order][np.searchsorted(every[order], cells)]
+    return agreed
+
 
 CLIP = "CLIP-T"
 
@@ -33,8 +117,15 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
     return best
 
 
-def prompt_fidelity(images: Images, data: Manifest, scorer: VectorScorer, clip: DualEncoder, notes: list[str]) -> Array:
-    """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one."""
+def prompt_fidelity(images: Images, bound: Bound, clip: DualEncoder | None, notes: list[str]) -> Array | None:
+    """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one.
+
+    Args:
+        bound: CLIP among its models, which is taken away.
+    """
+    if clip is None:
+        return None
+    data, scorer = bound.manifest, cast(VectorScorer, bound.models.pop(CLIP))
     words = np.array(data.column("text"), dtype=object)[images.rows]
     spoken = np.flatnonzero(words != None)  # noqa: E711
     if len(spoken) < len(words):
@@ -140,3 +231,54 @@ def side_by_side(images: Images, found: Scores, ids: Names, prefix: str = "by ")
         columns[name] = [None if k is None else ids[images.rows[k]] for k in own]
         columns[f"{name}_score"] = [None if k is None else float(found.identity[k]) for k in own]
     return columns
+
+
+# Items
+
+
+def keep_items(
+    images: Images, found: Scores, data: Manifest, by: Sequence[str], limits: Mapping[str, float], result: Result
+) -> None:
+    """Keep the scores of each image and subject, and the missing places."""
+    ids = np.array(data.column("id"), dtype=object)
+    columns = image_items(images, found, ids)
+    for name in by:
+        columns.setdefault(name, np.array(free(data, name), dtype=object)[images.rows])
+    result.keep("images", **columns)
+
+    for method in images.methods:
+        own: Ints = np.flatnonzero(images.method == method)
+        each, counts = means_of(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
+        worst = [min(own[images.subject[own] == name], key=lambda k: comparable(found.identity[k])) for name in each]
+        result.keep(
+            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
+            method=[method] * len(each), subject=list(each), identity=list(each.values()),
+            real=[found.real.get(name) for name in each],
+            images=[counts[name] for name in each],
+            **{name: (comparable(list(each.values())) < comparable(tau)).tolist() for name, tau in limits.items()},
+        )  # fmt: skip
+    scenes = [of for of in images.scenes if len(of) > 1]
+    if scenes:
+        result.keep("scenes", **_scenes(images, found, scenes, ids))
+    if len(images.methods) > 1:
+        result.keep("side_by_side", **side_by_side(images, found, ids))
+    keep_missing(images, result, "method", str)
+
+
+def keep_missing(images: Images, result: Result, column: str, named: Callable[[str], object]) -> None:
+    """Keep the places that a method lacks; `named` gives its name in this column."""
+    for method, lacking in images.missing().items():
+        subjects, prompts, seeds = zip(*lacking, strict=True)
+        names = {column: [named(method)] * len(lacking)}
+        result.keep("missing", **names, subject=subjects, prompt=prompts, seed=seeds)
+
+
+def _scenes(images: Images, found: Scores, scenes: Sequence[Ints], ids: Names) -> dict[str, Any]:
+    """The images of several subjects, with the subject that is least itself and its nearest reference."""
+    weakest = np.array([of[comparable(found.identity[of]).argmin()] for of in scenes])
+    return {
+        "image": ids[images.rows[weakest]], "nearest": ids[found.nearest[weakest]], "lowest": found.identity[weakest],
+        "mean": [float(found.identity[of].mean()) for of in scenes], "weakest": images.subject[weakest],
+        "subjects": [len(of) for of in scenes], "method": images.method[weakest], "prompt": images.prompt[weakest],
+        "seed": images.seed[weakest],
+    }  # fmt: skip

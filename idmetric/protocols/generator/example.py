@@ -15,13 +15,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.io.output import replacing, writing
+from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.scorers import Progress
 from idmetric.protocols.generator.outputs import Where, read
+from idmetric.protocols.generator.pattern import GENERATED
 
 PATTERN = "{method}/{subject}/{prompt}_{seed}.jpg"
 METHODS = ("copy", "good", "drift", "swap")
@@ -82,3 +85,41 @@ def _write(path: Path, picture: Image.Image, change: tuple[bool, bool]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         picture.save(temporary, format="JPEG", quality=90)
+
+
+# Checkpoints
+
+
+# step -> the example of a subject's images of the first and of the second prompt, with two seeds each
+STEPS = {
+    0: ("swap", "swap"),
+    200: ("swap", "drift"),
+    400: ("drift", "drift"),
+    600: ("drift", "good"),
+    800: ("good", "good"),
+    1000: ("good", "copy"),
+    1200: ("copy", "copy"),
+}
+
+
+def checkpoints_example(folder: Path, subjects: int = 8, progress: Progress | None = None) -> Manifest:
+    """Render the images of the generator's checkpoints_example into a folder, and give them steps.
+
+    Raises:
+        ValueError, ImportError: see `generator.example.example`.
+    """
+    data = example(folder, subjects, progress)
+    ids, role, method, prompt = (texts(data, name) for name in ("id", "x_role", "x_method", "x_prompt"))
+    made = role == GENERATED
+    prompts = sorted(set(prompt[made]))
+
+    rows = np.flatnonzero(~made).tolist()
+    names: list[str] = ids[rows].tolist()
+    steps: list[str | None] = [None] * len(rows)
+    for step, shown in STEPS.items():
+        wanted = dict(zip(prompts, shown, strict=True))
+        own = [k for k in np.flatnonzero(made).tolist() if method[k] == wanted[prompt[k]]]
+        rows += own
+        names += [f"{step}: {ids[k]}" for k in own]
+        steps += [str(step)] * len(own)
+    return data.take(rows).replace(id=names, x_method=steps)

@@ -15,10 +15,9 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.diversity import mean_pairwise_distance, vendi_score
 from idmetric.evaluate.references import leave_one_out
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import free
+from idmetric.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.protocols.common.scorers import Scorer, VectorScorer
-from idmetric.protocols.generator.picture import GENERATED, REFERENCE, TRAINING
+from idmetric.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
 
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed

@@ -6,32 +6,87 @@ x_held_out, and a column for each further field of the pattern or column of the 
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from idmetric.data.importers.files import ENDINGS, open_table
+from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images import paths
-from idmetric.protocols.generator.benchmark import indexed
-from idmetric.protocols.generator.grid import cut
-from idmetric.protocols.generator.layouts import LAYOUTS, Layout, prompted
-from idmetric.protocols.generator.pattern import Pattern, split
-from idmetric.protocols.generator.picture import (
+from idmetric.images.read import ImageReadError, read_image
+from idmetric.io.output import replacing, writing
+from idmetric.protocols.common.result import Result
+from idmetric.protocols.generator.layouts import LAYOUTS, Layout, indexed, prompted
+from idmetric.protocols.generator.pattern import (
     GENERATED,
+    NO,
     ONLY,
     REFERENCE,
     TRAINING,
     YES,
     OutputsError,
+    Pattern,
     Picture,
     UnmatchedWarning,
+    split,
 )
-from idmetric.protocols.generator.table import read_table
 from idmetric.store.fingerprint import key_of
+
+
+def read_table(path: Path) -> list[Picture]:
+    """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields.
+
+    Raises:
+        OutputsError, SourceError: for a table that cannot be used, naming row and column.
+    """
+    if path.suffix not in ENDINGS:
+        raise OutputsError(f"{path}: a table ends in {', '.join(ENDINGS)}")
+    table = open_table(path)
+    if "path" not in table.columns:
+        raise SourceError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
+    return list(_of_rows(path, table.columns, table.rows(table.columns)))
+
+
+def _of_rows(path: Path, columns: Sequence[str], rows: Iterator[dict[str, Any]]) -> Iterator[Picture]:
+    own = [name for name in columns if name not in ("path", "role", "text", "mask")]
+    for number, row in enumerate(rows, 1):
+        where = f"{path}: row {number}"
+        role = _text(row.get("role")) or GENERATED
+        if role not in (GENERATED, REFERENCE, TRAINING):
+            raise SourceError(f"{where}, column 'role': {role!r} is not generated, reference or training")
+        given = row.get("path")
+        if not isinstance(given, str) or not given:
+            raise SourceError(f"{where} has no path")
+        fields = {name: text for name in own if (text := _text(row.get(name)))}
+        held = fields.get("held_out")
+        if held is not None and held.lower() not in YES + NO:
+            raise SourceError(f"{where}, column 'held_out': {held!r} is neither yes nor no")
+        if role == GENERATED:
+            fields = {"method": path.stem, **fields}
+        mask = _text(row.get("mask"))
+        yield Picture(path.parent / given, role, {"subject": ONLY, **fields}, _text(row.get("text")),
+                      path.parent / mask if mask else None)  # fmt: skip
+
+
+def _text(value: Any) -> str:
+    """A cell as text; whole numbers of data frames without decimals."""
+    if value is None or value != value:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+
+# Outputs
+
 
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _SHOWN = 10
@@ -304,3 +359,75 @@ def words(prompt: str | None) -> str | None:
 
 def _held_out(given: str | None) -> str | None:
     return None if given is None else "yes" if given.lower() in YES else "no"
+
+
+# Grids
+
+
+CELLS = ((0, 0), (1, 0), (0, 1), (1, 1))  # column, row: the order of XVerse's `split_grid`
+_MARK = "grid"  # in a cell's PNG: the key of the grid that it was cut from
+
+
+def cut(found: Sequence[Picture], folder: Path, skip: bool) -> list[Picture]:
+    """Outputs with the four images of each grid in its place."""
+    out: list[Picture] = []
+    for picture in found:
+        try:
+            out += _cells(picture, folder) if picture.role == GENERATED else [picture]
+        except ImageReadError as error:
+            if not skip:
+                raise OutputsError(f"{error}; leave it out (--on-error skip), or make it again") from error
+            warnings.warn(f"{error}: left out", UnmatchedWarning, stacklevel=4)
+    return out
+
+
+def _cells(picture: Picture, folder: Path) -> list[Picture]:
+    """The four images of a grid, by seed, kept as `folder`/METHOD/STEM_SEED.png; of an odd side the last pixel is lost.
+
+    Raises:
+        ImageReadError: if the grid cannot be read. OSError: if a cell cannot be written.
+    """
+    key, grid = key_of(picture.path), None
+    found = []
+    for seed, (column, row) in enumerate(CELLS):
+        path = folder / picture.fields["method"] / f"{picture.path.stem}_{seed}.png"
+        if not _is_of(path, key):
+            grid = read_image(picture.path) if grid is None else grid
+            _write_cell(path, grid, column, row, key)
+        found.append(Picture(path, picture.role, {**picture.fields, "seed": str(seed)}, picture.text))
+    return found
+
+
+def _is_of(path: Path, key: str) -> bool:
+    """Whether this cell was cut from the grid with this key."""
+    try:
+        with Image.open(path) as image:
+            return bool(image.info.get(_MARK) == key)
+    except OSError:
+        return False
+
+
+def _write_cell(path: Path, grid: Image.Image, column: int, row: int, key: str) -> None:
+    width, height = grid.width // 2, grid.height // 2
+    cell = grid.crop((column * width, row * height, (column + 1) * width, (row + 1) * height))
+    mark = PngInfo()
+    mark.add_text(_MARK, key)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        cell.save(temporary, format="PNG", pnginfo=mark)
+
+
+# Options of commands
+
+
+def asked(results: Sequence[Result], args: argparse.Namespace, *names: str) -> list[Result]:
+    """The results with these options of the command line among their settings, as far as they are given."""
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    return [replace(result, settings={**result.settings, **given}) for result in results]
+
+
+def where_of(args: argparse.Namespace, training: str | None = None) -> Where:
+    """The places that the options name."""
+    return Where(args.data, args.pattern, args.layout, args.references, training, args.benchmark,
+                 args.on_error == "skip", None if args.out is None else args.out / "cells")  # fmt: skip

@@ -1,6 +1,6 @@
 """How good are generators of pictures of given subjects? Methods x subjects x prompts x seeds, in one table.
 
-    idmetric eval generator --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ \\
+    idmetric eval generator --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ \
         --model tiny --out results/
     idmetric eval generator --data outputs.csv --by prompt_class --model tiny --out results/
     idmetric eval generator --model tiny --out results/      a rendered example of four methods, no download
@@ -32,32 +32,158 @@ listed, and do not count as 0.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY
+from idmetric.evaluate.paired import holm, signed_rank, smallest_p
+from idmetric.models.named import NamedScore
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Truths
-from idmetric.protocols.common.columns import listed
-from idmetric.protocols.common.dual_encoder import DualEncoder, open_dual
+from idmetric.protocols.common.columns import Array, Truths, listed
+from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.checks import check, groups_of, notes_on, refuse_judges, thresholds_of
-from idmetric.protocols.generator.columns import CLIP, columns_of, highest_agreements, means_of, prompt_fidelity
-from idmetric.protocols.generator.comparison import add_differences, by_place
-from idmetric.protocols.generator.copying import copying
+from idmetric.protocols.generator.columns import (
+    CLIP,
+    columns_of,
+    copying,
+    highest_agreements,
+    keep_items,
+    means_of,
+    prompt_fidelity,
+)
 from idmetric.protocols.generator.example import example
-from idmetric.protocols.generator.images import Images, Scores, are_cosines, score
-from idmetric.protocols.generator.items import keep
-from idmetric.protocols.generator.options import asked, where_of
-from idmetric.protocols.generator.outputs import read
-from idmetric.protocols.generator.published import published, value_of
+from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
+from idmetric.protocols.generator.outputs import asked, read, where_of
+
+LEVEL = 0.05  # of a test
+Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean difference a - b over common places, with p of the signed-rank test over subjects."""
+
+    a: str
+    b: str
+    value: Value
+    p: float
+    subjects: int
+
+
+def differences(scores: Scored, settings: Settings, against: str | None = None) -> list[Difference]:
+    """Compare each two methods that have common places, or each with one."""
+    pairs = combinations(scores, 2) if against is None else ((a, against) for a in scores if a != against)
+    found = []
+    for a, b in pairs:
+        common = [place for place in scores[a] if place in scores.get(b, {})]
+        if not common:
+            continue
+        apart = np.array([scores[a][place] - scores[b][place] for place in common])
+        subject = np.array([place[0] for place in common], dtype=object)
+        value = intervals.mean(apart, subject, settings)
+        found.append(Difference(a, b, value, signed_rank(apart, subject), len(set(subject))))
+    return found
+
+
+def add_differences(result: Result, scores: Mapping[str, Scored], settings: Settings, against: str | None) -> None:
+    """Add a row for each two methods, all tests as items, and a note if no p can fall to 0.05.
+
+    Args:
+        scores: metric -> method -> place -> score; p of the first metric is in the rows.
+    """
+    rows: dict[tuple[str, str], Row] = {}
+    for metric, scored in scores.items():
+        found = differences(scored, settings, against)
+        corrected = holm([d.p for d in found]).tolist()
+        for difference, p in zip(found, corrected, strict=True):
+            pair = difference.a, difference.b
+            row = rows.setdefault(pair, {"method": " - ".join(pair), "group": "paired"})
+            row[metric] = difference.value
+            if metric == next(iter(scores)):
+                row["p"] = Value(p, None, None, difference.subjects)
+        v = [d.value for d in found]
+        result.keep(
+            "tests", a=[d.a for d in found], b=[d.b for d in found], metric=[metric] * len(found),
+            difference=[x.value for x in v], low=[x.low for x in v], high=[x.high for x in v],
+            p=[d.p for d in found], p_holm=corrected, subjects=[d.subjects for d in found],
+            pairs=[x.count for x in v],
+        )  # fmt: skip
+        if metric == next(iter(scores)) and found:
+            result.notes.extend(_smallest(found, against))
+    result.rows.extend(rows.values())
+
+
+def _smallest(found: Sequence[Difference], against: str | None) -> list[str]:
+    """A note if Holm's smallest p, tests x `smallest_p`, lies above 0.05: no difference is large enough for less."""
+    subjects = max(d.subjects for d in found)
+    least = smallest_p(subjects)
+    tests, with_one = len(found), len({name for d in found for name in (d.a, d.b)}) - 1
+    if tests * least <= LEVEL:
+        return []
+
+    note = f"smallest possible p here: {min(1, tests * least):.3f} ({tests} tests on {subjects} subjects)"
+    if against is None and with_one * least <= LEVEL:
+        return [f"{note}; --against METHOD compares with one method ({with_one * least:.3f})"]
+    return [f"{note}; {LEVEL:g} needs {math.ceil(math.log2(2 * tests / LEVEL))} subjects"]
+
+
+def by_place(method: Sequence[Any], places: Sequence[tuple[str, ...]], values: Sequence[float]) -> Scored:
+    """Scores as `differences` takes them, without NaN."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for name, place, value in zip(method, places, values, strict=True):
+        if not np.isnan(value):
+            found.setdefault(name, {})[place] = float(value)
+    return found
+
+
+# Published numbers
+
+
+def published(model: Any, images: Images, settings: Settings) -> tuple[NamedScore | None, list[str]]:
+    """The published score that a model names, if it is defined for these images, and otherwise a note on the reason."""
+    named: NamedScore | None = getattr(model, "named", None)
+    if named is None:
+        return None, []
+    if settings.distance != "cls" or settings.look.masked:
+        return None, ["no published number: it is of whole images, by --distance cls"]
+    if named.references == "frames":
+        return None, ["no published number: it follows the frames of one video (idmetric score)"]
+    several = [name for name in dict.fromkeys(images.subject) if len(images.references[name]) > 1]
+    if named.references == "own" and several:
+        return None, [
+            "no published number: it compares each image with the one reference that it was generated from, and "
+            f"{len(several)} subjects have several"
+        ]
+    return named, []
+
+
+def value_of(named: NamedScore, identity: Array, subject: Names, settings: Settings) -> Value:
+    """The published number of a method's images, of their mean cosines (N,) with the references of their subject (N,).
+
+    The mean over images and their reference, or, of a score over all pairs of images and references, the mean over
+    subjects of each subject's pairs; then the source's clamp and factor, also of the interval's ends.
+    """
+    if named.references == "all":
+        each = means_of(identity, subject)
+        identity, subject = np.array(list(each.values())), np.array(list(each), dtype=object)
+    plain = intervals.mean(identity, subject, settings)
+
+    def of(mean: float) -> float:
+        return named.value([[mean]])
+
+    low, high = (None if end is None else of(end) for end in (plain.low, plain.high))
+    return replace(plain, value=of(plain.value), low=low, high=high)
+
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
@@ -84,9 +210,6 @@ class Options:
     held_out: bool = False
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's outputs and references, or of the rendered example."""
     if args.data is None:
@@ -98,7 +221,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
-    clip = None if args.clip_t is None else open_dual(args.clip_t, device=args.device)
+    clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
     options = Options(
         tuple(args.by),
         args.against,
@@ -116,8 +239,8 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = _SETTINGS,
-    options: Options = _OPTIONS,
+    settings: Settings = Settings(),
+    options: Options = Options(),
     clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with rows for methods, their groups, and their paired differences.
@@ -143,10 +266,7 @@ def run(
     groups = dict(groups_of(images, bound.manifest, options.by))
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
     mirrored = _mirrored(images, bound, models, settings) if options.copy_rate else {}
-    fidelity = None
-    if clip is not None:
-        reader = cast(VectorScorer, bound.models.pop(CLIP))
-        fidelity = prompt_fidelity(images, bound.manifest, reader, clip, notes)
+    fidelity = prompt_fidelity(images, bound, clip, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
@@ -170,7 +290,7 @@ def run(
                 f"{listed(copiers)}"
             )
         _compare(images, found, settings, options, result)
-        keep(images, found, bound.manifest, options.by, limits, result)
+        keep_items(images, found, bound.manifest, options.by, limits, result)
         results.append(result)
     return results
 

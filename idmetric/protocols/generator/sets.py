@@ -38,13 +38,11 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.sets import centroid_similarity, cmmd, frechet_distance
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.arrays import Array, Ints
-from idmetric.protocols.common.columns import listed
+from idmetric.protocols.common.columns import Array, Ints, listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.options import asked, where_of
-from idmetric.protocols.generator.outputs import read
+from idmetric.protocols.generator.outputs import asked, read, where_of
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
@@ -64,16 +62,9 @@ class Options:
     biased: bool = False
     draws: int = 100
 
-    def __post_init__(self) -> None:
-        if self.draws < 2:
-            raise ValueError(f"--draws {self.draws}: at least 2, better 100")
-
     def measures(self) -> dict[str, Callable[[Array, Array], float]]:
         """Name -> the measure of two sets."""
         return {"CMMD": partial(cmmd, biased=self.biased), "Frechet": frechet_distance, "centroid": centroid_similarity}
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
@@ -89,7 +80,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     return asked(results, args, "pattern", "layout", "benchmark", "references")
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model, with rows for methods, measures and numbers of images.
 
     Args:

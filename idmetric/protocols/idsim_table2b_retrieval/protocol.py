@@ -40,10 +40,9 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
-from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, idsim_printed, idsim_row
+from idmetric.protocols.common.paper_numbers import idsim_printed, idsim_row
 from idmetric.protocols.common.ranked import Measure, Search, answerable, searched
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
@@ -66,24 +65,13 @@ class Options:
     triplets: int = 10
     paper: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.which is not None and self.which not in BENCHMARKS:
-            raise ValueError(f"no benchmark {self.which!r}; there are {', '.join(BENCHMARKS)}")
-        if self.triplets < 1:
-            raise ValueError(f"at least one triplet of each object, got {self.triplets}")
-        if self.paper is not None and self.paper not in IDSIM_ROWS:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(IDSIM_ROWS)}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
-
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.set, args.triplets, args.paper))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each benchmark, of PetFace also for each species and their mean.
 
     Raises:

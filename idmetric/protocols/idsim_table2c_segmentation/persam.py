@@ -33,7 +33,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.read import ImageLike, read_image
 from idmetric.io.hints import install
 from idmetric.models.identified import auto_device
-from idmetric.protocols.common.arrays import Array, Ints, Truths
+from idmetric.protocols.common.columns import Array, Ints, Truths
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +89,6 @@ class PerSAM:
         dtype: torch.dtype | None = None,
         **hub: Any,
     ) -> None:
-        if positives < 1 or negatives < 0:
-            raise ValueError(f"at least one point on the subject, none or more off it; got {positives}, {negatives}")
         if isinstance(source, str | os.PathLike):
             self.name = os.fspath(source)
             source, processor = _open(self.name, hub)

@@ -45,14 +45,11 @@ from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
-from idmetric.protocols.idsim_table2c_segmentation.plan import Options as Options  # part of this module
-from idmetric.protocols.idsim_table2c_segmentation.plan import tasks
-from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search
+from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search, tasks
+from idmetric.protocols.idsim_table2c_segmentation.search import Options as Options  # part of this module
 
 OPTIONAL = ("data",)
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
+_OPTIONS = Options()
 
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
@@ -68,7 +65,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     return run(data, models, settings, options)
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = _OPTIONS) -> list[Result]:
     """A result for each model: a row for the location prior, and one for PerSAM if there is a SAM.
 
     Raises:

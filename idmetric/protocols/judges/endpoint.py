@@ -14,6 +14,7 @@ import concurrent.futures
 import ipaddress
 import json
 import os
+import re
 import threading
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +24,57 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric import __version__
 from idmetric.io.hints import install
-from idmetric.protocols.judges.redaction import redactor
 from idmetric.protocols.judges.reply import CallError, JudgeError, Picture, Reply, reply_of, seconds_of
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx
+
+
+# Keys
+
+
+SHORTEST = 8  # characters; shorter keys are placeholders of local servers ("EMPTY", "ollama") that occur in any text
+_HIDDEN = "***"
+
+
+def redactor(secret: str | None) -> Callable[[str], str]:
+    """A function that replaces a key by "***" in a text; apply it before cutting the text.
+
+    It finds the key itself, with characters escaped as in JSON (at any depth), Python, URLs and HTML, in base64 (alone
+    or within a longer text), and in hexadecimal digits.
+    """
+    if secret is None or len(secret) < SHORTEST:
+        return lambda text: text
+    forms = ["".join(map(_escaped, secret)), *map(re.escape, _base64(secret.encode())), secret.encode().hex()]
+    pattern = re.compile("|".join(forms[:-1]) + f"|(?i:{forms[-1]})")
+    return lambda text: pattern.sub(_HIDDEN, text)
+
+
+def _escaped(character: str) -> str:
+    """A pattern for all spellings of a character; limiting backslashes bounds the time for long rows of them."""
+    code = ord(character)
+    url = "".join(f"%{byte:02x}" for byte in character.encode())
+    spellings = [rf"u{code:04x}", rf"x{code:02x}"]
+    alternatives = [rf"\\{{0,8}}{re.escape(character)}", rf"(?i:\\{{1,8}}(?:{'|'.join(spellings)}))", f"(?i:{url})",
+                    rf"(?i:&\#(?:0{{0,6}}{code}|x0{{0,6}}{code:x});)"]  # fmt: skip
+    named = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", " ": r"\+"}.get(character)
+    return f"(?:{'|'.join([*alternatives, named] if named else alternatives)})"
+
+
+def _base64(secret: bytes) -> list[str]:
+    """The characters that depend on the key alone, for its three positions within the triples of base64."""
+    found = []
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + secret).decode().rstrip("=")
+        inner = encoded[(0, 2, 3)[before] : len(encoded) - bool((before + len(secret)) % 3)]
+        found += [inner, inner.replace("+", "-").replace("/", "_")]
+    return list(dict.fromkeys(found))
+
+
+# Requests
+
 
 _LARGEST = 4 * 2**20  # bytes of a reply; an answer is far smaller
 _SHOWN = 300  # characters of a refusal
@@ -67,8 +112,6 @@ class Endpoint:
             raise ValueError(f"{self.url!r} is not the address of an API: give https://HOST/v1")
         if self.key is not None and parts.scheme == "http" and not self.is_local:
             raise ValueError(f"{self.url!r}: the key of ${self.key} would be sent unencrypted: use https")
-        if not 0 < self.timeout < float("inf"):
-            raise ValueError(f"timeout must be above 0 seconds and finite, got {self.timeout}")
         _httpx()  # report a missing package now, not at the first call
 
     @property
@@ -91,10 +134,6 @@ class Endpoint:
     def about(self) -> dict[str, Any]:
         """See `judge.Backend`."""
         return {"model": self.model, "endpoint": self.address, "extra": dict(self.extra)}
-
-    def about_before(self) -> dict[str, Any]:
-        """`about` as version 0.1 wrote it, with only the host."""
-        return {"model": self.model, "host": urllib.parse.urlsplit(self.url).hostname, "extra": dict(self.extra)}
 
     def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
         """Send a prompt and images, and return the model's reply.

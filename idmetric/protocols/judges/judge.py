@@ -17,19 +17,110 @@ import json
 import random
 import threading
 import time
-import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from PIL import Image
 
 from idmetric.images.read import read_image
-from idmetric.protocols.judges.prompts import EVIDENCE, AnswerError, Question
-from idmetric.protocols.judges.records import Answers, Report, Verdict
+from idmetric.io import json_file
+from idmetric.io.output import replacing
+from idmetric.protocols.judges.questions import EVIDENCE, AnswerError, Question
 from idmetric.protocols.judges.reply import CallError, JudgeError, NoAnswerError, Picture, Reply
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome for a pair.
+
+    Attributes:
+        similarity: in 0..1, higher = more surely the same; None without an answer.
+        answer: its fields. reason: of a missing answer.
+        stored: whether the answer comes from an earlier request.
+    """
+
+    similarity: float | None
+    answer: Mapping[str, Any] | None = None
+    reason: str | None = None
+    stored: bool = False
+
+
+@dataclass
+class Report:
+    """The work of a judge since it was created.
+
+    Attributes:
+        pairs: number of pairs. stored: pairs answered from disk. failed: pairs without an answer.
+        requests: number of requests sent. unmetered: number of replies without a count of tokens.
+        tokens_in, tokens_out: as the server counts them, including failed tries.
+        waiting: seconds until replies, summed over requests. seconds: wall-clock time.
+        cost: tokens x prices; None without prices.
+        reasons: number of tries by reason of failure.
+    """
+
+    pairs: int = 0
+    stored: int = 0
+    failed: int = 0
+    requests: int = 0
+    unmetered: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    waiting: float = 0.0
+    seconds: float = 0.0
+    cost: float | None = None
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        text = f"{self.pairs} pairs, {self.stored} of them known, {self.failed} without an answer"
+        text += f"; {self.requests} requests, {self.tokens_in} + {self.tokens_out} tokens"
+        if self.cost is not None:
+            text += f", cost {'at least ' if self.unmetered else ''}{self.cost:.4f}"
+        each = self.waiting / self.requests if self.requests else 0.0
+        return f"{text}; {self.seconds:.1f} s, {each:.2f} s a request"
+
+
+class Answers:
+    """Answers by the digest of their question, in a JSON file each; a stopped run keeps them, and runs can share them.
+
+    Args:
+        folder: created with the first answer; None keeps answers in memory alone.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._known: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def load(self, key: str, question: Question) -> dict[str, Any] | None:
+        """The answer to a question; None if it is unknown or its file damaged."""
+        if key in self._known or self.folder is None:
+            return self._known.get(key)
+        try:
+            return question.parse(json.dumps(json_file.read(self._path(key))["answer"]))
+        except (OSError, ValueError, KeyError, TypeError):  # ask again and replace the file
+            return None
+
+    def keep(self, key: str, record: Mapping[str, Any]) -> None:
+        """Keep an answer together with its question."""
+        with self._lock:
+            self._known[key] = record["answer"]
+            if self.folder is not None:
+                path = self._path(key)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as temporary:
+                    temporary.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / key[:2] / f"{key}.json"
+
+
+# Judge
+
 
 _FORMATS: dict[str, dict[str, Any]] = {"jpeg": {"quality": 95, "subsampling": 0}, "png": {}}
 
@@ -77,8 +168,6 @@ class Settings:
             raise ValueError(f"unknown image_format {self.image_format!r}: choose {', '.join(_FORMATS)}")
         if min(self.side, self.tries, self.concurrency, self.give_up_after, self.max_tokens or 1) < 1:
             raise ValueError("side, tries, concurrency, give_up_after and max_tokens are at least 1")
-        if min(self.pause, self.longest_pause, self.temperature_again) < 0:
-            raise ValueError("pauses and temperatures are 0 or more")
 
 
 class Judge:
@@ -99,15 +188,12 @@ class Judge:
         store: Path | None = None,
         prices: tuple[float, float] | None = None,
     ) -> None:
-        if prices is not None and min(prices) < 0:
-            raise ValueError(f"prices are 0 or more, got {prices}")
         self.backend, self.question, self.settings = backend, question, settings or Settings()
         self.prices = prices
         self._report, self._answers = Report(), Answers(store)
         self._asking: dict[str, threading.Lock] = {}  # equal pairs in flight are asked about once
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._warned = False
 
     @property
     def store(self) -> Path | None:
@@ -190,25 +276,10 @@ class Judge:
                 known = self._answers.load(key, self.question)
                 if known is not None:
                     return Verdict(self.question.similarity(known), known, stored=True)
-                self._warn_of_earlier(about)
                 return self._try(key, about, [encode(image, self.settings) for image in images])
         except BaseException:
             self._stop.set()  # at once: the pool must not send the next request
             raise
-
-    def _warn_of_earlier(self, about: Mapping[str, Any]) -> None:
-        """Warn once if a store holds an answer under the key of version 0.1, which left out port and path."""
-        before = getattr(self.backend, "about_before", None)
-        if self._warned or self.store is None or before is None:
-            return
-
-        if self._answers.holds(_digest({**about, "backend": before()})):
-            self._warned = True
-            warnings.warn(
-                f"{self.store}: answers kept by idmetric 0.1 do not say which port and path gave them, so their pairs "
-                "are asked again; to avoid this warning, give another store or delete this one",
-                stacklevel=2,
-            )
 
     def _try(self, key: str, about: dict[str, Any], pictures: Sequence[Picture]) -> Verdict:
         chance, unread, reason = random.Random(key), 0, "stopped"

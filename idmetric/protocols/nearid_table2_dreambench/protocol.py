@@ -18,33 +18,242 @@ numbers.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from idmetric.data.importers.dreambench import Ratings
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.protocols.common.paper_rows import missing_rows
-from idmetric.protocols.common.result import Result
+from idmetric.evaluate.agreement import fisher_mean, kendall, pearson, spearman
+from idmetric.evaluate.bootstrap import percentiles
+from idmetric.evaluate.resampled import draws, resampled_pearson
+from idmetric.protocols.common.columns import Array
+from idmetric.protocols.common.intervals import any_statistic
+from idmetric.protocols.common.paper_numbers import (
+    ALL_CATEGORIES,
+    FISHER_ROW,
+    HUMAN,
+    dreambench_printed,
+    dreambench_ranks,
+    missing_rows,
+)
+from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, bind
 from idmetric.protocols.judges.scorer import JudgeScorer
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
-from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
-from idmetric.protocols.nearid_table2_dreambench.paper_numbers import HUMAN
-from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, from_manifest, humans, rated_methods
-from idmetric.protocols.nearid_table2_dreambench.samples import pairs, rated
-from idmetric.protocols.nearid_table2_dreambench.table import RANKED, Options, pair, rank, rate
+from idmetric.protocols.nearid_table2_dreambench.ratings import (
+    CATEGORIES,
+    Item,
+    category_of,
+    from_manifest,
+    humans,
+    pairs,
+    rated,
+    rated_methods,
+)
+
+_MH, _SPREAD = "M-H", "±"
+_LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
+_fisher = partial(fisher_mean, limit=_LIMIT)
+_FEWEST = 5  # collections that an interval needs
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Args:
+        categories: which to report, of `ratings.CATEGORIES`.
+        published_rounding: round each group's r to four decimals before the mean, as the released code does for its
+            table. It moves a cell by at most 0.00005, which matters only for a third decimal on the edge.
+    """
+
+    categories: tuple[str, ...] = tuple(CATEGORIES)
+    published_rounding: bool = False
+
+    def __post_init__(self) -> None:
+        unknown = [c for c in self.categories if c not in CATEGORIES]
+        if unknown or not self.categories:
+            raise ValueError(f"unknown category {(*unknown, '')[0]!r}: choose of {', '.join(CATEGORIES)}")
+
+
+class Cell(NamedTuple):
+    """An entry of the table: mean over the human groups, half their range (None for one pair alone)."""
+
+    value: float
+    spread: float | None
+
+
+@dataclass(frozen=True)
+class Rated:
+    """The images of one method and category that a rater and every human group rated, paired by key.
+
+    Attributes:
+        items: (collection, prompt), sorted.
+        groups: the human ratings, (G, N).
+        scores: the rater's, (N,); None for the humans themselves.
+        missing: number of images that the humans rated and the rater did not.
+    """
+
+    method: str
+    items: Sequence[Item]
+    groups: Array
+    scores: Array | None
+    missing: int = 0
+
+    def compared(self) -> list[tuple[Array, Array]]:
+        """Pairs of ratings to compare: each group's with the rater's, or each two groups'."""
+        if self.scores is None:
+            return list(combinations(self.groups, 2))
+        return [(group, self.scores) for group in self.groups]
+
+    def cell(self, rounded: bool = False) -> Cell:
+        """M-H, or for the humans themselves H-H.
+
+        Raises:
+            ValueError: if one of them gave all images the same rating.
+        """
+        try:
+            found = [pearson(a, b) for a, b in self.compared()]
+        except ValueError as error:
+            raise ValueError(f"{self.method}, {category_of(self.items[0])}: {error}") from error
+        found = [round(r, 4) for r in found] if rounded else found
+        return Cell(float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None)
+
+
+def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
+    """The ratings of a method's images by the humans and a rater (or `HUMAN`); None if one of them rated none.
+
+    Raises:
+        ValueError: if the rater is `HUMAN` and there are fewer than two human groups.
+    """
+    groups = [ratings[name].get(method, {}) for name in humans(ratings)]
+    if rater == HUMAN and len(groups) < 2:
+        raise ValueError("the agreement of humans with each other (H-H) needs two groups of them: group1, group2")
+
+    shared = set.intersection(*map(set, groups)) if groups else set()
+    items = sorted(item for item in shared if category_of(item) == category)
+    given = None if rater == HUMAN else ratings[rater].get(method, {})
+    both = items if given is None else [item for item in items if item in given]
+    if not both:
+        return None
+    scores = None if given is None else np.array([given[item] for item in both])
+
+    return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
+
+
+def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> tuple[list[Row], list[str]]:
+    """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
+
+    For each category the methods, in the table's order, and the Fisher-z row if there are several; at the end, for all
+    categories together, the Fisher-z mean of their Fisher-z rows ("all").
+
+    Raises:
+        ValueError: if nothing is rated by humans and the rater, or a correlation is undefined.
+    """
+    methods = rated_methods(ratings)
+    rows: list[Row] = []
+    notes, means, count = [], [], 0
+
+    for category in options.categories:
+        found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
+        rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
+        if len(found) > 1:
+            rows.append(_row(rater, category, FISHER_ROW, found, settings, options))
+            means.append(_fisher([r.cell(options.published_rounding).value for r in found])[0])
+            count += sum(len(r.items) for r in found)
+        missing = sum(r.missing for r in found)
+        if missing:
+            notes.append(f"{category}: {missing} images that people rated have no score and are left out")
+
+    if not rows:
+        raise ValueError(f"no image of {', '.join(options.categories)} is rated by both {rater} and the human groups")
+    if len(means) == len(CATEGORIES):
+        paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
+        mean, _ = _fisher(means)
+        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
+
+    return rows, notes
+
+
+RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
+
+
+def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> Row | None:
+    """ID-Sim's row (appendix D.1, Fig. 25): rank correlations with the mean human rating, all methods pooled.
+
+    The paper says "rank generated images by predicted similarity", Spearman (main) and Kendall, 110 subjects and 6,921
+    pairs after filtering; that these are the animals and objects (6,930 pairs), and the ratings' mean, is inferred.
+
+    Args:
+        label: of the model, to find the paper's value.
+
+    Returns:
+        The row; None without images of both categories, or where all have one rating or score.
+    """
+    methods = sorted(rated_methods(ratings))
+    found = [(c, r) for c in RANKED for m in methods if (r := pair(ratings, rater, m, c)) is not None]
+    if {category for category, _ in found} != set(RANKED):
+        return None
+
+    people = np.concatenate([r.groups.mean(0) for _, r in found])
+    scores = np.concatenate([r.scores for _, r in found if r.scores is not None])
+    if np.ptp(people) == 0 or np.ptp(scores) == 0:
+        return None
+
+    collections = np.array([item[0] for _, r in found for item in r.items])
+    own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
+    paper = (None, None) if settings.look.masked else dreambench_ranks(label, settings.distance)
+    row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
+
+    for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
+        row[name] = any_statistic(statistic, (scores, people), collections, own, value)
+
+    return row
+
+
+def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: Options) -> Row:
+    """A cell with the interval over collections; several methods give their Fisher-z mean."""
+    cells = [r.cell(options.published_rounding) for r in found]
+    mean, spread = _fisher([c.value for c in cells]) if method == FISHER_ROW else cells[0]
+    low, high = _interval(found, settings, options)
+    count = sum(len(r.items) for r in found)
+    paper = dreambench_printed(rater, category, method)
+    row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper[0])}
+    if spread is not None:
+        row[_SPREAD] = Value(spread, None, None, count, paper[1])
+
+    return row
+
+
+def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> tuple[float | None, float | None]:
+    """The 95 % interval over collections, which all methods share; None if there are too few."""
+    names = sorted({item[0] for r in found for item in r.items})
+    if not settings.bootstrap or len(names) < _FEWEST:
+        return None, None
+
+    number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
+    cells = []
+    for one in found:
+        identity = [number[collection] for collection, _ in one.items]
+        r = np.stack([resampled_pearson(a, b, identity, times) for a, b in one.compared()])
+        cells.append((r.round(4) if options.published_rounding else r).mean(0))
+
+    means = np.tanh(np.arctanh(np.clip(cells, -_LIMIT, _LIMIT)).mean(0)) if len(cells) > 1 else cells[0]
+    return percentiles(means, settings.bootstrap) or (None, None)
+
 
 OPTIONAL = ("data", "model")
-
-_SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def read_data(path: Path) -> Manifest:
     """The manifest of --data, an imported manifest or a folder of generated images."""
-    return dreambench_samples.read(path) if path.is_dir() else read(path)
+    return dreambench_ratings.read_images(path) if path.is_dir() else read(path)
 
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
@@ -66,7 +275,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     return run(data, models, settings, options, ratings=ratings)
 
 
-def published(ratings: Ratings, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def published(ratings: Ratings, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
     raters = [name for name in ratings if name not in humans(ratings)]
     return [_result(ratings, rater, settings, options) for rater in [HUMAN, *sorted(raters)]]
@@ -75,8 +284,8 @@ def published(ratings: Ratings, settings: Settings = _SETTINGS, options: Options
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = _SETTINGS,
-    options: Options = _OPTIONS,
+    settings: Settings = Settings(),
+    options: Options = Options(),
     *,
     ratings: Ratings | None = None,
 ) -> list[Result]:
@@ -84,7 +293,7 @@ def run(
 
     Args:
         data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric data import dreambench_pp`
-            or `dreambench_samples.read` makes them; only the first image of a prompt is rated.
+            or `dreambench_ratings.read_images` makes them; only the first image of a prompt is rated.
         models: name -> model, see `scorers.bind`.
         ratings: from `ratings.read`; None: those in the manifest.
 

@@ -8,20 +8,31 @@ Three forms are read:
 
 An item is a collection and the number of a prompt: ("object_00", 4). It does not include the object's name, since files
 disagree about one (magic_cube, rubik's_cube), nor its place in the file.
+
+Images of DreamBench++: the folders that its generation script writes, as a manifest of pairs.
+
+    samples/emu2_gs3_step50_seed42/src_image/object_00_motorcycle/4_0.jpg     the reference, of prompt 4, first image
+    samples/emu2_gs3_step50_seed42/tgt_image/object_00_motorcycle/4_0.jpg     the generated image
+
+If the references are in a separate folder (images/object/00.jpg), `idmetric data import dreambench_pp` makes the same
+manifest.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.images.paths import is_hidden, is_image
 from idmetric.io import json_file
-from idmetric.protocols.nearid_table2_dreambench.paper_numbers import DREAMBENCH_METHODS
+from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.protocols.common.paper_numbers import DREAMBENCH_METHODS
 
 Item = tuple[str, int]
 
@@ -146,3 +157,118 @@ def _items(values: list[Any], prefix: str, name: str) -> dict[Item, float]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"{name}: value {k + 1} is {value!r}, not a rating")
     return {(f"{prefix}_{k // PROMPTS:02d}", k % PROMPTS): float(value) for k, value in enumerate(values)}
+
+
+# Images
+
+
+NAME = "dreambench_pp"
+_PLACE = re.compile(r"(?P<prompt>\d+)_(?P<image>\d+)")
+_COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(?:_(?P<subject>.*))?")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A generated image: method and item, and the rows of its reference and of itself in the manifest."""
+
+    method: str
+    item: Item
+    reference: int
+    generated: int
+
+
+def read_images(folder: str | Path) -> Manifest:
+    """The manifest of one run, or of several below a folder.
+
+    Raises:
+        ValueError: if there are no images, or an image has no reference or an unknown name.
+    """
+    root = Path(folder)
+    runs = [root] if (root / "tgt_image").is_dir() else sorted(p.parent for p in root.glob("*/tgt_image"))
+    below = (p for run in runs for p in sorted((run / "tgt_image").glob("*/*")))
+    files = [p for p in below if is_image(p) and not is_hidden(p.name)]
+    if not files:
+        raise ValueError(f"{root}: no METHOD/tgt_image/COLLECTION/PROMPT_IMAGE.jpg below it")
+    return Manifest.from_rows((row for path in files for row in _rows(path)), name=str(root))
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """Reference and generated image of a file."""
+    run, collection, place = path.parents[2], _COLLECTION.fullmatch(path.parent.name), _PLACE.fullmatch(path.stem)
+    if collection is None or place is None:
+        raise ValueError(f"{path}: not named COLLECTION/PROMPT_IMAGE, such as object_00_motorcycle/4_0.jpg")
+
+    source = run / "src_image" / path.parent.name
+    reference = next((p for e in IMAGE_ENDINGS if (p := source / f"{path.stem}{e}").is_file()), None)
+    if reference is None:
+        raise ValueError(f"{path}: no reference {source / path.name}; with references apart from the samples, "
+                         "use idmetric data import dreambench_pp")  # fmt: skip
+
+    name = f"{NAME}/{collection['collection']}"
+    group = f"{name}/{run.resolve().name}/{path.stem}"
+    shared: dict[str, Any] = {"dataset": NAME, "split": "test", "category": collection["subject"], "group": group}
+    yield Row(name, str(reference.absolute()), id=f"{group}/anchor", slot="anchor", **shared)
+    yield Row(
+        None,  # the ratings say whether it shows the subject
+        str(path.absolute()),
+        id=f"{group}/candidate",
+        role="context-edit",
+        engine=run.resolve().name,
+        slot="candidate",
+        parent=f"{group}/anchor",
+        parameters={"collection": collection["collection"], "prompt": int(place["prompt"]),
+                    "image": int(place["image"])},
+        **shared,
+    )  # fmt: skip
+
+
+def rated(manifest: Manifest, ratings: Ratings, categories: Collection[str]) -> Manifest:
+    """The pairs with a generated image that people rated, in some categories.
+
+    Raises:
+        ValueError: if there are none; the message lists the methods of images and of ratings.
+    """
+    found = [p for p in pairs(manifest, ratings) if category_of(p.item) in categories]
+    if not found:
+        engines = sorted({str(e) for e in manifest.column("engine") if e})
+        methods = sorted(rated_methods(ratings))
+        raise ValueError(
+            f"no image of {', '.join(categories)} is rated: images are of {', '.join(engines) or 'no method'}, "
+            f"ratings of {', '.join(methods)}; a folder of images starts with its method's name"
+        )
+    return manifest.take([row for p in found for row in (p.reference, p.generated)])
+
+
+def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
+    """The generated images that people rated: the first of each prompt.
+
+    Raises:
+        ValueError: if two runs are of one method, or a generated image has no reference.
+    """
+    groups, methods = [ratings[name] for name in humans(ratings)], sorted(rated_methods(ratings))
+    anchors: dict[str | None, int] = {}
+    for k, row in enumerate(manifest):
+        if row.slot == "anchor" and anchors.setdefault(row.group, k) != k:
+            raise ValueError(f"{row.id}: a second reference (slot anchor) of the group {row.group!r}")
+    found: dict[tuple[str, Item], tuple[str, Pair]] = {}
+
+    for k, row in enumerate(manifest):
+        about = row.parameters or {}
+        if row.slot != "candidate" or row.engine is None or about.get("image", 0) != 0:
+            continue
+        method, item = method_of(row.engine, methods), (_collection(row), int(about["prompt"]))
+        if method is None or not all(item in group.get(method, {}) for group in groups):
+            continue
+        if row.group not in anchors:
+            raise ValueError(f"{row.id}: its reference (the anchor of its group) is not in the manifest")
+        other = found.setdefault((method, item), (row.engine, Pair(method, item, anchors[row.group], k)))[0]
+        if other != row.engine:
+            raise ValueError(f"{other} and {row.engine} are both images of {method}: leave one of them out")
+
+    return [image for _, image in found.values()]
+
+
+def _collection(row: Row) -> str:
+    """The collection, such as object_00; an imported manifest has it in the reference's id."""
+    about = row.parameters or {}
+    return str(about.get("collection") or (row.parent or "").rsplit("/", 1)[-1])

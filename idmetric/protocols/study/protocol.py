@@ -34,13 +34,12 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.ranking import average_precision
-from idmetric.protocols.common.arrays import Array, Ints, Truths
-from idmetric.protocols.common.columns import texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, mean
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
-from idmetric.protocols.study.items import SLOTS, Task, owners
-from idmetric.protocols.study.labels import AGREEMENT
+from idmetric.protocols.study.study import SLOTS, Task, owners
+from idmetric.protocols.study.votes import AGREEMENT
 
 _ROUNDING = 1e-9  # 1 - 0.2 may be a little below 0.8
 
@@ -89,15 +88,12 @@ class Labelled:
         return Labelled(tuple(side[chosen] for side in self.sides), self.share[chosen], self.owner[chosen])
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     return run(data, models, settings, Options(args.agreement, args.undecided))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for pairs and one for triplets, as far as the manifest has them.
 
     Raises:

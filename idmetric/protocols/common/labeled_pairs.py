@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.lineage import lineages, parent_rows
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.arrays import Ints, Truths
-from idmetric.protocols.common.columns import named, texts
+from idmetric.protocols.common.columns import Ints, Truths, named, texts
 from idmetric.protocols.common.intervals import codes
 
 _DRAWS = 20  # tries for a new pair
@@ -50,7 +49,7 @@ def usable(data: Manifest) -> Manifest:
 
 
 def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0) -> Pairs:
-    """Pairs of one identity and of two, equally many, see `idmetric.protocols.calibrate.protocol`.
+    """Pairs of one identity and of two, equally many, see `idmetric.protocols.calibrate`.
 
     Args:
         data: rows with an identity. each: pairs of one identity, at most.

@@ -1,20 +1,85 @@
-"""MVEB's questions: queries, the rows ranked for each query, and the texts that go with the images."""
+"""MVEB: precision at 1 in VisME's four meta-tasks (sections 3, 4.1 and 5.1; Table 1).
+
+    idmetric eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
+
+A query, an image with an instruction, ranks its own candidates; P@1 is the share of queries that rank a right
+one first. A tie with a wrong candidate loses. In percent:
+
+| | ID-Rec | Re-ID | ID-Grd | ID-Edit | MVEB | in domain (20 sets) | out of domain (8) |
+|---|---|---|---|---|---|---|---|
+| VisME (Qwen2.5-VL-3B) | 78.7 | 67.7 | 75.1 | 87.4 | 76.7 | 77.7 | 74.1 |
+| VisME (Qwen2.5-VL-7B) | 80.8 | 70.6 | 76.7 | 88.7 | 78.8 | | |
+| SigLIP2 (so400m-14-384) | 73.1 | 45.6 | 36.8 | 65.4 | 57.1 | | |
+| CLIP (ViT-large-14) | 55.3 | 44.3 | 37.4 | 52.5 | 48.2 | | |
+
+A meta-task's number is the mean over its sets. MVEB's is the mean over all 28 sets (which the printed means confirm),
+not over the four meta-tasks. A mean over fewer sets is labeled as such and has no paper value.
+
+Models get the following texts in addition to images:
+
+* models that take instructions (VisIDEmbed) get the query's text, or else its meta-task's instruction; the candidate's
+  text, or else the model's default;
+* dual encoders (`dual:REPO`) get images alone, as in section 5.2, except for queries of Identity Editing: the mean of
+  image and text embedding, each of unit length;
+* all others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
+
+Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric data import mveb`; see
+docs/protocols-mveb.md. If no query of a set has a wrong candidate, all queries rank all targets of the set;
+single images with identities rank all other images.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.models.visid import TASKS
-from idmetric.protocols.common.arrays import Ints, Truths
-from idmetric.protocols.common.intervals import codes, owners
-from idmetric.protocols.common.ranked import Search
-from idmetric.protocols.visme_table1_mveb.datasets import TASK_OF, known_name
+from idmetric.evaluate.ranking import precision_at_1
+from idmetric.models import visid
+from idmetric.models.embedder import Embedder
+from idmetric.protocols.common.columns import Array, Ints, Truths, plain, texts
+from idmetric.protocols.common.intervals import codes, mean, owners, task_means
+from idmetric.protocols.common.paper_numbers import visme_printed, visme_row
+from idmetric.protocols.common.ranked import Search, measure
+from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
+
+# meta-task -> its data sets; * = out of domain, for evaluation alone. Queries in thousands (figure of the data's page):
+# Cars196 1.6, CompCars 2.4, Inshop 3.5, Rp2k 5.4, SOP 2.8, MET 2.7, GLDV2 3, iNat 3, Product1m 3.1, ShopProduct 3;
+# MS-Celeb 3, iCartoonFace 1.8, DukeMTMC 2.2, IUST 1.4, VeRi776 1.5, Market1501 2.9, CasiaFace 3; PIPA 2.9, MultiID 3.1,
+# IDMR 3, WikiPerson 3, FORB 3, IDMROOD 3; GPTImageEdit 2.3, SEEDMultiTurn 2.3, COCOEdit 2, SynCPR 3, OpenGPT4o 8.3
+_SETS = {
+    "ID-Rec": "Cars196 CompCars Inshop Rp2k SOP MET GLDV2 iNat Product1m* ShopProduct*",
+    "Re-ID": "MS-Celeb iCartoonFace DukeMTMC IUST VeRi776 Market1501* CasiaFace*",
+    "ID-Grd": "PIPA MultiID IDMR WikiPerson* FORB* IDMROOD*",
+    "ID-Edit": "GPTImageEdit SEEDMultiTurn COCOEdit SynCPR OpenGPT4o*",
+}
+TASKS = tuple(_SETS)
+TASK_OF = {name.rstrip("*"): task for task, names in _SETS.items() for name in names.split()}
+OUT_OF_DOMAIN = frozenset(n.rstrip("*") for names in _SETS.values() for n in names.split() if n.endswith("*"))
+IND, OOD, ALL = "IND", "OOD", "MVEB"  # in domain, out of domain, all sets
+
+_OTHER_NAMES = {
+    "msceleb1m": "MS-Celeb", "casiawebface": "CasiaFace", "caisiaface": "CasiaFace", "inaturalist": "iNat",
+    "stanfordonlineproducts": "SOP", "googlelandmarksv2": "GLDV2", "opengpt4oimage": "OpenGPT4o",
+}  # fmt: skip
+
+
+def known_name(dataset: str) -> str | None:
+    """MVEB's own name of a data set, such as "Cars196" for "mveb/cars196"; None if it is not one of the 28."""
+    wanted = plain(dataset.rpartition("/")[2])
+    return _OTHER_NAMES.get(wanted) or next((name for name in TASK_OF if plain(name) == wanted), None)
+
+
+# Questions
+
 
 Group = tuple[str, str | None]  # name and split
 INSTRUCTIONS = {"ID-Rec": "recognition", "Re-ID": "reidentification", "ID-Grd": "grounding", "ID-Edit": "editing"}
@@ -73,7 +138,7 @@ class Asked:
             asked = set(one.queries.tolist())
             for row in one.rows().tolist():
                 if row in asked:
-                    words = text[row] or (TASKS[INSTRUCTIONS[one.task]] if one.task else None)
+                    words = text[row] or (visid.TASKS[INSTRUCTIONS[one.task]] if one.task else None)
                 else:  # the text of a single image belongs to its query
                     words = text[row] if group[row] is not None else None
                 if words:
@@ -234,3 +299,140 @@ class _Columns:
         none = np.zeros(0, dtype=np.int64)
         owner = search.identity[search.queries]
         return Questions(dataset, task, search.queries, owner, none, none, none.astype(bool), search)
+
+
+_P1 = "P@1"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this protocol in addition to `scorers.Settings`.
+
+    Attributes:
+        tasks: data set -> one of `TASKS`, for sets that are not MVEB's.
+        paper: a row of `VISME_TABLE_1` to compare with, for all models; None: by the model's name.
+    """
+
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    paper: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, task in self.tasks.items():
+            if task not in TASKS:
+                raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
+
+
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
+    """Run with the options of the command line."""
+    wrong = [given for given in args.task if "=" not in given]
+    if wrong:
+        raise ValueError(f"--task {wrong[0]}: expected DATASET=TASK")
+    tasks = {given.rpartition("=")[0]: given.rpartition("=")[2] for given in args.task}
+    return run(data, models, settings, Options(tasks, args.paper))
+
+
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+    """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
+
+    Raises:
+        ValueError: if there are no questions, or a candidate is neither right nor wrong.
+        UnreadableError: see `scorers.bind`.
+    """
+    asked, bound = _bind(data, models, settings, options)
+    about = {**settings.as_dict(), "tasks": dict(options.tasks)}
+    results = []
+
+    for scorer, result in bound.results("mveb", about, asked.notes):
+        row = None if settings.look.masked or settings.distance != "cls" else (
+            options.paper or visme_row(result.signature.get("model", ""))
+        )  # fmt: skip
+        _measure(scorer, asked, settings, row, result)
+        if any(one.task == "ID-Edit" for one in asked.sets) and _follows(models[result.model]) == "nothing":
+            result.notes.append("no text tower: Identity Editing by images alone")
+        results.append(result)
+
+    return results
+
+
+# Models and their input
+
+
+def _follows(model: Any) -> str:
+    """The texts that a model takes: "instructions", "edits" or "nothing"."""
+    if getattr(model, "averages_words", False):
+        return "edits"
+    reads = hasattr(model, "encode_items") if isinstance(model, Embedder) else getattr(model, "reads_words", False)
+    return "instructions" if reads else "nothing"
+
+
+def _bind(data: Manifest, models: Models, settings: Settings, options: Options) -> tuple[Asked, Bound]:
+    """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
+    notes: list[str] = []
+    while True:
+        asked = ask(data, options.tasks)
+        try:
+            return asked, Bound(asked.data, _bound(asked, models, replace(settings, on_error="fail")), notes)
+        except UnreadableError as error:
+            if settings.on_error == "fail":
+                raise
+            data = left_out(data, error, (int(asked.origin[row]) for row in error.problems), notes)
+
+
+def _bound(asked: Asked, models: Models, settings: Settings) -> dict[str, Scorer]:
+    needed = np.unique(np.concatenate([one.rows() for one in asked.sets]))
+    dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
+    others = {name: model for name, model in models.items() if name not in dual}
+    found: dict[str, Scorer] = {}
+    for group, words in ((others, asked.instructed()), (dual, asked.edits())):
+        if group:
+            found |= bind(asked.data, group, settings, needed, words=words).models
+    return {name: found[name] for name in models}
+
+
+# Numbers
+
+
+def _measure(scorer: Scorer, asked: Asked, settings: Settings, paper: str | None, result: Result) -> None:
+    values: dict[str, Value] = {}
+    ids = texts(asked.data, "id")
+
+    for one in sorted(asked.sets, key=lambda q: TASKS.index(q.task) if q.task else len(TASKS)):
+        won = answers(scorer, one)
+        there = np.isfinite(won)
+        if not there.all():
+            result.notes.append(f"{one.dataset}: {int((~there).sum())} questions have no answer and are left out")
+        if not there.any():
+            continue
+        value = mean(won[there], one.owner[there], settings)
+        values[one.dataset] = value
+        row: Row = {"task": one.task or "-", "domain": _domain(one.dataset), "dataset": one.dataset, _P1: value}
+        result.rows.append(row)
+        result.keep("questions", dataset=[one.dataset] * int(there.sum()), id=ids[one.queries[there]],
+               **{_P1: won[there]})  # fmt: skip
+
+    if not values:
+        raise ValueError("no question has an answer")
+    strangers = [name for name in values if known_name(name) is None]
+    if strangers:
+        result.notes.append(f"not among MVEB's sets, and in no mean over them: {', '.join(strangers)}")
+    result.rows.extend(
+        task_means(values, _P1, TASKS, TASK_OF, OUT_OF_DOMAIN, ALL, lambda label: visme_printed(paper, label))
+    )
+
+
+def answers(scorer: Scorer, one: Questions) -> Array:
+    """1 for each question (Q,) with a right first candidate, else 0; NaN if a candidate has no score."""
+    if one.pool is not None:
+        return measure(scorer, one.pool, {_P1: precision_at_1})[0][_P1]
+    scores = scorer.pairs(one.queries[one.of], one.candidates)
+    order = np.argsort(one.of, kind="stable")
+    ends = np.cumsum(np.bincount(one.of, minlength=len(one.queries)))[:-1]
+    parts = np.split(order, ends)
+    return np.array([
+        precision_at_1(scores[own], one.right[own]) if np.isfinite(scores[own]).all() else np.nan for own in parts
+    ])  # fmt: skip
+
+
+def _domain(dataset: str) -> str:
+    name = known_name(dataset)
+    return "-" if name is None else OOD if name in OUT_OF_DOMAIN else IND

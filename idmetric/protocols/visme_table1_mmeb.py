@@ -26,28 +26,125 @@ docs/protocols-mmeb.md.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from idmetric.data.embed import UnreadableError
+from idmetric.data.importers.mmeb import candidate_id
 from idmetric.data.importers.mmeb_sets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
+from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models.embedder import Embedder
-from idmetric.protocols.common.arrays import Array, Ints
-from idmetric.protocols.common.columns import texts
-from idmetric.protocols.common.intervals import mean
-from idmetric.protocols.common.paper_numbers import visme_row
+from idmetric.protocols.common.columns import Array, Ints, texts
+from idmetric.protocols.common.intervals import codes, mean, task_means
+from idmetric.protocols.common.paper_numbers import visme_printed, visme_row
 from idmetric.protocols.common.ranked import HasMatrix
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind, slices
-from idmetric.protocols.common.task_means import task_means
-from idmetric.protocols.visme_table1_mmeb.paper_numbers import TABLE_1, printed
-from idmetric.protocols.visme_table1_mmeb.questions import Asked, Questions, ask
+
+COLUMN = "x_candidates"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions of one data set; rows of the manifest.
+
+    Attributes:
+        dataset: its name, MMEB's own for the 36 sets.
+        queries: (Q,).
+        candidates: the rows that each query ranks, Q arrays; the first is the right one.
+        owner: (Q,), the units that intervals draw: queries of one image are one unit.
+    """
+
+    dataset: str
+    queries: Ints
+    candidates: tuple[Ints, ...]
+    owner: Ints
+
+    def ranked(self) -> Ints:
+        """The different candidates (C,) of all queries, in ascending order."""
+        return np.unique(np.concatenate(self.candidates))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A manifest's questions.
+
+    Attributes:
+        sets: the questions of each data set. notes: on questions that were left out.
+    """
+
+    sets: tuple[Questions, ...]
+    notes: list[str] = field(default_factory=list)
+
+    def rows(self) -> Ints:
+        """All rows that are needed."""
+        return np.unique(np.concatenate([part for one in self.sets for part in (one.queries, one.ranked())]))
+
+
+def ask(data: Manifest, unusable: Collection[int] = ()) -> Asked:
+    """The questions of a manifest from `idmetric data import mmeb`.
+
+    Args:
+        unusable: rows that cannot be embedded; questions that need one are left out, with a note.
+
+    Raises:
+        ValueError: if there are no questions, or a candidate has no row.
+    """
+    if COLUMN not in data.table.column_names:
+        raise ValueError(f"no column {COLUMN}: make the manifest by idmetric data import mmeb, of an evaluation table")
+    kind = data.table.schema.field(COLUMN).type
+    if not ((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type)):
+        raise ValueError(
+            f"column {COLUMN} holds {kind} instead of lists of whole numbers: keep manifests of MMEB as Parquet"
+        )
+    lists = data.table[COLUMN].combine_chunks()
+    values, ends = lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy(zero_copy_only=False)
+    names, sets, splits = (data.column(c) for c in ("id", "dataset", "split"))
+    row_of = {name: row for row, name in enumerate(names)}
+    units, gone = codes(image_keys(data)), set(unusable)
+
+    found: dict[str, list[tuple[int, Ints]]] = {}
+    numbered: dict[tuple[str, str], dict[int, int]] = {}  # data set and split -> number of a candidate -> row
+    lost: dict[str, int] = {}
+    for row in np.flatnonzero(np.diff(ends)).tolist():
+        place = (sets[row] or "", splits[row] or "")
+        known = numbered.setdefault(place, {})
+        listed = values[ends[row] : ends[row + 1]].tolist()
+        for number in listed:
+            if number not in known:
+                known[number] = _row(row_of, candidate_id(*place, number), names[row])
+        ranked = np.array([known[number] for number in listed], dtype=np.int64)
+        name = known_name(place[0]) or place[0]
+        if gone and (row in gone or not gone.isdisjoint(ranked.tolist())):
+            lost[name] = lost.get(name, 0) + 1
+        else:
+            found.setdefault(name, []).append((row, ranked))
+
+    notes = [
+        f"{name}: questions left out, as they need rows that cannot be used: {count}" for name, count in lost.items()
+    ]
+    if not found:
+        raise ValueError("no questions: " + ("; ".join(notes) or f"column {COLUMN} is empty"))
+    return Asked(tuple(_questions(name, asked, units) for name, asked in found.items()), notes)
+
+
+def _row(row_of: dict[str, int], candidate: str, query: str) -> int:
+    if candidate not in row_of:
+        raise ValueError(f"query {query} lists the candidate {candidate}, which has no row in the manifest")
+    return row_of[candidate]
+
+
+def _questions(name: str, asked: list[tuple[int, Ints]], units: Ints) -> Questions:
+    queries = np.array([row for row, _ in asked], dtype=np.int64)
+    return Questions(name, queries, tuple(ranked for _, ranked in asked), units[queries])
+
 
 _P1 = "P@1"
 _CELLS = 2**24  # similarities held at once (128 MB)
@@ -58,17 +155,10 @@ class Options:
     """Options of this protocol in addition to `scorers.Settings`.
 
     Attributes:
-        paper: a row of `TABLE_1` to compare with, for all models; None: by the model's name.
+        paper: a row of `VISME_MMEB` to compare with, for all models; None: by the model's name.
     """
 
     paper: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.paper is not None and self.paper not in TABLE_1:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(TABLE_1)}")
-
-
-_SETTINGS, _OPTIONS = Settings(), Options()
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
@@ -76,7 +166,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     return run(data, models, settings, Options(args.paper))
 
 
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:
@@ -96,8 +186,6 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
 
 
 def _check(models: Models, settings: Settings) -> None:
-    if not models:
-        raise ValueError("no models: give at least one")
     if settings.distance != "cls" or settings.look.masked:
         raise ValueError("MMEB compares whole images and texts, which have no patches: use the distance cls, no masks")
     deaf = [name for name, model in models.items() if not _reads_text(model)]
@@ -184,4 +272,6 @@ def _domain(dataset: str) -> str:
 
 def means(values: Mapping[str, Value], paper: str | None) -> list[Row]:
     """Means over the sets of each meta-task, in and out of domain, and over all, without sets that are not MMEB's."""
-    return task_means(values, _P1, TASKS, TASK_OF, OUT_OF_DOMAIN, ALL, lambda label: printed(paper, label))
+    return task_means(
+        values, _P1, TASKS, TASK_OF, OUT_OF_DOMAIN, ALL, lambda label: visme_printed(paper, label, "mmeb")
+    )

@@ -1,1 +1,0 @@
-"""ID-Sim, Figure 6: sensitivity to identity and to context."""

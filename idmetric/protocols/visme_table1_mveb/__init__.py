@@ -1,1 +1,0 @@
-"""VisME, Table 1: the meta-tasks of MVEB."""
