@@ -70,7 +70,7 @@ class Result:
         items: table -> columns of equal length: the score of each query, pair or sample. By convention a table "pairs"
             has the columns `score` (similarity, higher = more alike) and `same` (bool); plots use it.
         notes: remarks for readers of the numbers, such as on queries that were left out.
-        missing: row of the paper's table that no model here can run -> the reason, see `paper_rows`.
+        missing: row of the paper's table that no model here can run -> the reason, see `paper_numbers.PAPER_ROWS`.
     """
 
     protocol: str

@@ -90,7 +90,7 @@ class Endpoint:
         url: up to and including the version: https://api.openai.com/v1, http://127.0.0.1:8000/v1.
         model: its name on the server.
         key: name of the environment variable that holds the API key; None sends none. Wherever a server echoes the key,
-            messages and stored records hold "***", see `redaction.redactor`.
+            messages and stored records hold "***", see `redactor`.
         timeout: seconds for a whole call.
         extra: further fields of the request, which override the standard ones; null removes one
             ({"max_tokens": null, "max_completion_tokens": 2000} for models that expect the newer name).

@@ -6,10 +6,10 @@ Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE`.
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
 `url`, `model`, `key`, `timeout` and `extra` are arguments of `endpoint.Endpoint`; `local` and `revision` of
-`local.LocalModel`; `question` is a name in `prompts.QUESTIONS` (default "evidence") or a file next to this one (see
-`own_question`); `prices` are per million tokens in and out; `store` is the folder of answers (default: judge/ next to
-the embeddings in --out); all other names are fields of `judge.Settings`. The file names the environment variable that
-holds the key, never the key itself.
+`local.LocalModel`; `question` is a name in `questions.QUESTIONS` (default "evidence") or a file next to this one (see
+`questions.read_question`); `prices` are per million tokens in and out; `store` is the folder of answers (default:
+judge/ next to the embeddings in --out); all other names are fields of `judge.Settings`. The file names the environment
+variable that holds the key, never the key itself.
 """
 
 from __future__ import annotations

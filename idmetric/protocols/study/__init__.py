@@ -1,5 +1,5 @@
 """Studies with people: questions about pairs or triplets of images, their answers, and models against them.
 
-`items` draws the questions, `study` keeps them, `votes` reads answers, `labels` makes a table of them, and `protocol`
-compares models with that table. The page that people see is made by `idmetric.report.study`.
+`study` draws the questions and keeps them, `votes` reads answers and makes a table of labels, and `protocol` compares
+models with that table. The page that people see is made by `idmetric.report.study`.
 """

@@ -71,7 +71,7 @@ class Labelled:
     Attributes:
         sides: rows (N,) of the images in each slot.
         share: (N,), of votes for "same", or for left.
-        owner: units of intervals, (N, 2) or (N,), see `items.owners`.
+        owner: units of intervals, (N, 2) or (N,), see `study.owners`.
     """
 
     sides: tuple[Ints, ...]
