@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.images.mask_id import MaskId as MaskId  # part of this module
+from idmetric.images.mask_id import color_of as color_of
+from idmetric.images.mask_id import number_of as number_of
+
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
     from typing_extensions import TypeIs
 
@@ -19,11 +21,10 @@ if TYPE_CHECKING:
 # read from where they stand to their end, and left open.
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (gray and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
-ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, NDArray[Any], "Tensor"]
+ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor"]
 Color = tuple[int, int, int]
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
-MaskId = int | str | tuple[int, int, int]  # an index or a value; a color as (red, green, blue) or "#rrggbb"
 RESAMPLE = {
     "bicubic": Image.Resampling.BICUBIC,
     "bilinear": Image.Resampling.BILINEAR,
@@ -66,8 +67,9 @@ def is_tensor(x: object) -> TypeIs[Tensor]:
 
 
 def is_array(x: object) -> TypeIs[Tensor | NDArray[Any]]:
-    """Whether x is an array or a tensor."""
-    return isinstance(x, np.ndarray) or is_tensor(x)
+    """Whether x is an array or a tensor; to ask loads neither NumPy nor torch."""
+    numpy = sys.modules.get("numpy")
+    return (numpy is not None and isinstance(x, numpy.ndarray)) or is_tensor(x)
 
 
 def describe(source: Any) -> str:
@@ -89,43 +91,3 @@ def describe(source: Any) -> str:
     if not isinstance(name, str) or not name:
         return anonymous
     return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address
-
-
-def parse_mask_id(text: str) -> MaskId:
-    """A label as a command line gives it: 7, or #ff0000; or as a gallery keeps it: (255, 0, 0).
-
-    Raises:
-        ValueError: for anything else, and for the background, 0.
-    """
-    if text.startswith("("):
-        return color_of(tuple(map(int, re.findall(r"\d+", text))))  # type: ignore[arg-type]  # its length is checked
-    return color_of(text) if text.startswith("#") else number_of(text)
-
-
-def color_of(label: MaskId) -> Color:
-    """The color that a label names.
-
-    Raises:
-        ValueError: for anything else, and for black.
-    """
-    color: Any = label
-    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
-        color = tuple(bytes.fromhex(label[1:]))
-    if isinstance(color, tuple) and len(color) == 3 and any(color) and all(0 <= v <= 255 for v in color):
-        return color
-    raise ValueError(f"mask_id {label!r} is not a color of a mask: give '#rrggbb', such as '#ff0000', and not black")
-
-
-def number_of(label: MaskId) -> int:
-    """The index or value that a label names.
-
-    Raises:
-        ValueError: for anything else, and for the background, 0.
-    """
-    try:
-        number = int(label)  # type: ignore[arg-type]  # a color is refused
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or isinstance(label, bool) or (isinstance(label, float) and label != number):
-        raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
-    return number

@@ -233,7 +233,7 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
         "eval folder --data . --subject crop --mask-id 0": "mask_id '0' is not a label",
         "eval folder --data . --mask-id 3": "--mask-id needs --subject",
         "score a.png b.png --mask-dir . --mask-id red": "mask_id 'red' is not a label",
-        "gallery build a.png --gallery index --mask-id #ff00": "mask_id '#ff00' is not a colour",
+        "gallery build a.png --gallery index --mask-id #ff00": "mask_id '#ff00' is not a color",
     }
     code = (
         "import sys\nfrom idmetric.cli.main import main\n"

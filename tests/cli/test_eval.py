@@ -102,7 +102,7 @@ def test_unreadable_images_are_all_named_or_left_out(
         (["folder", "--data", "ALBUM", "--model", "no-such-model"], "unknown model 'no-such-model'"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--distance", "patch"], "models without patches: hsv"),
         (["folder", "--data", "ALBUM", "--model", "x=hsv", "--model", "x=pixels"], "two models are called 'x'"),
-        (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be at least 1"),
+        (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be a whole number >= 1"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--subject", "crop"], "it has no mask in the manifest"),
         (["nearid", "--data", "ALBUM", "--model", "hsv"], "no distractors or part-edits"),
         (["world", "--model", "hsv"], "--out DIR is needed"),
