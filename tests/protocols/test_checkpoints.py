@@ -20,7 +20,7 @@ from idmetric.protocols.checkpoints.reading import Where, read
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.generator.example import STEPS, example
+from idmetric.protocols.generator.example import STEPS, checkpoints_example
 from idmetric.report.curves import step_curves
 from idmetric.report.plots import draw
 from tests.protocols.parts import PLAIN, picture, values
@@ -282,7 +282,10 @@ def test_the_command_prints_a_row_for_each_step_and_the_best_one(
 def test_the_example_rises_to_its_subject_and_ends_in_copies(tmp_path: Path) -> None:
     pytest.importorskip("vtk")
     [result] = run(
-        example(tmp_path), {"tiny": IDSim("tiny", device="cpu")}, Settings(workers=1), Options(held_out=True)
+        checkpoints_example(tmp_path),
+        {"tiny": IDSim("tiny", device="cpu")},
+        Settings(workers=1),
+        Options(held_out=True),
     )
     found = {int(str(row["step"])): row for row in result.rows}
     assert list(found) == list(STEPS)

@@ -51,7 +51,7 @@ from idmetric.protocols.generator.columns import (
     prompt_fidelity,
     side_by_side,
 )
-from idmetric.protocols.generator.example import example
+from idmetric.protocols.generator.example import checkpoints_example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
 from idmetric.protocols.generator.outputs import asked, words
 
@@ -173,7 +173,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     if args.data is None:
         if args.out is None:
             raise ValueError("--out DIR is needed: the example is rendered there (or give samples: --data PATH)")
-        return example(args.out / "example", progress=progress)
+        return checkpoints_example(args.out / "example", progress=progress)
     return read(
         Where(args.data, args.pattern, args.references, args.training, args.base, args.prompts, args.on_error == "skip")
     )

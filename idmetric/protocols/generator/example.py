@@ -103,10 +103,10 @@ STEPS = {
 
 
 def checkpoints_example(folder: Path, subjects: int = 8, progress: Progress | None = None) -> Manifest:
-    """Render the images of the generator's checkpoints_example into a folder, and give them steps.
+    """Render the images of the generator's example into a folder, and give them steps.
 
     Raises:
-        ValueError, ImportError: see `generator.example.example`.
+        ValueError, ImportError: see `example`.
     """
     data = example(folder, subjects, progress)
     ids, role, method, prompt = (texts(data, name) for name in ("id", "x_role", "x_method", "x_prompt"))
