@@ -27,7 +27,7 @@ from torch import Tensor
 import idmetric
 from idmetric import IdentityLoss
 from idmetric.io.output import check
-from idmetric.models.identified import auto_device
+from idmetric.models.embedder import auto_device
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

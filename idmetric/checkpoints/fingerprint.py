@@ -30,6 +30,45 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
+class WeightsName:
+    """The revision by which a module's weights are called, and whether they are still the weights so named.
+
+    Weights without a revision ("") are named by 12 digits of their hash.
+    """
+
+    def __init__(self, revision: str) -> None:
+        self.revision = revision
+        self._sample: Sample | None = None  # of the weights when they were named
+        self._writes: list[tuple[int, int]] = []  # when the sample was last compared
+        self._changed = False  # whether it differed then
+        self._digest = ""  # of weights without a revision
+
+    def take(self, module: nn.Module, revision: str) -> None:
+        """Call the weights that are in memory now by this revision."""
+        self.revision, self._sample = revision, Sample(module) if revision else None
+
+    def changed(self, module: nn.Module, look: bool = True) -> bool:
+        """Whether the weights are others than the named ones.
+
+        Args:
+            look: compare values even if PyTorch counted no write since the last time, which waits for the device.
+        """
+        now = writes(module)
+        if look or now != self._writes:
+            self._writes, self._changed = now, self._sample is None or not self._sample.fits(module)
+        return self._changed
+
+    def exact(self, module: nn.Module, look: bool = True) -> str:
+        """The name of the weights in memory: the revision, followed by "+changed" once they differ."""
+        changed = self.changed(module, look)
+        if self.revision:
+            return self.revision + "+changed" * changed
+        if changed:
+            self._digest, self._sample = f"none+{weights_digest(module)[:12]}", Sample(module)
+            self._changed = False
+        return self._digest
+
+
 class Sample:
     """Up to 1024 values of each parameter and saved buffer of a module, to see whether its weights have changed.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, Self, get_args, overload
 
 import numpy as np
@@ -15,9 +17,13 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
+from idmetric import __version__
+from idmetric.calibration import apply as calibrations
+from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.checkpoints import format as checkpoint
+from idmetric.checkpoints.fingerprint import WeightsName, weights_digest
 from idmetric.checkpoints.hub import Files, push_folder
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
@@ -26,6 +32,7 @@ from idmetric.images import paths as inputs
 from idmetric.images.arrays import check_pixels
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.masks import Images, MaskId, MaskLike, Masks, labelled, split_masks
+from idmetric.images.opening import Decode, checked, mark_of
 from idmetric.images.read import (
     ImageLike,
     ImageReadError,
@@ -41,12 +48,18 @@ from idmetric.images.read import (
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
 from idmetric.models.batches import in_batches, names_of, progress_bar
-from idmetric.models.calibrated import CalibratedModel
 from idmetric.models.embedding import Embedding, same_model
 from idmetric.models.named import NamedScore
 
 
-class Embedder(CalibratedModel):
+def auto_device() -> torch.device:
+    """CUDA where there is one, else Apple's MPS, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+class Embedder(nn.Module):
     """A model that embeds images, bound to its own preprocessing.
 
     A subclass calls this constructor and defines `forward_features`, `config` and `from_pretrained`'s constructor.
@@ -68,6 +81,8 @@ class Embedder(CalibratedModel):
 
     model_type = ""
     named: NamedScore | None = None  # the published score that it was opened by
+    scales_files = True  # whether images are resized with antialiasing, before which files may be scaled
+    _decode: Decode = "exact"
 
     def __init__(
         self,
@@ -85,7 +100,13 @@ class Embedder(CalibratedModel):
     ) -> None:
         if preprocessing not in get_args(Preprocessing):
             raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
-        super().__init__(name, revision, files)
+        super().__init__()
+        self.name = name
+        is_folder = (files is None or files.local) and os.path.isdir(name)
+        self._named = (name, os.path.basename(os.path.realpath(name)) or name if is_folder else name)
+        self._files = files
+        self._weights = WeightsName(revision)
+        self._calibration: Calibration | None = None
         self.image_size = image_size
         self.interpolation = interpolation
         self.background = background
@@ -104,6 +125,10 @@ class Embedder(CalibratedModel):
         """Compile the encoder by `torch.compile`, in place, so that `embed` and distances use it as well."""
         super().compile(*args, **options)
         self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
+
+    def config(self) -> dict[str, Any]:
+        """The settings that config.json needs to rebuild this model, as plain JSON values."""
+        raise NotImplementedError(f"{type(self).__name__} does not define config")
 
     # Pixels in, embedding out
 
@@ -472,6 +497,232 @@ class Embedder(CalibratedModel):
         context: AbstractContextManager[Any] = nullcontext() if wants_grad else torch.no_grad()
         with context:
             return self._embed(images, batch_size, masks, outside, patches)
+
+    # Distances in, probabilities out
+
+    def probability(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding,
+        distance: str | None = None,
+        *,
+        prior: float | None = None,
+        calibration: str | os.PathLike[str] | Calibration | None = None,
+        mask_a: Masks = None,
+        mask_b: Masks = None,
+        mask_id: MaskId | None = None,
+        outside: Outside = "black",
+        batch_size: int = 32,
+    ) -> Tensor:
+        """Probability that each image of a shows the same identity as its partner in b.
+
+        It holds for pairs like those of its calibration: see `idmetric eval calibrate`. A
+        `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
+
+        Args:
+            a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
+            distance: default the one that the calibration is for; another is refused.
+            prior: share of same-identity pairs among your pairs; default the calibration's.
+            calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json in
+                the model's folder.
+
+        Returns:
+            Shape (B,), in (0, 1), without graph.
+
+        Raises:
+            CalibrationError: if there is no calibration, or it was made for another model, distance or way of masking.
+        """
+        found = self.calibration if calibration is None else self._checked(calibration)
+        if found is None:
+            raise CalibrationError(
+                f"{self.label} has no calibration in its folder: make one with `idmetric eval calibrate`, and pass it "
+                "to calibrate_with(file) or as calibration="
+            )
+        found.check_distance(found.distance if distance is None else distance)
+        for images, mask in ((a, mask_a), (b, mask_b)):
+            if not isinstance(images, Embedding):  # how an Embedding was masked is not known
+                found.check_outside("all" if mask is None else outside)
+        found.warn()
+        with torch.no_grad():
+            far = self(
+                a, b, found.distance, mask_a=mask_a, mask_b=mask_b, mask_id=mask_id, outside=outside,
+                batch_size=batch_size,
+            )  # fmt: skip
+        return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration that `probability` uses: from `calibrate_with`, else the folder's calibration.json, or None.
+
+        Raises:
+            CalibrationError: if the file is damaged, or was made for other weights.
+        """
+        if self._calibration is None and self._files is not None:
+            path = self._files.optional(checkpoint.CALIBRATION)
+            if path is not None:
+                self._calibration = self._checked(path)
+
+        found, now = self._calibration, self.calibrated_model(files=False)
+        if found is not None and (self._weights.changed(self) or found.model.settings != now.settings):
+            found.check_model(now)  # which fails: the weights or `decode` have changed
+        return self._calibration
+
+    def calibrate_with(self, calibration: str | os.PathLike[str] | Calibration) -> Self:
+        """Use this calibration (a file, or one in memory) from now on; returns the metric.
+
+        Raises:
+            CalibrationError: if it cannot be read, or was made for another model.
+        """
+        self._calibration = self._checked(calibration)
+        return self
+
+    def calibrated_model(self, files: bool = True) -> calibrations.Model:
+        """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
+        content = None
+        if files and self._files is not None and not self._weights.changed(self):
+            content = checkpoint.content_of(self._files)
+        settings = self.label.removeprefix(f"{type(self).__name__}:{self.short_name}")
+        return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
+
+    def _checked(self, calibration: str | os.PathLike[str] | Calibration) -> Calibration:
+        found = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)
+        if not found.model.is_same(self.calibrated_model(files=False)):  # mostly the revision suffices
+            found.check_model(self.calibrated_model())
+        return found
+
+    # The identity of a model: its name, its exact weights, and everything else that its embeddings depend on
+
+    @property
+    def decode(self) -> Decode:
+        """How files are decoded, a setting that `idmetric.load` takes too.
+
+        "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
+        (`idmetric.images.opening`). Images with a mask, other formats, and decoded images keep all pixels.
+
+        Raises:
+            ValueError: for another name, or "fast" where the model needs all pixels.
+        """
+        return self._decode
+
+    @decode.setter
+    def decode(self, decode: str) -> None:
+        if checked(decode) == "fast" and not self.scales_files:
+            raise ValueError(f"{self.name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
+        self._decode = checked(decode)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the weights; images are cast to it."""
+        return next(self.parameters()).dtype
+
+    @property
+    def revision(self) -> str:
+        """Which exact weights: the checkpoint's revision, followed by "+changed" once they differ; "" for new ones."""
+        return self._weights.revision and self._weights.exact(self)
+
+    @property
+    def model_id(self) -> str:
+        """Model, exact weights and resolution in one string, which every Embedding carries.
+
+        The weights are named by their revision, or by 12 digits of their hash if they have none. The name is the
+        folder's own, however its path was spelled.
+        """
+        return self._model_id()
+
+    def _model_id(self, look: bool = True) -> str:
+        return f"{self.label}@{self._weights.exact(self, look)}/{self.resolution}"
+
+    def _is_named(self) -> bool:
+        """Whether a revision names the weights that are in memory now."""
+        return bool(self._weights.revision) and not self._weights.changed(self)
+
+    def _maker(self) -> str:
+        """The `model_id` that marks an Embedding made now.
+
+        Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
+        are trained, as every step would be another model. A graph is built without waiting for the device.
+        """
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return ""
+        graph = torch.is_grad_enabled()
+        if graph and any(p.requires_grad for p in self.parameters()):
+            return ""
+        return self._model_id(look=not graph)
+
+    def take_revision(self, revision: str) -> None:
+        """Call the weights that are in memory now by this revision."""
+        self._weights.take(self, revision)
+
+    def _name_saved(self, folder: str | os.PathLike[str], revision: Callable[[Path], str]) -> None:
+        """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
+        if not self._is_named():
+            self.take_revision(revision(Path(folder)))
+            self._files = Files(folder)
+
+    @property
+    def short_name(self) -> str:
+        """The name; for a folder its own name, however its path was spelled."""
+        given, short = self._named
+        return short if self.name == given else self.name
+
+    @property
+    def label(self) -> str:
+        """Class and name, and every other setting of a model that changes its scores."""
+        reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
+        shape = "" if self.fit == SQUASH else f"[{self.fit}, {self.interpolation}]"
+        return f"{type(self).__name__}:{self.short_name}{reading}{mark_of(self.decode)}{shape}"
+
+    @property
+    def resolution(self) -> str:
+        """Height x width in pixels at which images are seen."""
+        height, width = self.image_size
+        return f"{height}x{width}"
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """Model, revision, distance, resolution, dtype, version: reported with a score, they make it reproducible."""
+        return {
+            "model": self.label,
+            "revision": self.revision,
+            "distance": distance,
+            "resolution": self.resolution,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "idmetric": __version__,
+        }
+
+    def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
+        """Everything that this model's embeddings depend on, the exact weights in memory included.
+
+        Args:
+            outside: what becomes of pixels outside masks; None for whole images.
+            mask_id: which label of the masks is the subject, if one was chosen.
+        """
+        shape = "" if self.fit == SQUASH else f" {self.fit}"
+        return {
+            **self.signature(),
+            "weights": self._weights.revision if self._is_named() else weights_digest(self),
+            "settings": json.dumps(self.config(), sort_keys=True, default=str),
+            "seen": f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}{shape}",
+            "outside": outside or "all",
+            **({} if self.decode == "exact" else {"decode": self.decode}),
+            **({} if mask_id is None else {"mask_id": str(mask_id)}),
+        }
+
+    def train(self, mode: bool = True) -> Self:
+        """As `nn.Module.train`, except that a frozen model stays in eval mode.
+
+        So a metric kept inside a larger module gives the same scores when that module trains.
+        """
+        return super().train(mode and any(p.requires_grad for p in self.parameters()))
+
+    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        self.requires_grad_(False).eval()
+        self.to(auto_device() if device is None else device, dtype)
+        self.take_revision(self._weights.revision)
 
     # Files
 

@@ -207,9 +207,10 @@ def test_embeddings_of_changed_weights_are_compared_with_each_other_but_not_with
 def test_a_step_of_a_loss_reads_no_values_of_the_weights(named: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would wait for the device."""
     pixels = torch.rand(1, 3, 64, 64, requires_grad=True)
+    revision = named.revision
     own = named(pixels).model
     monkeypatch.setattr(Sample, "fits", lambda *_: pytest.fail("weights were read"))
-    assert named(pixels).model == own == f"IDSim:run@{named._revision}/64x64"
+    assert named(pixels).model == own == f"IDSim:run@{revision}/64x64"
 
 
 def test_saving_names_weights_that_are_new_or_changed(model: IDSim, named: IDSim, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, l
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
 from idmetric.images.resize import resize_pixels
-from idmetric.models.identified import auto_device
+from idmetric.models.embedder import auto_device
 from idmetric.models.idsim import IDSimConfig
 from tests.conftest import SMALL, random_model
 

@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace) -> int:
     import torch
 
     from idmetric.cli.bench.rows import as_json, describe, line
-    from idmetric.models.identified import auto_device
+    from idmetric.models.embedder import auto_device
 
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -17,8 +17,7 @@ from idmetric.cli.bench.timing import Clock
 from idmetric.images.paths import listed
 from idmetric.images.read import read_image
 from idmetric.models.backbone import Backbone
-from idmetric.models.embedder import Embedder
-from idmetric.models.identified import auto_device
+from idmetric.models.embedder import Embedder, auto_device
 from idmetric.models.idsim import IDSim, IDSimConfig
 from idmetric.models.load import load_embedder
 from idmetric.models.nearid import NearID, NearIDConfig

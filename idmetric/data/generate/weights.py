@@ -108,7 +108,7 @@ class Place:
     def torch_device(self) -> Any:
         import torch
 
-        from idmetric.models.identified import auto_device
+        from idmetric.models.embedder import auto_device
 
         return torch.device(self.device) if self.device else auto_device()
 

@@ -32,8 +32,8 @@ from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.images.kinds import Color
 from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.images.regions import cut_out
+from idmetric.models.embedder import auto_device
 from idmetric.models.embedding import Embedding
-from idmetric.models.identified import auto_device
 from idmetric.protocols.common.columns import Array
 
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels

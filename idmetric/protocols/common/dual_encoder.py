@@ -26,8 +26,8 @@ from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.images.read import Outside, read_image
 from idmetric.images.regions import cut_out
 from idmetric.io.hints import install
+from idmetric.models.embedder import auto_device
 from idmetric.models.embedding import Embedding
-from idmetric.models.identified import auto_device
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too

@@ -32,7 +32,7 @@ from torch import Tensor
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.read import ImageLike, read_image
 from idmetric.io.hints import install
-from idmetric.models.identified import auto_device
+from idmetric.models.embedder import auto_device
 from idmetric.protocols.common.columns import Array, Ints, Truths
 
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from idmetric.io.hints import install
-from idmetric.models.identified import auto_device
+from idmetric.models.embedder import auto_device
 from idmetric.protocols.judges.reply import JudgeError, NoAnswerError, Picture, Reply
 
 
