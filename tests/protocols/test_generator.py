@@ -356,6 +356,23 @@ def test_methods_that_copy_are_named(folder: Path, photos: list[Path]) -> None:
     ]
 
 
+def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -> None:
+    gray = folder / "out" / "a"
+    for path in (
+        gray / "cat" / "on_a_beach_0.png",
+        gray / "mug" / "in_the_snow_1.png",
+        folder / "refs" / "mug" / "0.png",
+    ):
+        Image.open(path).convert("L").save(path)
+    [result] = run(given(folder), {"pixels": open_model("pixels")}, PLAIN)
+    [note] = [note for note in result.notes if "gray" in note]
+    assert note.startswith("WARNING: 1 images are gray where the references are in color")
+    assert "cat" in note
+    assert "on_a_beach" in note
+    [result] = run(given(folder), {"pixels": open_model("pixels")}, PLAIN, Options(copies=False))
+    assert "gray" not in " ".join(result.notes)  # not looked for
+
+
 def test_agreements_are_kept_and_equal_those_of_the_detector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = given(folder)
     a, b = np.array([0, 1, 2, 0, 40]), np.array([36, 36, 36, 37, 36])

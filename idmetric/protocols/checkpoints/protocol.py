@@ -48,6 +48,7 @@ from idmetric.protocols.generator.columns import (
     highest_agreements,
     image_items,
     keep_missing,
+    notes_on_gray,
     prompt_fidelity,
     side_by_side,
 )
@@ -222,6 +223,8 @@ def measured(
     unit, notes = _units(images)
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ")
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
+    if options.copies:
+        notes += notes_on_gray(images, bound.manifest, settings.workers)
     fidelity = prompt_fidelity(images, bound, clip, notes)
 
     about = {

@@ -17,13 +17,14 @@ from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY, THRESHOLD, compare
 from idmetric.images.read import read_image
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.columns import Array, Ints, Truths, free
+from idmetric.protocols.common.columns import Array, Ints, Truths, free, listed
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.pairwise import PairStore, cell_of
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Progress, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
 from idmetric.scoring.copies import Prints, small_picture
+from idmetric.scoring.gray import is_gray
 
 
 def copying(result: Result) -> list[str]:
@@ -115,6 +116,28 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
     best = np.full(len(images.rows), -1.0)
     np.maximum.at(best, number, found)
     return best
+
+
+def notes_on_gray(images: Images, data: Manifest, workers: int | None = None) -> list[str]:
+    """Warn of gray images of subjects whose references are all in color: their distances are too large."""
+    rows = sorted({*images.rows.tolist(), *(int(row) for own in images.references.values() for row in own)})
+    sources = [cast("str | bytes", data.source(row)) for row in rows]
+    with ThreadPoolExecutor(workers or 8) as pool:
+        gray = dict(
+            zip(rows, pool.map(lambda source: is_gray(small_picture(read_image(source))), sources), strict=True)
+        )
+
+    in_color = {name for name, own in images.references.items() if not any(gray[int(row)] for row in own)}
+    ids = data.column("id")
+    found = [
+        ids[row]
+        for row, name in zip(images.rows.tolist(), images.subject, strict=True)
+        if name in in_color and gray[row]
+    ]
+    if not found:
+        return []
+    return [f"WARNING: {len(found)} images are gray where the references are in color, which lowers their scores: "
+            f"{listed(found)}"]  # fmt: skip
 
 
 def prompt_fidelity(images: Images, bound: Bound, clip: DualEncoder | None, notes: list[str]) -> Array | None:

@@ -59,6 +59,7 @@ from idmetric.protocols.generator.columns import (
     highest_agreements,
     keep_items,
     means_of,
+    notes_on_gray,
     prompt_fidelity,
 )
 from idmetric.protocols.generator.example import example
@@ -265,6 +266,8 @@ def run(
     notes = notes_on(bound.manifest, images, options.held_out)
     groups = dict(groups_of(images, bound.manifest, options.by))
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
+    if options.copies:
+        notes += notes_on_gray(images, bound.manifest, settings.workers)
     mirrored = _mirrored(images, bound, models, settings) if options.copy_rate else {}
     fidelity = prompt_fidelity(images, bound, clip, notes)
 
