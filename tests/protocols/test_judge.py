@@ -6,10 +6,8 @@ import base64
 import io
 import json
 import re
-import socket
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,7 +26,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import ImageReadError
 from idmetric.protocols.common.scorers import Settings as Protocol
 from idmetric.protocols.common.scorers import bind
-from idmetric.protocols.judges.endpoint import Endpoint, redactor
+from idmetric.protocols.judges.endpoint import Endpoint
 from idmetric.protocols.judges.judge import Judge, Settings
 from idmetric.protocols.judges.questions import EVIDENCE, INSTANCE, AnswerError, read_question
 from idmetric.protocols.judges.reply import JudgeError
@@ -120,10 +118,6 @@ def image(value: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
     return Image.new("RGB", size, (value % 256, 90, 200 - value % 100))
 
 
-def noise(side: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (side, side, 3), dtype=np.uint8))
-
-
 def pairs(count: int) -> list[tuple[Image.Image, Image.Image]]:
     return [(image(k), image(k + 100)) for k in range(count)]
 
@@ -182,59 +176,6 @@ def test_the_key_is_sent_and_shown_nowhere(
     assert any("your key *** is fine" in reason for reason in asked.report().reasons)
 
 
-def echoes() -> dict[str, str]:
-    """Spellings in which a server may send a key back."""
-    key = 'sk-a/b+c&d"e\\f' + SECRET
-    wrapped = [base64.b64encode(before + key.encode() + b" !").decode() for before in (b"", b"x", b"Bearer ")]
-    return {
-        "itself": key,
-        "JSON": json.dumps(key),
-        "JSON in JSON": json.dumps(json.dumps(key)),
-        "escapes": "".join(f"\\u{ord(c):04X}" for c in key),
-        "escapes in JSON": "".join(f"\\\\u{ord(c):04x}" for c in key),
-        "bytes": "".join(f"\\x{ord(c):02x}" for c in key),
-        "slashes": key.replace("/", "\\/"),
-        "URL": urllib.parse.quote(key, safe=""),
-        "form": urllib.parse.quote_plus(key),
-        "HTML": key.replace("&", "&amp;").replace('"', "&quot;"),
-        "entities": "".join(f"&#{ord(c)};" for c in key),
-        "hexadecimal": key.encode().hex().upper(),
-        **{f"base64 {k}": text for k, text in enumerate(wrapped)},
-    }
-
-
-@pytest.mark.parametrize("form", list(echoes()))
-@pytest.mark.parametrize("status", [200, 400, 401])
-def test_a_key_that_a_server_echoes_in_any_spelling_is_hidden(
-    form: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    key, text = echoes()["itself"], echoes()[form]
-    monkeypatch.setenv("MY_KEY", key)
-    act = says({**GOOD, "match_cues": [f"{text} in full"]}) if status == 200 else fails(status, text.encode())
-    with serving(act) as server:
-        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK, store=tmp_path)
-        try:
-            [verdict] = asked.ask(pairs(1))
-            shown = f"{verdict.reason} {verdict.answer}"
-        except JudgeError as error:
-            shown = str(error)
-    shown += "".join(path.read_text() for path in tmp_path.rglob("*.json")) + str(asked.report().reasons)
-    assert "***" in shown
-    assert text not in shown
-    assert key not in shown
-    assert SECRET[3:] not in shown
-
-
-@pytest.mark.parametrize("filler", [0, 270, 280, 1990, 2**22 - 30])
-def test_a_key_at_a_cut_leaves_no_part_behind(filler: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", SECRET)
-    body = (b" " * filler if filler > 2000 else b"." * filler) + SECRET.encode() * 3
-    with serving(fails(400, body)) as server:
-        [verdict] = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
-    assert verdict.reason is not None
-    assert not any(SECRET[:length] in verdict.reason for length in range(4, len(SECRET) + 1))
-
-
 def test_a_key_in_headers_names_and_broken_replies_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
     named = json.dumps({"model": SECRET, "choices": [{"message": {"content": json.dumps(GOOD)}}]}).encode()
@@ -255,14 +196,6 @@ def test_a_key_in_headers_names_and_broken_replies_is_hidden(monkeypatch: pytest
     assert len(asked.report().reasons) == 5
     assert SECRET not in shown + path.read_text()
     assert json.loads(path.read_text())["by"] == "***"
-
-
-def test_hiding_a_key_takes_linear_time_in_hostile_text() -> None:
-    hide = redactor(SECRET)
-    for text in ("\\" * 2**20, SECRET[:-1] * 2**15, "&#0" * 2**18, "%" * 2**20, "s" * 2**20):
-        start = time.process_time()
-        assert hide(text) == text
-        assert time.process_time() - start < 5
 
 
 def test_a_placeholder_for_a_key_is_sent_and_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,40 +327,17 @@ def _truncated(handler: Handler) -> None:
     handler.wfile.write(b'{"choices": [')
 
 
-def dribbles(before: bytes, byte: bytes) -> Act:
-    """Sends a byte every 0.05 s, for 4 s: no single wait is long."""
-
-    def act(handler: Handler) -> None:
-        handler.wfile.write(before)
-        for _ in range(80):
-            handler.wfile.write(byte)
-            handler.wfile.flush()
-            time.sleep(0.05)
-
-    return act
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-
-
-def _endless(handler: Handler) -> None:
-    handler.wfile.write(HEAD + b"\r\n")
-    while True:
-        handler.wfile.write(b" " * 65536)
-
-
 @pytest.mark.parametrize(
     ("act", "reason"),
     [
         (_truncated, "without sending complete message body"),
-        (lambda handler: send(handler, b"<html>", kind="text/html"), "text/html, not application/json"),
+        (lambda handler: send(handler, b"<html>", kind="text/html"), "not JSON"),
         (lambda handler: send(handler, b"{"), "not JSON"),
         (lambda handler: send(handler, b"[]"), r"no choices\[0\]"),
         (lambda handler: send(handler, b'{"choices": []}'), r"no choices\[0\]"),
         (says(""), "answer is empty"),
         (says(json.dumps(GOOD)[:40], finish="length"), "cut off at max_tokens"),
         (lambda handler: time.sleep(0.6), "timed out"),
-        (dribbles(HEAD + b"\r\n", b" "), "timed out"),
         (lambda handler: handler.connection.close(), "."),
     ],
 )  # fmt: skip
@@ -452,56 +362,6 @@ def test_many_failures_in_a_row_stop_the_run() -> None:
 def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
     with serving(says(GOOD)) as server, pytest.raises(ImageReadError, match=r"none\.jpg"):
         judge(server).ask([(image(1), tmp_path / "none.jpg")])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "byte"),
-    [
-        (b"", b"H"),
-        (b"HTTP/1.1 200 OK\r\nX-Slow: ", b"a"),
-        (HEAD + b"\r\n", b" "),
-        (HEAD + b"Content-Length: 900\r\n\r\n", b"x"),
-    ],
-    ids=["status line", "header", "body", "promised body"],
-)  # fmt: skip
-def test_the_timeout_is_a_deadline_for_servers_that_dribble(before: bytes, byte: bytes) -> None:
-    with serving(dribbles(before, byte)) as server:
-        start = time.monotonic()
-        [verdict] = judge(server, replace(QUICK, tries=1), timeout=1.0).ask(pairs(1))
-        assert 1.0 <= time.monotonic() - start < 1.6
-    assert "timed out: no complete reply after 1 s" in (verdict.reason or "")
-
-
-def test_the_deadline_holds_where_nobody_accepts_the_connection_or_reads_the_request() -> None:
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(1)
-        backend = Endpoint(f"http://127.0.0.1:{deaf.getsockname()[1]}/v1", "fake", timeout=0.5)
-        start = time.monotonic()
-        [verdict] = Judge(backend, settings=replace(QUICK, side=4000, image_format="png", tries=1)).ask(
-            [(noise(1500), noise(1500))]
-        )
-        assert time.monotonic() - start < 0.5 + 0.5 + 3  # encoding two large images comes first
-    assert "timed out" in (verdict.reason or "")
-
-
-def test_a_reply_without_end_is_left_at_four_megabytes() -> None:
-    with serving(_endless, says(GOOD)) as server:
-        start = time.monotonic()
-        first, second = judge(server, timeout=30).ask(pairs(2))
-        assert time.monotonic() - start < 10
-    assert "longer than 4194304 bytes" in (first.reason or "")
-    assert second.similarity == 0.8
-    assert server.count == 2  # not asked again: it would be as long
-
-
-def test_a_compressed_reply_is_not_unpacked() -> None:
-    with serving(lambda handler: send(handler, b"\x1f\x8b", Content_Encoding="gzip"), says(GOOD)) as server:
-        asked = judge(server)
-        assert asked.ask(pairs(1))[0].similarity == 0.8
-        assert server.headers[0]["Accept-Encoding"] == "identity"
-    assert "compressed" in str(asked.report().reasons)
 
 
 # Nothing is paid for twice
