@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
+from idmetric.cli.command import (
+    CommandError,
+    UsageError,
+    codes,
+    ended,
+    fixable,
+    guarded,
+    parser_of,
+    warnings_as_lines,
+    write,
+)
 from idmetric.cli.eval_options import OPTIONS, RENDERED, data_help
-from idmetric.cli.exits import CommandError, codes, ended, fixable, warnings_as_lines
-from idmetric.cli.output import UsageError, write
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import parser_of
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
 

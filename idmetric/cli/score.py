@@ -18,13 +18,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric import __version__
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, codes, ended, failed, say, warnings_as_lines
-from idmetric.cli.model import check_model, load_options
-from idmetric.cli.output import LostOutputError, UsageError, check_not_read, check_output, check_stdout, write
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import (
+    CommandError,
+    Parser,
+    UsageError,
+    check_not_read,
+    check_output,
+    codes,
+    ended,
+    failed,
+    guarded,
+    say,
+    warnings_as_lines,
+    write,
+)
+from idmetric.cli.options import check_model, load_options
 from idmetric.images.paths import ABSENT
 from idmetric.io.columns import aligned
 from idmetric.io.hints import need
@@ -71,6 +80,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
     parser.add_argument("--html", metavar="FILE", help="also write a page with the images sorted, next to their "
                         "references (pip install 'idmetric[report]')")  # fmt: skip
     options.add_quiet(parser, "no progress, no warnings")
+    parser.add_version()
     _add_more(parser)
     return parser
 
@@ -110,7 +120,6 @@ def _add_more(parser: Parser) -> None:
     other.add_argument("--html-details", type=int, default=500, metavar="N", help="with --html: show matched patches "
                        "of the N nearest images, 0 = none (default: %(default)s)")  # fmt: skip
     other.add_argument("--list-models", action="store_true", help="print the models and exit")
-    other.add_argument("--version", action="version", version=f"idmetric {__version__}")
 
 
 @guarded
@@ -153,14 +162,13 @@ def _run(args: argparse.Namespace) -> int:
         need("report", "--html", jinja2="jinja2")
     try:
         # paths first: a mistyped name should not wait for the model
-        check_stdout(args.output)
+        check_output(args.output)
         work = PairsFile(Path(args.pairs), args.on_error) if args.pairs else _listed(args)
         check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
         check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard", OPTIONS)
         if args.on_error == "fail" and (absent := absent_files(work)):
             return failed(_absent(absent))
         check_model(args.model)
-        check_output(args.output)
         if args.calibration and args.calibration != "stored":
             _check_file(args.calibration)
         return _scored(args, work)
@@ -266,7 +274,7 @@ def _write_page(args: argparse.Namespace, scores: Scores, album: Album, messages
     try:
         write_page(page, args.html)
     except OSError as error:
-        raise LostOutputError(f"{error}; the scores are in {args.output or 'what was printed'}") from error
+        raise CommandError(f"{error}; the scores are in {args.output or 'what was printed'}") from error
 
 
 def _status(args: argparse.Namespace, scores: Scores) -> int:

@@ -9,11 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric import __version__
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, fixable, say
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, codes, ended, fixable, guarded, say
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 
@@ -52,7 +49,7 @@ _LARGEST = 2048  # side of an image in pixels
 def build_parser(prog: str = "idmetric eval study") -> Parser:
     """The parser of both commands."""
     parser = Parser(prog=prog, description=__doc__, epilog=codes(0, 1, 2, 130))
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     build = commands.add_parser("build", help=COMMANDS["build"], description=_BUILD, allow_abbrev=False)
     collect = commands.add_parser("collect", help=COMMANDS["collect"], description=_COLLECT, allow_abbrev=False)

@@ -12,8 +12,7 @@ import pytest
 
 from idmetric import load
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.cli import exits
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, ended
 
 COMMANDS = ("score", "data", "train", "eval", "bench")
 
@@ -122,7 +121,7 @@ def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
         signal.raise_signal(signal.SIGINT)
         return 0
 
-    assert exits.ended(stopped, Parser(prog="idmetric-train"), "the checkpoint of step 3 is kept") == 130
+    assert ended(stopped, Parser(prog="idmetric-train"), "the checkpoint of step 3 is kept") == 130
     assert capsys.readouterr().err == "idmetric-train: stopped; the checkpoint of step 3 is kept\n"
 
 

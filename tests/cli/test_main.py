@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from idmetric.cli import eval as eval_cli
-from idmetric.cli import exits, options, score
+from idmetric.cli import options, score
+from idmetric.cli.command import codes
 from idmetric.cli.main import COMMANDS, main
 from idmetric.distance.matrix import DISTANCES
 from tests.test_structure import HEAVY, loaded_after
@@ -112,11 +113,6 @@ def test_an_option_has_one_meaning_in_all_commands() -> None:
     assert len(seen) == 9
 
 
-def test_the_old_spelling_of_on_error_is_read() -> None:
-    for word in ("fail", "stop"):
-        assert eval_cli.build_parser("folder").parse_args(["folder", "--on-error", word]).on_error == "fail"
-
-
 def test_literals_are_those_of_the_library() -> None:
     from idmetric.protocols.common.result import FORMATS
 
@@ -127,4 +123,4 @@ def test_literals_are_those_of_the_library() -> None:
 def test_exit_codes_are_in_every_help(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         assert "Exit status: 0 done, 1 error, 2 wrong usage" in shown(capsys, name, "--help")
-    assert exits.codes(0, 4) == "Exit status: 0 done, 4 done, but images were skipped."
+    assert codes(0, 4) == "Exit status: 0 done, 4 done, but images were skipped."

@@ -18,7 +18,7 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.cli import exits
+from idmetric.cli.command import ended
 from idmetric.cli.score import main
 from idmetric.distance.matrix import DISTANCES
 from tests.runner import Runner
@@ -447,7 +447,7 @@ def test_an_interrupt_that_a_library_takes_for_an_error_is_one() -> None:
         return 0
 
     parser = argparse.ArgumentParser()
-    assert exits.ended(swallowed, parser) == 130
+    assert ended(swallowed, parser) == 130
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert exits.ended(lambda: 1, parser) == 1
-    assert exits.ended(lambda: signal.raise_signal(signal.SIGINT) or 0, parser) == 130
+    assert ended(lambda: 1, parser) == 1
+    assert ended(lambda: signal.raise_signal(signal.SIGINT) or 0, parser) == 130

@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, progress, refuse_leaks, save, take_out
-from idmetric.cli.exits import say
 from idmetric.cli.options import natural
 from idmetric.io.columns import aligned
 
