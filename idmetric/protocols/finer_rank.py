@@ -25,10 +25,9 @@ options here. It orders equal scores by chance; here they share a place (`idmetr
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -40,25 +39,11 @@ from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.ranked import Measure, Nearest, Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.options import FinerOptions
 
 Gallery = Literal["species", "all"]
 REAL = "real photos"  # the method of the row that takes training images as queries
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        gallery: whether a query searches its species or the real images of all.
-    """
-
-    gallery: Gallery = "species"
-
-    def __post_init__(self) -> None:
-        if self.gallery not in get_args(Gallery):
-            raise ValueError(f"gallery must be one of {', '.join(get_args(Gallery))}, got {self.gallery!r}")
 
 
 @dataclass(frozen=True)
@@ -71,15 +56,12 @@ class Task:
     has: Truths
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
+_SETTINGS, _OPTIONS = Settings(), FinerOptions()
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.gallery))
-
-
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = _SETTINGS, options: FinerOptions = _OPTIONS
+) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
     Raises:

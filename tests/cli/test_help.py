@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from idmetric.cli import eval_options, train
+from idmetric.cli import train
 from idmetric.cli.eval import PROTOCOLS
+from idmetric.protocols import options
 
 ROOT = Path(__file__).parents[2]
 # names that Python imports, where they differ from the package's
@@ -122,40 +123,20 @@ def test_clip_t_is_a_part_of_eval(tmp_path: Path) -> None:
 
 
 def test_literals_of_the_options_are_those_of_the_protocols() -> None:
+    from idmetric.calibration.fitting import METHODS
     from idmetric.distance.patches import MATCHES
-    from idmetric.protocols import finer_rank, ilias, world
     from idmetric.protocols.checkpoints.best import Rule
-    from idmetric.protocols.idsim_fig6_sensitivity import protocol as sensitivity
     from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
     from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
     from idmetric.protocols.study.labels import AGREEMENT
-    from idmetric.protocols.visme_table1_mveb.datasets import TASKS
 
-    assert tuple(BENCHMARKS) == eval_options.BENCHMARKS
-    assert tuple(CATEGORIES) == eval_options.CATEGORIES
-    assert (MATCHES, TASKS) == (eval_options.MATCHES, eval_options.TASKS)
-    defaults = {name: defaults_of(name) for name in ("world", "sensitivity", "ilias", "finer", "checkpoints", "study")}
-    for name, module in (("world", world), ("sensitivity", sensitivity)):
-        given = module.Options()
-        assert defaults[name]["world_seed"] == given.seed
-        assert (defaults[name]["size"], defaults[name]["identities"]) == (given.size, given.identities)
-    assert (defaults["world"]["grids"], tuple(defaults["world"]["strengths"])) == (
-        world.Options().grids,
-        world.Options().strengths,
-    )
-    assert defaults["ilias"]["k"] == ilias.Options().k
-    assert defaults["finer"]["gallery"] == finer_rank.Options().gallery
-    assert (defaults["checkpoints"]["max_copies"], defaults["checkpoints"]["clip_tolerance"]) == (
-        Rule().max_copies,
-        Rule().clip_tolerance,
-    )
-    assert defaults["study"]["agreement"] == AGREEMENT
-
-
-def defaults_of(protocol: str) -> dict[str, Any]:
-    from idmetric.cli.eval import build_parser
-
-    return vars(build_parser(protocol).parse_args([protocol]))
+    assert tuple(BENCHMARKS) == options.BENCHMARKS
+    assert tuple(CATEGORIES) == options.CATEGORIES
+    assert get_args(get_type_hints(options.SegmentationOptions)["match"]) == MATCHES
+    assert get_args(get_type_hints(options.CalibrateOptions)["method"]) == METHODS
+    given = options.CheckpointsOptions()
+    assert Rule(given.max_copies, given.clip_tolerance) == Rule()
+    assert options.StudyOptions().agreement == AGREEMENT
 
 
 def test_the_bias_of_the_recipe_is_the_loss_s() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from idmetric import load
 from idmetric.cli import train as cli
-from idmetric.train.options import add_options, from_file, option, values_of
+from idmetric.io.settings import add_options, from_file, option, values_of
 from idmetric.train.processes import MainFailed
 from tests import train_parts
 from tests.runner import Runner
@@ -55,7 +55,7 @@ def test_the_command_trains_what_load_opens(
     assert record["run"]["seed"] == 3  # of the recipe's Config, which has one too
     assert load(tmp_path / "run", device="cpu")(torch.rand(1, 3, 16, 16)).cls.shape == (1, 16)
     run.prints("finished already", *given)
-    assert run(*given, "--rate", "0.02") == 1  # as version 0.1 spelled it
+    assert run(*given, "--lr", "0.02") == 1
     assert "lr: 0.01 there, 0.02 now" in capsys.readouterr().err
 
 
@@ -102,7 +102,7 @@ def test_fresh_moves_the_old_run_and_deletes_nothing(
 def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: Path, kind: str, run: Runner) -> None:
     if kind == "toml":
         pytest.importorskip("tomllib")
-    values = {"rate": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
+    values = {"lr": 1, "log-every": 1, "sizes": [8, 8], "optimizer": "sgd", "steps": 5, "symmetric": True}
     text = json.dumps(values) if kind == "json" else "\n".join(f"{k} = {json.dumps(v)}" for k, v in values.items())
     (tmp_path / f"mine.{kind}").write_text(text)
     given = ["pairs", "--data", data, "--out", tmp_path / "run", "--config", tmp_path / f"mine.{kind}"]

@@ -326,8 +326,8 @@ def _stored(path: Path) -> None:
 
 
 def _settings(path: Path) -> None:
+    from idmetric.io.settings import from_file
     from idmetric.train.loop import Settings
-    from idmetric.train.options import from_file
 
     from_file(path, Settings)
 

@@ -27,13 +27,12 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "embed": ("embed", ["a", "--out", "out/e", "--model", "tiny"], "out/e"),
     "dedupe": ("gallery", ["dedupe", "a", "--model", "tiny", "--output", "out/x.csv"], "out/x.csv"),
     "score html": ("score", ["a/0/0.png", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
-    "bench": ("bench", ["--only", "pairwise", "--repeats", "3", "--references", "2", "--candidates", "2", "--sample",
-    "1", "--device", "cpu", "--json", "out/x.json"], "out/x.json"),
+    "bench": ("bench", ["--only", "stages", "--repeats", "3", "--device", "cpu", "--json", "out/x.json"], "out/x.json"),
     "train": ("train", ["nearid", "--smoke", "--cpu", "--workers", "0", "--out", "out/run"], "out/run"),
 }  # fmt: skip
 SINGLE = (".csv", ".parquet", ".html", ".json")
 # what a command found is printed where its file cannot be written in the end
-FOUND = {"score": "a/1/4.png", "score html": "a/1/4.png", "bench": "pair by pair"}
+FOUND = {"score": "a/1/4.png", "score html": "a/1/4.png", "bench": "decode"}
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value, table
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
+from idmetric.protocols.options import SegmentationOptions
 from idmetric.report.heatmap import colours, outline, overlay
 from idmetric.scoring.heatmaps import heatmaps
 from tests.protocols.parts import values
@@ -120,7 +121,7 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
             mask = np.array(Image.open(seen.source.replace(".png", "-mask.png"))) > 0
             return type("Found", (), {"mask": mask})
 
-    [result] = segmentation.run(scenes, {"m": metric}, PLAIN, segmentation.Options(sam=Oracle()))  # type: ignore[arg-type]
+    [result] = segmentation.run(scenes, {"m": metric}, PLAIN, sam=Oracle())  # type: ignore[arg-type]
     found = row(result, "persam")
     assert found["IoU"].value == found["mIoU"].value == 1
     assert 0 < found["mAP"].value <= 1  # how well its masks' scores tell subjects apart
@@ -132,8 +133,8 @@ def test_a_real_sam_runs_and_results_repeat(scenes: Manifest, metric: IDSim) -> 
     from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
     from tests.protocols.test_persam import make_sam
 
-    options = segmentation.Options(others=2, sam=PerSAM(*make_sam(), device="cpu"))
-    first, again = (segmentation.run(scenes, {"m": metric}, PLAIN, options)[0] for _ in range(2))
+    options, sam = SegmentationOptions(others=2), PerSAM(*make_sam(), device="cpu")
+    first, again = (segmentation.run(scenes, {"m": metric}, PLAIN, options, sam)[0] for _ in range(2))
     assert first.rows == again.rows
     assert [r["method"] for r in first.rows] == ["prior", "centre", "persam"]
     assert len(first.items["persam"]["score"]) == 4 * (2 + 2)
@@ -165,7 +166,7 @@ def test_progress_covers_embedding_and_search(scenes: Manifest, metric: IDSim) -
 
 
 def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
-    options = segmentation.Options(others=3)
+    options = SegmentationOptions(others=3)
     looked, _ = segmentation.tasks(scenes, PLAIN, options)
     again, _ = segmentation.tasks(scenes, PLAIN, options)
     other, _ = segmentation.tasks(scenes, Settings(seed=1), options)
@@ -190,8 +191,8 @@ def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: M
         segmentation.run(scenes, {"hsv": open_model("hsv")}, PLAIN)
     with pytest.raises(ValueError, match="whole images"):
         segmentation.run(scenes, {"m": metric}, Settings(look=Look(True)))
-    with pytest.raises(ValueError, match="at least one reference"):
-        segmentation.Options(references=0)
+    with pytest.raises(ValueError, match="references must be at least 1"):
+        SegmentationOptions(references=0)
 
 
 def test_the_command_line_runs_it(scenes: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,10 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.judges.prompts import INDIVIDUAL
+from idmetric.protocols.options import StudyOptions
 from idmetric.protocols.study import labels as labels_of
 from idmetric.protocols.study.items import draw_items, draw_sentinels, owners
-from idmetric.protocols.study.protocol import Options, run
+from idmetric.protocols.study.protocol import run
 from idmetric.protocols.study.study import Study, follow_up, new_study, read_study
 from idmetric.protocols.study.votes import collect
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
@@ -370,7 +371,7 @@ def judge(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("undecided", ["drop", "different"])
 def test_a_model_is_measured_against_labels_and_shares(data: Manifest, undecided: Any) -> None:
-    [result] = run(labelled(data, SHARES), {"m": Scripted(judge)}, PLAIN, Options(undecided=undecided))
+    [result] = run(labelled(data, SHARES), {"m": Scripted(judge)}, PLAIN, StudyOptions(undecided=undecided))
     found = {k: (v.value, v.count) for k, v in values(result, task="pairs").items()}
     share = np.array(SHARES, dtype=float)
     kept = np.array([x >= 0.8 or x <= 0.2 or undecided == "different" for x in SHARES if x is not None])

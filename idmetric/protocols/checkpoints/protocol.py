@@ -93,7 +93,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     options = Options(
-        tuple(args.drift_prompt), not args.no_copies, args.held_out or args.data is None,
+        tuple(args.drift_prompt), args.copies, args.held_out or args.data is None,
         Rule(args.max_copies, args.clip_tolerance),
     )  # fmt: skip
     clip = None if args.clip_t is None else open_dual(args.clip_t, device=args.device)

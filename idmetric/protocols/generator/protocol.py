@@ -99,7 +99,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
         tuple(args.scr),
         args.calibration,
         args.rate,
-        not args.no_copies,
+        args.copies,
         args.held_out or args.data is None,
     )
     results = run(data, models, settings, options, clip)

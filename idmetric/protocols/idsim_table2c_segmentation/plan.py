@@ -4,45 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.patches import MATCHES, Match
 from idmetric.protocols.common.columns import free, listed
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
+from idmetric.protocols.options import SegmentationOptions
 
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        references: images shown of each subject; PerSAM, and so Table 2c, takes one.
-        match: see `idmetric.scoring.heatmaps`.
-        others: number of images of other subjects to search for each subject, drawn by the seed; None = all, as on
-            PODS.
-        score: the part of a target compared with the reference: the mask's box, or the mask.
-        side: longer side, in pixels, at which masks are compared; 0 = their own. Maps are smooth: it changes little.
-        sam: runs PerSAM; None leaves it out.
-    """
-
-    references: int = 1
-    match: Match = "prototype"
-    others: int | None = None
-    score: Literal["box", "mask"] = "box"
-    side: int = 512
-    sam: PerSAM | None = None
-
-    def __post_init__(self) -> None:
-        if self.references < 1 or (self.others is not None and self.others < 0) or self.side < 0:
-            raise ValueError("at least one reference, and none or more others and pixels")
-        if self.match not in MATCHES or self.score not in ("box", "mask"):
-            raise ValueError(f"match is one of {', '.join(MATCHES)}, score is box or mask")
 
 
 @dataclass(frozen=True)
@@ -55,7 +25,7 @@ class Task:
     others: tuple[int, ...]
 
 
-def tasks(data: Manifest, settings: Settings, options: Options) -> tuple[list[Task], list[str]]:
+def tasks(data: Manifest, settings: Settings, options: SegmentationOptions) -> tuple[list[Task], list[str]]:
     """A task for each identity with references and targets, and notes on identities without."""
     identity, ids, part = data.column("identity"), data.column("id"), free(data, "part")
     masked = [mask is not None for mask in data.sources("mask")]

@@ -21,8 +21,9 @@ from idmetric.images.masks import read_mask
 from idmetric.models.embedding import Embedding, concatenate
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.scorers import Progress, VectorScorer
-from idmetric.protocols.idsim_table2c_segmentation.persam import box_of
-from idmetric.protocols.idsim_table2c_segmentation.plan import Options, Task
+from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of
+from idmetric.protocols.idsim_table2c_segmentation.plan import Task
+from idmetric.protocols.options import SegmentationOptions
 from idmetric.scoring.heatmaps import coverage, layout
 
 Mask = NDArray[np.bool_]
@@ -65,7 +66,12 @@ class Subject:
 
 
 def search(
-    scorer: VectorScorer, data: Manifest, tasks: Sequence[Task], options: Options, progress: Progress | None = None
+    scorer: VectorScorer,
+    data: Manifest,
+    tasks: Sequence[Task],
+    options: SegmentationOptions,
+    sam: PerSAM | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Found]:
     """Every subject in every image of its task; each image is loaded, and seen by SAM, once.
 
@@ -77,7 +83,7 @@ def search(
     for k, task in enumerate(tasks):
         for row in (*task.own, *task.others):
             wanted[row].append(k)
-    found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if options.sam is not None else {})}
+    found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if sam is not None else {})}
     ids = data.column("id")
 
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
@@ -85,7 +91,7 @@ def search(
         picture = data.image(row)
         where = layout(scorer.model.metric, picture.height, picture.width, target)
         truth = _truth(data, row, picture, options.side)
-        seen = options.sam.encode(cast("str | bytes", data.source(row))) if options.sam is not None else None
+        seen = sam.encode(cast("str | bytes", data.source(row))) if sam is not None else None
         for k in looked:
             subject = subjects[k]
             own = row in subject.task.own
@@ -97,8 +103,8 @@ def search(
                 found[method].lines.append(line.of(one > measures.otsu(one), one))
                 if own:
                     found[method].curves.append(measures.iou_curve(one, truth, THRESHOLDS))
-            if options.sam is not None and seen is not None:
-                mask = options.sam.decode(seen, spread(grid, where, seen.size)).mask
+            if sam is not None and seen is not None:
+                mask = sam.decode(seen, spread(grid, where, seen.size)).mask
                 found["persam"].lines.append(line.of(_resized(mask, truth.shape), heat))
         if progress is not None:
             progress(done, len(wanted))
@@ -116,7 +122,7 @@ class _Line:
     present: bool
     target: Embedding
     where: Layout
-    options: Options
+    options: SegmentationOptions
 
     def of(self, mask: Mask, heat: Array) -> tuple[Any, ...]:
         """A line of `Found`."""
@@ -136,7 +142,7 @@ class _Line:
         return float(F.cosine_similarity(mean, self.subject.means, dim=-1).max())
 
 
-def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options) -> Subject:
+def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: SegmentationOptions) -> Subject:
     parts, means = [], []
     for row in task.references:
         one = _unit(scorer.stored.embedding([row]))

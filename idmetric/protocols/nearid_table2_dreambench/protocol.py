@@ -33,13 +33,14 @@ from idmetric.protocols.judges.scorer import JudgeScorer
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench import samples as dreambench_samples
 from idmetric.protocols.nearid_table2_dreambench.paper_numbers import HUMAN
-from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, from_manifest, humans, rated_methods
+from idmetric.protocols.nearid_table2_dreambench.ratings import Item, from_manifest, humans, rated_methods
 from idmetric.protocols.nearid_table2_dreambench.samples import pairs, rated
-from idmetric.protocols.nearid_table2_dreambench.table import RANKED, Options, pair, rank, rate
+from idmetric.protocols.nearid_table2_dreambench.table import RANKED, pair, rank, rate
+from idmetric.protocols.options import DreamBenchOptions
 
 OPTIONAL = ("data", "model")
 
-_SETTINGS, _OPTIONS = Settings(), Options()
+_SETTINGS, _OPTIONS = Settings(), DreamBenchOptions()
 
 
 def read_data(path: Path) -> Manifest:
@@ -53,20 +54,20 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     Raises:
         ValueError: if there are neither ratings nor data, or data without a model or a model without data.
     """
-    if data is None and args.ratings is None:
+    options: DreamBenchOptions = args.options
+    if data is None and options.ratings is None:
         raise ValueError("--ratings PATH is needed, or --data with an imported manifest that holds ratings")
     if (data is None) != (not models):
         raise ValueError("--model scores the images of --data: give both, or neither for the published scores alone")
 
-    options = Options(tuple(args.category or CATEGORIES), args.published_rounding)
-    ratings = None if args.ratings is None else dreambench_ratings.read(args.ratings)
+    ratings = None if options.ratings is None else dreambench_ratings.read(options.ratings)
     if data is None:
         assert ratings is not None
         return published(ratings, settings, options)
     return run(data, models, settings, options, ratings=ratings)
 
 
-def published(ratings: Ratings, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def published(ratings: Ratings, settings: Settings = _SETTINGS, options: DreamBenchOptions = _OPTIONS) -> list[Result]:
     """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
     raters = [name for name in ratings if name not in humans(ratings)]
     return [_result(ratings, rater, settings, options) for rater in [HUMAN, *sorted(raters)]]
@@ -76,7 +77,7 @@ def run(
     data: Manifest,
     models: Models,
     settings: Settings = _SETTINGS,
-    options: Options = _OPTIONS,
+    options: DreamBenchOptions = _OPTIONS,
     *,
     ratings: Ratings | None = None,
 ) -> list[Result]:
@@ -99,7 +100,7 @@ def run(
     if taken:
         raise ValueError(f"a model cannot be called {taken[0]!r}, which stands for people here")
 
-    bound = bind(rated(data, given, options.categories), models, settings)
+    bound = bind(rated(data, given, options.category), models, settings)
     images = pairs(bound.manifest, given)
     a, b = [image.reference for image in images], [image.generated for image in images]
     results = []
@@ -117,9 +118,9 @@ def run(
     return results
 
 
-def _result(ratings: Ratings, rater: str, settings: Settings, options: Options, label: str = "") -> Result:
+def _result(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOptions, label: str = "") -> Result:
     rows, notes = rate(ratings, rater, settings, options)
-    if rater != HUMAN and set(RANKED) <= set(options.categories):
+    if rater != HUMAN and set(RANKED) <= set(options.category):
         pooled = rank(ratings, rater, settings, label)
         rows += [] if pooled is None else [pooled]
     return Result(
@@ -133,14 +134,14 @@ def _result(ratings: Ratings, rater: str, settings: Settings, options: Options, 
     )
 
 
-def _table(ratings: Ratings, rater: str, options: Options) -> dict[str, list[Any]]:
+def _table(ratings: Ratings, rater: str, options: DreamBenchOptions) -> dict[str, list[Any]]:
     """Columns of every rated image: its method and item, each group's rating and the rater's score."""
     groups = humans(ratings)
     columns: dict[str, list[Any]] = {name: [] for name in ("category", "method", "collection", "prompt", *groups)}
     if rater != HUMAN:
         columns["score"] = []
 
-    for category in options.categories:
+    for category in options.category:
         for method in rated_methods(ratings):
             found = pair(ratings, rater, method, category)
             if found is None:

@@ -26,30 +26,12 @@ from idmetric.protocols.nearid_table2_dreambench.paper_numbers import (
     dreambench_ranks,
 )
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES, Item, category_of, humans, rated_methods
+from idmetric.protocols.options import DreamBenchOptions
 
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
 _FEWEST = 5  # collections that an interval needs
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Args:
-        categories: which to report, of `ratings.CATEGORIES`.
-        published_rounding: round each group's r to four decimals before the mean, as the released code does for its
-            table. It moves a cell by at most 0.00005, which matters only for a third decimal on the edge.
-    """
-
-    categories: tuple[str, ...] = tuple(CATEGORIES)
-    published_rounding: bool = False
-
-    def __post_init__(self) -> None:
-        unknown = [c for c in self.categories if c not in CATEGORIES]
-        if unknown or not self.categories:
-            raise ValueError(f"unknown category {(*unknown, '')[0]!r}: choose of {', '.join(CATEGORIES)}")
 
 
 class Cell(NamedTuple):
@@ -117,7 +99,7 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
 
 
-def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> tuple[list[Row], list[str]]:
+def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOptions) -> tuple[list[Row], list[str]]:
     """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
 
     For each category the methods, in the table's order, and the Fisher-z row if there are several; at the end, for all
@@ -130,7 +112,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
     rows: list[Row] = []
     notes, means, count = [], [], 0
 
-    for category in options.categories:
+    for category in options.category:
         found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
         rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
         if len(found) > 1:
@@ -142,7 +124,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
             notes.append(f"{category}: {missing} images that people rated have no score and are left out")
 
     if not rows:
-        raise ValueError(f"no image of {', '.join(options.categories)} is rated by both {rater} and the human groups")
+        raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
         paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
         mean, _ = _fisher(means)
@@ -187,7 +169,9 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     return row
 
 
-def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: Options) -> Row:
+def _row(
+    rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
+) -> Row:
     """A cell with the interval over collections; several methods give their Fisher-z mean."""
     cells = [r.cell(options.published_rounding) for r in found]
     mean, spread = _fisher([c.value for c in cells]) if method == FISHER_ROW else cells[0]
@@ -201,7 +185,9 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
     return row
 
 
-def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> tuple[float | None, float | None]:
+def _interval(
+    found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
+) -> tuple[float | None, float | None]:
     """The 95 % interval over collections, which all methods share; None if there are too few."""
     names = sorted({item[0] for r in found for item in r.items})
     if not settings.bootstrap or len(names) < _FEWEST:

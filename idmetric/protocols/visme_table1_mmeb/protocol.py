@@ -25,9 +25,8 @@ docs/protocols-mmeb.md.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,37 +44,20 @@ from idmetric.protocols.common.ranked import HasMatrix
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind, slices
 from idmetric.protocols.common.task_means import task_means
-from idmetric.protocols.visme_table1_mmeb.paper_numbers import TABLE_1, printed
+from idmetric.protocols.options import MMEBOptions
+from idmetric.protocols.visme_table1_mmeb.paper_numbers import printed
 from idmetric.protocols.visme_table1_mmeb.questions import Asked, Questions, ask
 
 _P1 = "P@1"
 _CELLS = 2**24  # similarities held at once (128 MB)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        paper: a row of `TABLE_1` to compare with, for all models; None: by the model's name.
-    """
-
-    paper: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.paper is not None and self.paper not in TABLE_1:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(TABLE_1)}")
+_SETTINGS, _OPTIONS = Settings(), MMEBOptions()
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.paper))
-
-
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = _SETTINGS, options: MMEBOptions = _OPTIONS
+) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:

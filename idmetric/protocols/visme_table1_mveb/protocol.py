@@ -30,9 +30,8 @@ single images with identities rank all other images.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,50 +43,24 @@ from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.arrays import Array
 from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.intervals import mean
-from idmetric.protocols.common.paper_numbers import VISME_TABLE_1, visme_printed, visme_row
+from idmetric.protocols.common.paper_numbers import visme_printed, visme_row
 from idmetric.protocols.common.ranked import measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
 from idmetric.protocols.common.task_means import task_means
+from idmetric.protocols.options import MVEBOptions
 from idmetric.protocols.visme_table1_mveb.datasets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
 from idmetric.protocols.visme_table1_mveb.questions import Asked, Questions, ask
 
 _P1 = "P@1"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        tasks: data set -> one of `datasets.TASKS`, for sets that are not MVEB's.
-        paper: a row of `VISME_TABLE_1` to compare with, for all models; None: by the model's name.
-    """
-
-    tasks: Mapping[str, str] = field(default_factory=dict)
-    paper: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, task in self.tasks.items():
-            if task not in TASKS:
-                raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
-        if self.paper is not None and self.paper not in VISME_TABLE_1:
-            raise ValueError(f"the paper has no row {self.paper!r}; it has {', '.join(VISME_TABLE_1)}")
+_SETTINGS, _OPTIONS = Settings(), MVEBOptions()
 
 
-_SETTINGS, _OPTIONS = Settings(), Options()
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    wrong = [given for given in args.task if "=" not in given]
-    if wrong:
-        raise ValueError(f"--task {wrong[0]}: expected DATASET=TASK")
-    tasks = {given.rpartition("=")[0]: given.rpartition("=")[2] for given in args.task}
-    return run(data, models, settings, Options(tasks, args.paper))
-
-
-def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options: Options = _OPTIONS) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = _SETTINGS, options: MVEBOptions = _OPTIONS
+) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:
@@ -96,8 +69,9 @@ def run(data: Manifest, models: Models, settings: Settings = _SETTINGS, options:
     """
     if not models:
         raise ValueError("no models: give at least one")
-    asked, bound = _bind(data, models, settings, options)
-    about = {**settings.as_dict(), "tasks": dict(options.tasks)}
+    chosen = _tasks(options)
+    asked, bound = _bind(data, models, settings, chosen)
+    about = {**settings.as_dict(), "tasks": chosen}
     results = []
 
     for scorer, result in bound.results("mveb", about, asked.notes):
@@ -123,11 +97,24 @@ def _follows(model: Any) -> str:
     return "instructions" if reads else "nothing"
 
 
-def _bind(data: Manifest, models: Models, settings: Settings, options: Options) -> tuple[Asked, Bound]:
+def _tasks(options: MVEBOptions) -> dict[str, str]:
+    """Data set -> meta-task, of --task."""
+    tasks = {}
+    for given in options.task:
+        name, sign, task = given.rpartition("=")
+        if not sign:
+            raise ValueError(f"--task {given}: expected DATASET=TASK")
+        if task not in TASKS:
+            raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
+        tasks[name] = task
+    return tasks
+
+
+def _bind(data: Manifest, models: Models, settings: Settings, chosen: Mapping[str, str]) -> tuple[Asked, Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     notes: list[str] = []
     while True:
-        asked = ask(data, options.tasks)
+        asked = ask(data, chosen)
         try:
             return asked, Bound(asked.data, _bound(asked, models, replace(settings, on_error="fail")), notes)
         except UnreadableError as error:
