@@ -14,7 +14,6 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import read
 from tests.conftest import random_model
 from tests.runner import Runner
-from tests.test_structure import HEAVY, loaded_after
 
 QUICK = ["--device", "cpu", "--bootstrap", "30"]
 
@@ -118,11 +117,6 @@ def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> Non
     assert set(whole.column("identity")) == {f"album/{name}" for name in "abcd"}
     whole.take([0, 1]).write(album / "manifest.parquet")
     assert len(cli.read_data(album)) == len(read(album / "manifest.parquet")) == 2
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = "from idmetric.cli.eval import main\ntry: main(['--help'])\nexcept SystemExit: pass"
-    assert loaded_after(code).isdisjoint(HEAVY)
 
 
 @pytest.mark.parametrize("name", cli.PROTOCOLS)

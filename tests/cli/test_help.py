@@ -97,6 +97,7 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
     runs = {
         **{f"eval {name} --data . --out out": "eval" for name in PROTOCOLS},
         "eval world --out out": "eval,world",
+        "eval folder --data . --plots png --out out": "eval,report",
         "eval generator --out out --clip-t clip --html page.html": "eval,world,report",
         **{f"train {name} --data . --out out": "train" for name in train.RECIPES},
         "train nearid --smoke --out out": "train,world",
@@ -104,7 +105,10 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         "data frames a.mp4 --sampling lasot --segment -o b.csv": "data",
         "data world --out world": "world",
         "data generate a.csv --task context --out b.csv": "generate",
+        "score a.png b.png --html page.html": "report",
         "gallery cluster . --threshold 0.3": "gallery",
+        "gallery build . -g index --parquet x.parquet": "gallery",
+        "gallery query . -g index --index faiss": "scale",
         "embed . --out vectors": "data",
         "embed . --out vectors --ray": "data,scale",
         "export --model tiny --out tiny.onnx": "onnx",
@@ -113,13 +117,6 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         assert (status, out, err.count("\n"), loaded) == (1, "", 1, []), (words, err)
         assert f"pip install 'idmetric[{runs[' '.join(words)]}]'" in err, words
     assert not list(tmp_path.iterdir())
-
-
-def test_clip_t_is_a_part_of_eval(tmp_path: Path) -> None:
-    words = ["eval", "generator", "--data", ".", "--clip-t", "openai/clip-vit-base-patch32"]
-    [(_, status, _, err, loaded)] = ran(["transformers"], [words], tmp_path)
-    assert (status, loaded) == (1, [])
-    assert "idmetric eval generator needs transformers: pip install 'idmetric[eval]'" in err
 
 
 def test_literals_of_the_options_are_those_of_the_protocols() -> None:
