@@ -182,11 +182,12 @@ def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]
     """
     from idmetric.checkpoints.errors import CheckpointError
 
+    kinds: tuple[type[Exception], ...] = (CheckpointError, ImportError, ValueError, OSError, *more)
     try:
         yield
     except BrokenPipeError:
         raise
-    except (CheckpointError, ImportError, ValueError, OSError, *more) as error:
+    except kinds as error:
         raise CommandError(" ".join(str(error).split()) if in_one_line else str(error)) from error
 
 
@@ -338,7 +339,7 @@ def guarded(main: Callable[Options, int]) -> Callable[Options, int]:
 
         broken, stderr, out = False, sys.stderr, sys.stdout
         errors = getattr(out, "errors", None) if isinstance(out, io.TextIOWrapper) else None
-        sys.stderr = _Messages(stderr or io.StringIO())  # type: ignore[assignment]
+        sys.stderr = _Messages(stderr or io.StringIO())
         if errors in ("strict", "surrogateescape"):
             out.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         try:

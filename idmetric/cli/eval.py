@@ -28,7 +28,6 @@ from idmetric.cli.command import (
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
 from idmetric.io.settings import add_options, values_of
-from idmetric.protocols.options import OPTIONS
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -134,6 +133,8 @@ def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.Arg
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    from idmetric.protocols.options import OPTIONS
+
     parser.epilog = _EPILOG
     files = parser.add_argument_group("data, models and result")
     files.add_argument("--data", type=Path, metavar="PATH", help=_DATA.get(name, _MANIFEST))
@@ -191,6 +192,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
         raise UsageError("--mask-id needs --subject: masks are not used without it")
     with fixable():  # a mistyped name should not wait for torch
         from idmetric.protocols.common.model_names import check
+        from idmetric.protocols.options import OPTIONS
 
         sources = _sources(args.model)
         for source in sources.values():
@@ -231,7 +233,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     models = _models(args, optional)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
-            stack.callback(lambda name=judge, model=model: print(f"{name}: {model.report()}", file=sys.stderr))
+            stack.callback(_print_cost, judge, model)
 
     if hasattr(module, "command"):
         found = module.command(args, data, models, settings)
@@ -240,6 +242,10 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     about = ((option, getattr(args, option, None)) for option in ("data", "split", "ratings"))  # they name the data
     traced = {option: value for option, value in about if value is not None}
     return data, [replace(result, settings={**result.settings, **traced}) for result in found]
+
+
+def _print_cost(name: str, judge: Any) -> None:
+    print(f"{name}: {judge.report()}", file=sys.stderr)
 
 
 def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:

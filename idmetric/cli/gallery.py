@@ -29,10 +29,9 @@ from idmetric.cli.command import (
 from idmetric.cli.gallery_options import build_parser
 from idmetric.cli.options import check_model, load_options
 from idmetric.images.paths import InputError, is_image, listed, matches, walk
-from idmetric.io.columns import aligned
-from idmetric.io.decimals import four
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
+from idmetric.io.tables import aligned, four
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update

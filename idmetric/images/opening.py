@@ -23,7 +23,13 @@ from idmetric.images.kinds import (
 )
 from idmetric.images.paths import ABSENT, InputError, existing, is_address
 from idmetric.images.scaled import Needed, scale
-from idmetric.io.extensions import IMAGE_FORMATS
+
+# Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
+# pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
+# (EPS, WMF), and formats that hardly anybody keeps photos in. HEIF needs its plugin, pillow-heif.
+IMAGE_FORMATS = (
+    "PNG", "JPEG", "MPO", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "AVIF", "HEIF", "TGA", "ICO", "PSD",
+)  # fmt: skip
 
 _RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
 _HEIF = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # brands in a file's first bytes

@@ -1,24 +1,45 @@
-"""JSON from files that anybody may have written, and of results."""
+"""JSON, TOML and text from files that anybody may have written, and JSON of results."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import stat
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from idmetric.io import text_file
+MOST = 2**30  # bytes
 
 
-def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = text_file.MOST) -> Any:
+def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST) -> str:
+    """The whole text of a file.
+
+    Args:
+        most: bytes that it may have.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if it has more bytes, is not text, or is a pipe or device, which might never end.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # open reports folders
+        raise ValueError("it is a pipe or a device: give a file")
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return data.decode(encoding)
+
+
+def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST) -> Any:
     """The value in a JSON file of at most `most` bytes.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: as `text_file.read`, or as `parse`.
+        ValueError: as `read_text`, or as `parse`.
     """
-    return parse(text_file.read(path, encoding, most))
+    return parse(read_text(path, encoding, most))
 
 
 def text(value: Any, **options: Any) -> str:
@@ -48,3 +69,21 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+_DOTS = 1000  # in a line; Python's parser takes memory with the square of a name's parts
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text.
+
+    Raises:
+        ValueError: if it is not TOML, or nested so deeply that Python cannot hold it.
+    """
+    if any(line.count(".") > _DOTS for line in text.splitlines()):
+        raise ValueError(f"a line has more than {_DOTS} dots")
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return found

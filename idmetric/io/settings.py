@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from idmetric.io import json_file, text_file, toml_file
+from idmetric.io import json_file
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 _METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH"}
@@ -124,8 +124,8 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        text = text_file.read(path)
-        found = toml_file.parse(text) if path.suffix == ".toml" else json_file.parse(text)
+        text = json_file.read_text(path)
+        found = json_file.parse_toml(text) if path.suffix == ".toml" else json_file.parse(text)
     except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: not readable as {path.suffix[1:] or 'JSON'}: {error}") from error
     if not isinstance(found, dict):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.images.read import ImageReadError, Outside
-from idmetric.io.decimals import rounded
+from idmetric.io.tables import rounded
 from idmetric.models.onnx import OnnxModel
 from idmetric.scoring.files import Cross, PathLike, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, PairsFile

@@ -8,7 +8,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from idmetric.evaluate import copies
-from idmetric.io.blas import one_thread
+from idmetric.io.threads import one_thread
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from idmetric.cli.score import main
-from idmetric.io.csv_text import csv_text
+from idmetric.io.tables import csv_text
 from idmetric.protocols.common.result import Result, Value, as_csv
 from idmetric.scoring.records import Records
 from tests.embed_parts import pictures

@@ -539,9 +539,6 @@ def size_of(uri: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--per-page", "201"], "a page has at most 200"),
-        (["--side", "4096"], "at most 2048 pixels"),
-        (["--title", " "], "--title is empty"),
         (["--split", "test"], "no split 'test'"),
         (["--task", "triplets", "--data", "LONE"], "no identity has two images"),
         (["--data", "NONE"], "there is nothing to ask"),

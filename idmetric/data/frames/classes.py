@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from idmetric.data.frames.clips import Clip, ClipError
-from idmetric.io import json_file, text_file
+from idmetric.io import json_file
 
 META = "meta_info.ini"  # GOT-10k, in the folder of each clip
 _KEY = "object_class"
@@ -22,7 +22,7 @@ def of_clips(clips: Sequence[Clip]) -> Categories:
         if not path.is_file():
             continue
         try:
-            lines = text_file.read(path, "utf-8-sig").splitlines()
+            lines = json_file.read_text(path, "utf-8-sig").splitlines()
         except ValueError as error:
             raise ClipError(f"{path}: {error}") from error
         for line in lines:

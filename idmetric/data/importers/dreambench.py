@@ -21,7 +21,7 @@ from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_hidden, is_image
-from idmetric.io import text_file
+from idmetric.io import json_file
 
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
@@ -74,7 +74,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
 def _captions(path: Path) -> list[str]:
     if not path.is_file():
         return []
-    return [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines() if line.strip()]
+    return [line.strip() for line in json_file.read_text(path, "utf-8-sig").splitlines() if line.strip()]
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:

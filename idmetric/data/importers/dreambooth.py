@@ -9,7 +9,7 @@ from idmetric.data.importers.folders import pictures_of
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
-from idmetric.io import text_file
+from idmetric.io import json_file
 
 _CLASSES = "prompts_and_classes.txt"
 _LIVE = {"cat", "dog"}  # the paper's live subjects
@@ -40,7 +40,7 @@ def read_classes(path: Path) -> dict[str, str]:
     """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
     if not path.is_file():
         return {}
-    lines = [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines()]
+    lines = [line.strip() for line in json_file.read_text(path, "utf-8-sig").splitlines()]
     if "subject_name,class" not in lines:
         raise SourceError(f"{path}: no heading 'subject_name,class'")
     found = {}

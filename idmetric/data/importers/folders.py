@@ -17,8 +17,7 @@ from typing import Any
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
-from idmetric.images.paths import is_image, walk
-from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.images.paths import IMAGE_ENDINGS, is_image, walk
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
 _SHOWN = 5

@@ -28,7 +28,7 @@ from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_image, walk
 from idmetric.images.read import ImageReadError, read_image
-from idmetric.io import text_file
+from idmetric.io import json_file
 
 OPTIONS = {"crop": ("no", "queries", "all"), "splits": ("yes", "no")}  # the first is the default
 SPLITS = {"query": "query", "pos": "gallery"}
@@ -207,7 +207,7 @@ def _numbers(values: Sequence[str], name: str, path: str) -> dict[str, float | i
 
 def _lines(file: Path) -> list[str]:
     try:
-        return [line for line in text_file.read(file, "utf-8-sig").splitlines() if line.strip()]
+        return [line for line in json_file.read_text(file, "utf-8-sig").splitlines() if line.strip()]
     except (OSError, ValueError) as error:
         raise SourceError(f"{file}: not readable: {error}") from error
 

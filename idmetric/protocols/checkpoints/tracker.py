@@ -29,7 +29,7 @@ from idmetric.data.manifest.table import Row as ImageRow
 from idmetric.images.kinds import ImageLike
 from idmetric.images.pairing import Images
 from idmetric.images.read import read_image, split_images
-from idmetric.io.scalars import check_writer, log_scalars
+from idmetric.io.progress import check_writer, log_scalars
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.checkpoints.best import Best, best_step
 from idmetric.protocols.checkpoints.protocol import Options, add_rows, measured
@@ -51,7 +51,7 @@ class Tracker:
         metric: any `Embedder`; another one than a loss of the training uses.
         references: photos of the subject that were held out from training; anything `Embedder.embed` takes.
         training: photos that the LoRA is trained on, for copies and leaning.
-        writer: logs `prefix/NAME` for each number, see `idmetric.io.scalars.log_scalars`.
+        writer: logs `prefix/NAME` for each number, see `idmetric.io.progress.log_scalars`.
         clip: adds prompt fidelity.
         options: drift prompts, the rule of the best step. settings: distance, bootstrap, store; by default, embeddings
             are kept in a temporary folder for as long as the tracker lives.

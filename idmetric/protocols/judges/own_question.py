@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idmetric.io import json_file, toml_file
+from idmetric.io import json_file
 from idmetric.protocols.judges.prompts import TEXT, AnswerError, Kind, Question, number, one_of
 from idmetric.protocols.judges.reply import JudgeError
 
@@ -67,7 +67,8 @@ def read_question(path: Path) -> Question:
         JudgeError: naming the file and the error in it.
     """
     try:
-        given = toml_file.parse(path.read_text(encoding="utf-8")) if path.suffix == ".toml" else json_file.read(path)
+        text = json_file.read_text(path)
+        given = json_file.parse_toml(text) if path.suffix == ".toml" else json_file.parse(text)
         return _question(path.stem, given)
     except JudgeError as error:
         raise JudgeError(f"{path}: {error}") from error

@@ -17,8 +17,7 @@ from typing import Any
 
 from idmetric.data.importers.dreambench import Ratings, method_of
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.images.paths import is_hidden, is_image
-from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.images.paths import IMAGE_ENDINGS, is_hidden, is_image
 from idmetric.protocols.nearid_table2_dreambench.ratings import Item, category_of, humans, rated_methods
 
 NAME = "dreambench_pp"

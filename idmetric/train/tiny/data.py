@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.io.lock import locked
 from idmetric.io.output import clear_leftovers, replacing, take_space, writing
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.train.batches import Pictures, batch_rows
 from idmetric.train.state import TrainError
 from idmetric.train.tiny.config import RENDERED, Config, sources
