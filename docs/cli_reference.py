@@ -97,7 +97,7 @@ def section(name: str, parser: argparse.ArgumentParser, program: str, seen: dict
 
 def usage(parser: argparse.ArgumentParser) -> str:
     """What --help prints of it, for a page's width."""
-    from idmetric.cli.subcommands import Help
+    from idmetric.cli.command import Help
 
     parser.formatter_class = lambda prog: Help(prog, width=88, max_help_position=24)
     return parser.format_usage().strip()

@@ -14,13 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.eval_options import OPTIONS, RENDERED, data_help
-from idmetric.cli.exits import CommandError, codes, ended, fixable, warnings_as_lines
-from idmetric.cli.output import UsageError, write
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import parser_of
+from idmetric.cli.command import (
+    CommandError,
+    UsageError,
+    codes,
+    ended,
+    fixable,
+    guarded,
+    parser_of,
+    warnings_as_lines,
+    write,
+)
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
+from idmetric.io.settings import add_options, values_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -30,9 +37,10 @@ if TYPE_CHECKING:
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
-# name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
-# needs them `read_data(path)` (the manifest that --data means) or `open_data(args, progress)` (also without --data) and
-# OPTIONAL ("data", "model"); its options are in `eval_options`
+# name -> the module and the line that describes it. A module has `run(data, models, settings, options)`, or where it
+# needs more of the command line, `command(args, data, models, settings)`; and where it needs them `read_data(path)`
+# (the manifest that --data means) or `open_data(args, progress)` (also without --data) and OPTIONAL ("data", "model").
+# Its options are in `protocols.options`
 PROTOCOLS = {
     "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
@@ -92,7 +100,12 @@ PROTOCOLS = {
     ),
 }
 STEPS = {"study": "idmetric.cli.study"}  # protocol -> the module of its further subcommands
+RENDERED = ("world", "sensitivity", "segmentation", "matches", "generator", "checkpoints")  # without --data
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
+_MANIFEST = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
+_OUTPUTS = "folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)"
+_SAMPLES = "folder of samples, or table of them with a column step (.csv, .parquet, .jsonl)"
+_DATA = {"generator": _OUTPUTS, "sets": _OUTPUTS, "checkpoints": _SAMPLES}  # protocol -> the help of --data
 _EXAMPLES = """examples:
   idmetric eval folder --data photos/ --model tiny --model hsv --out results/
   idmetric eval world --model tiny --model pixels --out results/
@@ -120,9 +133,11 @@ def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.Arg
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    from idmetric.protocols.options import OPTIONS
+
     parser.epilog = _EPILOG
     files = parser.add_argument_group("data, models and result")
-    files.add_argument("--data", type=Path, metavar="PATH", help=data_help(name))
+    files.add_argument("--data", type=Path, metavar="PATH", help=_DATA.get(name, _MANIFEST))
     files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
     text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
     files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
@@ -135,7 +150,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     options.add_format(files, FORMATS)
     options.add_quiet(files)
     if name in OPTIONS:
-        OPTIONS[name](parser.add_argument_group(name))
+        add_options(parser.add_argument_group(name), OPTIONS[name])
 
     run = parser.add_argument_group("run")
     options.add_distance(run, "default: %(default)s, as in the papers")
@@ -177,10 +192,14 @@ def _run(name: str, args: argparse.Namespace) -> int:
         raise UsageError("--mask-id needs --subject: masks are not used without it")
     with fixable():  # a mistyped name should not wait for torch
         from idmetric.protocols.common.models import check
+        from idmetric.protocols.options import OPTIONS
 
         sources = _sources(args.model)
         for source in sources.values():
             check(source)
+        if name in OPTIONS:
+            args.options = OPTIONS[name](**values_of(args, OPTIONS[name]))
+            vars(args).update(vars(args.options))
     _need(name, args, list(sources.values()))
     from idmetric.protocols.common.result import FORMATS
 
@@ -214,9 +233,19 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     models = _models(args, optional)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
-            stack.callback(_report, judge, model)
+            stack.callback(_print_cost, judge, model)
 
-    return data, [_traced(result, args) for result in module.command(args, data, models, settings)]
+    if hasattr(module, "command"):
+        found = module.command(args, data, models, settings)
+    else:
+        found = module.run(data, models, settings, args.options)
+    about = ((option, getattr(args, option, None)) for option in ("data", "split", "ratings"))  # they name the data
+    traced = {option: value for option, value in about if value is not None}
+    return data, [replace(result, settings={**result.settings, **traced}) for result in found]
+
+
+def _print_cost(name: str, judge: Any) -> None:
+    print(f"{name}: {judge.report()}", file=sys.stderr)
 
 
 def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:
@@ -295,16 +324,6 @@ def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace
         from idmetric.report.page import write_page
 
         write_page(eval_page(results, data), args.html)
-
-
-def _report(name: str, model: Any) -> None:
-    print(f"{name}: {model.report()}", file=sys.stderr)
-
-
-def _traced(result: Result, args: argparse.Namespace) -> Result:
-    """The result, with the options that name its data among its settings."""
-    asked = {name: getattr(args, name, None) for name in ("data", "split", "ratings")}
-    return replace(result, settings={**result.settings, **{k: v for k, v in asked.items() if v is not None}})
 
 
 def _data(module: Any, args: argparse.Namespace, progress: Progress) -> Manifest:

@@ -8,11 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
-from idmetric.cli.model import check_model, load_options
-from idmetric.cli.output import UsageError
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, guarded, say, warnings_as_lines
+from idmetric.cli.options import check_model, load_options
 from idmetric.io.hints import need
 
 FORMATS = ("onnx", "torch-export")  # models.export.Kind, as literals to keep --help quick

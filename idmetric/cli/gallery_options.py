@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import codes
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, codes
 
 _EXAMPLES = """examples:
   idmetric gallery build photos/ --gallery index/ --model tiny

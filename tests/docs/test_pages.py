@@ -21,7 +21,7 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import data, eval, score, train
-from idmetric.cli.eval_options import RENDERED
+from idmetric.cli.eval import RENDERED
 from idmetric.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]

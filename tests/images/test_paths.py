@@ -33,8 +33,8 @@ from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.sources import Source, entries
 from idmetric.images.paths import InputError, existing, listed, mask_of, masks_of
 from idmetric.images.read import ImageReadError
-from idmetric.io.decimals import four, rounded
 from idmetric.io.output import OutputError, file_id, refuse_inputs
+from idmetric.io.tables import four, rounded
 from idmetric.scale.chunks import chunks
 from idmetric.scoring.pairs import PairsFile
 from idmetric.scoring.scores import COLUMNS, RequestError

@@ -55,17 +55,6 @@ def test_the_time_left_is_that_of_the_last_minute(monkeypatch: pytest.MonkeyPatc
     assert log.getvalue().splitlines()[-1] == "9089 of 10000 images, 90 %, about 15 min left"
 
 
-def test_short_work_is_silent_and_the_interval_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    for every, lines in ((30.0, 0), (5.0, 4)):
-        log = io.StringIO()
-        show = Progress("pairs", every=every, stream=log)
-        for done in range(30):
-            show(done, 30)
-            clock.now += 0.99
-        assert len(log.getvalue().splitlines()) == lines
-
-
 def test_other_work_starts_its_own_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, log = Clock(monkeypatch), io.StringIO()
     show = Progress("images", stream=log)
@@ -76,17 +65,6 @@ def test_other_work_starts_its_own_estimate(monkeypatch: pytest.MonkeyPatch) -> 
         show(done, 1000)  # 10 in 5 seconds
         clock.now += 5
     assert log.getvalue().splitlines()[-1] == "40 of 1000 images, 4 %, about 8 min left"
-
-
-def test_an_unknown_total_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, log = Clock(monkeypatch), io.StringIO()
-
-    def items() -> list[int]:
-        clock.now += 31
-        return [1, 2]
-
-    assert list(Progress("images", verb="read", stream=log).over(iter(items()), None)) == [1, 2]
-    assert log.getvalue() in ("", "read 1 images\n")
 
 
 def test_a_terminal_gets_one_line_that_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,7 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from idmetric import __version__
-from idmetric.cli.exits import codes, ended, fixable
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, codes, ended, fixable, guarded
 from idmetric.data.importers import KINDS
 from idmetric.images.paths import walk
 from idmetric.io.hints import need
@@ -58,7 +55,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
         description="Make, check and convert manifests: tables of images (.parquet, .csv, .jsonl).",
         epilog=codes(0, 1, 2, 4, 130),
     )
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, line in COMMANDS.items():
         module = importlib.import_module(f"idmetric.cli.data.{'import_' if name == 'import' else name}")

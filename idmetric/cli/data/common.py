@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from idmetric.cli import options
-from idmetric.cli.exits import say
+from idmetric.cli.command import say
 from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:

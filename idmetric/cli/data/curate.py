@@ -24,10 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, progress, refuse_leaks, save, take_out
-from idmetric.cli.exits import say
 from idmetric.cli.options import natural, positive
-from idmetric.io.columns import aligned
+from idmetric.io.tables import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

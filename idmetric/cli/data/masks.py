@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli import options
+from idmetric.cli.command import say
 from idmetric.cli.data import common
-from idmetric.cli.exits import say
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

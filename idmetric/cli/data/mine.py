@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli import options
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, refuse_leaks, save, take_out
-from idmetric.cli.exits import say
 from idmetric.cli.options import natural, positive
 from idmetric.io.progress import Progress
 

@@ -15,8 +15,8 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import Images
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.io.columns import first_few
 from idmetric.io.settings import fail_or_skip
+from idmetric.io.tables import first_few
 
 # (items, total or None, name) -> the items, with progress shown
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
