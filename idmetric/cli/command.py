@@ -1,4 +1,4 @@
-"""How every command starts and ends: its parser, its streams, its results, its errors and its exit status."""
+"""How every command starts and ends: its parser, its results, its errors and its exit status."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import argparse
 import ast
 import io
 import os
-import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import wraps
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, NoReturn
 
 from idmetric import __version__
 from idmetric.io.hints import MissingExtraError, did_you_mean
@@ -30,7 +26,6 @@ CODES = {
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",
 }
-Options = ParamSpec("Options")
 _running = ["idmetric"]  # names of the commands that run, the innermost last
 
 
@@ -49,7 +44,11 @@ class Help(argparse.RawDescriptionHelpFormatter):
     """Help with a short usage: arguments that are needed, and `[options]` for all others."""
 
     def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None) -> str:
-        needed = [action for action in actions if action.required or not action.option_strings]
+        needed = [
+            action
+            for action in actions
+            if action.required or (not action.option_strings and action.dest is not argparse.SUPPRESS)
+        ]
         text = super()._format_usage(usage, needed, [], prefix)
         rest = {action.dest for action in actions if action not in needed} - {"help", "version"}
         return f"{text.rstrip()} [options]\n\n" if rest and not usage else text
@@ -197,58 +196,27 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
     Args:
         kept: printed when Ctrl-C stops the run: the results that are kept, and how the command resumes.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # bytes of file names that are not text: \\udcXX, as JSON writes them
+        sys.stdout.reconfigure(errors="backslashreplace")
+
     _running.append(parser.prog)
     try:
-        with _interrupts() as seen:
-            try:
-                status = _status(run, parser)
-            except (Exception, KeyboardInterrupt) as error:
-                # libraries may turn Ctrl-C into another error, even while they are imported
-                if not seen and not isinstance(error, KeyboardInterrupt):
-                    raise
-                seen.append(signal.SIGINT)
-                status = 130
-        if seen and status:
-            say(f"stopped; {kept}")
-            return 130
+        status = run()
+        print(end="", flush=True)
         return status
-    finally:
-        _running.pop()
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """Leave Ctrl-C as it is within the block, and record each one in a list."""
-    seen: list[int] = []
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-    ):
-        yield seen
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        signal.default_int_handler(number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _status(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
-    try:
-        return run()
     except UsageError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
     except (CommandError, MissingExtraError) as error:
         say(f"error: {error}")
         return 1
+    except KeyboardInterrupt:
+        say(f"stopped; {kept}")
+        return 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         _drop_stdout()
         return 1
+    finally:
+        _running.pop()
 
 
 # Results
@@ -258,11 +226,9 @@ def check_output(output: str | None) -> None:
     """Check, before the work, that `write` can write there.
 
     Raises:
-        UsageError: if it cannot, or if results go to stdout and the shell has closed it.
+        UsageError: if it cannot.
     """
     if output is None:
-        if sys.stdout is None:
-            raise UsageError("stdout is closed: name a file with --output")
         return
     try:
         check(output)
@@ -300,8 +266,6 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
             write(text, instead=instead)
             raise CommandError(f"{_says(error, output)}; the result is on stdout instead") from error
         return
-    if sys.stdout is None:
-        raise CommandError(f"stdout is closed: {instead}")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -314,70 +278,6 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
 
 def _says(error: OSError, output: str) -> str:
     return str(error) if isinstance(error, OutputError) else f"cannot write {output!r}: {error}"
-
-
-# Streams
-
-
-def guarded(main: Callable[Options, int]) -> Callable[Options, int]:
-    """Keep a command running until its results are written, whatever happens to its streams.
-
-    - Descriptors 0 to 2 that the shell has closed (`>&-`) are opened on the null device, since the next file opened
-      would otherwise receive their output. `sys.stdout` stays None, and a command can refuse to print results.
-    - Messages that cannot be written to stderr are dropped.
-    - Bytes of file names that are not text are written to stdout as `\\udcXX`, as JSON writes them.
-    - Output for a stdout that nobody reads any more is dropped, and the status is 1.
-    """
-
-    @wraps(main)
-    def run(*args: Options.args, **options: Options.kwargs) -> int:
-        for number in range(3):
-            try:
-                os.fstat(number)
-            except OSError:
-                os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-
-        broken, stderr, out = False, sys.stderr, sys.stdout
-        errors = getattr(out, "errors", None) if isinstance(out, io.TextIOWrapper) else None
-        sys.stderr = _Messages(stderr or io.StringIO())
-        if errors in ("strict", "surrogateescape"):
-            out.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        try:
-            status = main(*args, **options)
-        finally:
-            try:
-                if sys.stdout is not None:
-                    sys.stdout.flush()
-            except (OSError, ValueError):
-                broken = True
-                with suppress(OSError, ValueError):
-                    _drop_stdout()
-            if errors in ("strict", "surrogateescape"):
-                with suppress(OSError, ValueError):
-                    out.reconfigure(errors=errors)  # type: ignore[union-attr]
-            sys.stderr = stderr
-        return status or int(broken)
-
-    return run
-
-
-class _Messages:
-    """A text stream on which writing never fails."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):  # ValueError: closed
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
 
 
 def _drop_stdout() -> None:

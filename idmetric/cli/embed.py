@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, codes, ended, fixable, guarded, say, warnings_as_lines
+from idmetric.cli.command import Parser, codes, ended, fixable, say, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
 from idmetric.images.paths import matches
 from idmetric.io.hints import need_all
@@ -75,7 +75,6 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
     return parser
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)

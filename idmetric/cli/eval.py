@@ -13,14 +13,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli import options
+from idmetric.cli import options, study
 from idmetric.cli.command import (
     CommandError,
     UsageError,
     codes,
     ended,
     fixable,
-    guarded,
     parser_of,
     warnings_as_lines,
     write,
@@ -99,7 +98,6 @@ PROTOCOLS = {
         "agreement with people: NIGHTS, Subjects2k, or a study of your own (study build, study collect)",
     ),
 }
-STEPS = {"study": "idmetric.cli.study"}  # protocol -> the module of its further subcommands
 RENDERED = ("world", "sensitivity", "segmentation", "matches", "generator", "checkpoints")  # without --data
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
 _MANIFEST = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
@@ -151,6 +149,8 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     options.add_quiet(files)
     if name in OPTIONS:
         add_options(parser.add_argument_group(name), OPTIONS[name])
+    if name == "study":
+        study.add_steps(parser)
 
     run = parser.add_argument_group("run")
     options.add_distance(run, "default: %(default)s, as in the papers")
@@ -170,17 +170,14 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] and given[0] in STEPS:
-        steps = importlib.import_module(STEPS[given[0]])
-        if given[1:] and given[1] in steps.COMMANDS:
-            return int(steps.main(given[1:], prog=f"{prog} {given[0]}"))
     name = build_parser(prog=prog).parse_args(given[:1]).protocol  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
     args = parser.parse_args(given)
+    if hasattr(args, "step"):  # `study build` or `study collect`
+        return ended(partial(study.run, args), parser)
     kept = "nothing was kept: with --out DIR the same command would resume"
     if args.out is not None:
         kept = "embeddings in --out are kept, and the same command resumes"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, guarded, say, warnings_as_lines
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
 from idmetric.io.hints import need
 
@@ -40,7 +40,6 @@ def build_parser(prog: str = "idmetric export") -> Parser:
     return parser
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)

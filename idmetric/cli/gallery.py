@@ -21,7 +21,6 @@ from idmetric.cli.command import (
     check_output,
     ended,
     fixable,
-    guarded,
     say,
     warnings_as_lines,
     write,
@@ -41,7 +40,6 @@ COMMANDS = ("build", "query", "dedupe", "cluster", "report", "info", "prune")
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)

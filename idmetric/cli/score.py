@@ -28,7 +28,6 @@ from idmetric.cli.command import (
     codes,
     ended,
     failed,
-    guarded,
     say,
     warnings_as_lines,
     write,
@@ -123,7 +122,6 @@ def _add_more(parser: Parser) -> None:
     other.add_argument("--list-models", action="store_true", help="print the models and exit")
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, codes, ended, fixable, guarded, say
+from idmetric.cli.command import fixable, say
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 
@@ -18,10 +16,6 @@ if TYPE_CHECKING:
     from idmetric.protocols.study.study import Study
     from idmetric.protocols.study.votes import Labels, Votes
 
-COMMANDS = {
-    "build": "make pages that ask people about pairs or triplets of images",
-    "collect": "make a table of labels from the answers",
-}
 _BUILD = """Make pages that ask people whether two images show the same individual, or which of two does (ID-Sim, D.2).
 
 examples:
@@ -42,16 +36,17 @@ A participant who missed a sentinel does not count. A question needs three votes
 """
 
 
-def build_parser(prog: str = "idmetric eval study") -> Parser:
-    """The parser of both commands."""
-    parser = Parser(prog=prog, description=__doc__, epilog=codes(0, 1, 2, 130))
-    parser.add_version()
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    build = commands.add_parser("build", help=COMMANDS["build"], description=_BUILD, allow_abbrev=False)
-    collect = commands.add_parser("collect", help=COMMANDS["collect"], description=_COLLECT, allow_abbrev=False)
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Add both commands below `idmetric eval study`; their `step` runs them."""
+    steps = parser.add_subparsers(title="commands", metavar="COMMAND")
+    line = "make pages that ask people about pairs or triplets of images"
+    build = steps.add_parser("build", help=line, description=_BUILD, allow_abbrev=False)
+    line = "make a table of labels from the answers"
+    collect = steps.add_parser("collect", help=line, description=_COLLECT, allow_abbrev=False)
     _add_build(build)
     _add_collect(collect)
-    return parser
+    build.set_defaults(step=_build)
+    collect.set_defaults(step=_collect)
 
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
@@ -91,19 +86,12 @@ def _add_per_page(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--per-page", type=options.positive, default=50, metavar="N", help=text)
 
 
-@guarded
-def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval study") -> int:
+def run(args: argparse.Namespace) -> int:
     """Run a command; returns the exit status."""
-    parser = build_parser(prog)
-    args = parser.parse_args(argv)
-    return ended(partial(_run, args), parser)
-
-
-def _run(args: argparse.Namespace) -> int:
     need("report", "the pages of a study", jinja2="jinja2")
     need("data", "the table of a study", pyarrow="pyarrow")
     with fixable():
-        return _build(args) if args.command == "build" else _collect(args)
+        return int(args.step(args))
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -228,7 +216,3 @@ def _summarize(study: Study, labels: Labels) -> None:
         f"{first} {names[0]}, {second} {names[1]}, {int(voted.sum()) - first - second} undecided (agreement below "
         f"{AGREEMENT:g})"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

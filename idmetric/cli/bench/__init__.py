@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, guarded
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable
 from idmetric.cli.options import check_model
 from idmetric.io.progress import Progress
 
@@ -68,7 +68,6 @@ def build_parser(prog: str = ALIAS) -> Parser:
     return parser
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
