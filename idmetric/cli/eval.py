@@ -36,74 +36,64 @@ if TYPE_CHECKING:
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
-# name -> the module and the line that describes it. A module has `run(data, models, settings, options)`, or where it
-# needs more of the command line, `command(args, data, models, settings)`; and where it needs them `read_data(path)`
+# name -> the module in idmetric.protocols and the line that describes it. A module has
+# `run(data, models, settings, options)`, or where it needs more of the command line,
+# `command(args, data, models, settings)`; and where it needs them `read_data(path)`
 # (the manifest that --data means) or `open_data(args, progress)` (also without --data) and OPTIONAL ("data", "model").
 # Its options are in `protocols.options`
-PROTOCOLS = {
-    "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
-    "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
-    "world": ("idmetric.protocols.world", "rendered identities: distractors, part edits, sensitivity; no download"),
-    "nearid": ("idmetric.protocols.nearid_table1_margins", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
-    "retrieval": ("idmetric.protocols.ilgen_table2_retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
+_MODULES = {
+    "folder": ("folder", "your own photos: retrieval and verification, a folder for each identity"),
+    "photos": ("photos", "the README's table: retrieval on packages, turntable objects, garments"),
+    "world": ("world", "rendered identities: distractors, part edits, sensitivity; no download"),
+    "nearid": ("nearid_table1_margins", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
+    "retrieval": ("ilgen_table2_retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
     "idsim": (
-        "idmetric.protocols.idsim_table2b_retrieval.protocol",
+        "idsim_table2b_retrieval.protocol",
         "ID-Sim's benchmarks: PODS, DeepFashion2, CUTE, ... (Fig. 25, Table 2b)",
     ),
-    "mveb": (
-        "idmetric.protocols.visme_table1_mveb",
-        "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)",
-    ),
-    "mmeb": (
-        "idmetric.protocols.visme_table1_mmeb",
-        "MMEB's 36 sets of images and texts, precision at 1 (VisME, Tables 1 to 5)",
-    ),
+    "mveb": ("visme_table1_mveb", "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)"),
+    "mmeb": ("visme_table1_mmeb", "MMEB's 36 sets of images and texts, precision at 1 (VisME, Tables 1 to 5)"),
     "sensitivity": (
-        "idmetric.protocols.idsim_fig6_sensitivity",
+        "idsim_fig6_sensitivity",
         "sensitivity to identity and to context over edit grids (ID-Sim, Fig. 6); no download",
     ),
     "segmentation": (
-        "idmetric.protocols.idsim_table2c_segmentation.protocol",
+        "idsim_table2c_segmentation.protocol",
         "where a subject is: patch maps and PerSAM (ID-Sim, Table 2c)",
     ),
-    "matches": ("idmetric.protocols.matches", "do matched patches lie on the subject? against masks; no download"),
-    "ilias": ("idmetric.protocols.ilias", "ILIAS: mAP@1k by scale, clutter and category of the object"),
-    "finer": (
-        "idmetric.protocols.finer_rank",
-        "Finer-Personalization Rank: generated images query real look-alikes, mAP of each method",
-    ),
-    "dreambench": (
-        "idmetric.protocols.nearid_table2_dreambench.protocol",
-        "DreamBench++: agreement with people (NearID, Table 2)",
-    ),
-    "openset": ("idmetric.protocols.openset", "known individuals by name, unknown ones as new: BAKS, BAUS"),
+    "matches": ("matches", "do matched patches lie on the subject? against masks; no download"),
+    "ilias": ("ilias", "ILIAS: mAP@1k by scale, clutter and category of the object"),
+    "finer": ("finer_rank", "Finer-Personalization Rank: generated images query real look-alikes, mAP of each method"),
+    "dreambench": ("nearid_table2_dreambench.protocol", "DreamBench++: agreement with people (NearID, Table 2)"),
+    "openset": ("openset", "known individuals by name, unknown ones as new: BAKS, BAUS"),
     "generator": (
-        "idmetric.protocols.generator.protocol",
+        "generator.protocol",
         "your generated images: identity, copying, diversity, prompt fidelity of each method",
     ),
     "sets": (
-        "idmetric.protocols.generator.sets",
+        "generator.sets",
         "sets of generated images against sets of real photos: CMMD, Frechet distance, the noise floor",
     ),
     "checkpoints": (
-        "idmetric.protocols.checkpoints.protocol",
+        "checkpoints.protocol",
         "samples of a LoRA's checkpoints: identity, copying, drift over steps, and the best step",
     ),
-    "calibrate": (
-        "idmetric.protocols.calibrate",
-        "same-identity probabilities and thresholds from labelled pairs",
-    ),
+    "calibrate": ("calibrate", "same-identity probabilities and thresholds from labelled pairs"),
     "study": (
-        "idmetric.protocols.study.protocol",
+        "study.protocol",
         "agreement with people: NIGHTS, Subjects2k, or a study of your own (study build, study collect)",
     ),
 }
+PROTOCOLS = {name: (f"idmetric.protocols.{module}", line) for name, (module, line) in _MODULES.items()}
 RENDERED = ("world", "sensitivity", "segmentation", "matches", "generator", "checkpoints")  # without --data
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
 _MANIFEST = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
 _OUTPUTS = "folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)"
 _SAMPLES = "folder of samples, or table of them with a column step (.csv, .parquet, .jsonl)"
 _DATA = {"generator": _OUTPUTS, "sets": _OUTPUTS, "checkpoints": _SAMPLES}  # protocol -> the help of --data
+# options that name the data, kept among the settings of results
+_TRACED = ("data", "split", "ratings", "pattern", "layout", "benchmark", "references", "training", "base", "prompts",
+           "clip_t")  # fmt: skip
 _EXAMPLES = """examples:
   idmetric eval folder --data photos/ --model tiny --model hsv --out results/
   idmetric eval world --model tiny --model pixels --out results/
@@ -236,8 +226,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
         found = module.command(args, data, models, settings)
     else:
         found = module.run(data, models, settings, args.options)
-    about = ((option, getattr(args, option, None)) for option in ("data", "split", "ratings"))  # they name the data
-    traced = {option: value for option, value in about if value is not None}
+    traced = {option: value for option in _TRACED if (value := getattr(args, option, None)) is not None}
     return data, [replace(result, settings={**result.settings, **traced}) for result in found]
 
 

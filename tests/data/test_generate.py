@@ -750,9 +750,9 @@ def test_noise_is_for_anchors_and_positives_of_negatives_by_that_engine(
         call(saved_pictures(tmp_path / "single"), "--task", "noise", "-o", tmp_path / "none.parquet")
     for words, message in (
         (("--copies", 2), "--copies is used for other tasks alone"),
-        (("--with-sources",), "has all rows of its triplets"),
-        (("--limit", 2), "would cut triplets apart"),
-        (("--set", "flux_fill.strength=0.5"), "noise has the strength 0.1"),
+        (("--with-sources",), "--with-sources is used for other tasks"),
+        (("--limit", 2), "--limit is used for other tasks"),
+        (("--set", "flux_fill.strength=0.5"), "flux_fill.strength has no use here: --task noise sets it"),
     ):
         with pytest.raises(GenerateError, match=message):
             call(source, "--task", "noise", *words, "-o", out)

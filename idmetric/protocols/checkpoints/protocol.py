@@ -53,7 +53,7 @@ from idmetric.protocols.generator.columns import (
 )
 from idmetric.protocols.generator.example import checkpoints_example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.outputs import asked, words
+from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.options import CheckpointsOptions
 
 
@@ -155,8 +155,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     """Run with the options of the command line."""
     options = replace(args.options, held_out=args.held_out or args.data is None)
     clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
-    results = run(data, models, settings, options, clip)
-    return asked(results, args, "pattern", "references", "training", "base", "prompts", "clip_t")
+    return run(data, models, settings, options, clip)
 
 
 def run(

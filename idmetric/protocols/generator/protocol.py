@@ -62,7 +62,7 @@ from idmetric.protocols.generator.columns import (
 )
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.outputs import asked, read, where_of
+from idmetric.protocols.generator.outputs import read, where_of
 from idmetric.protocols.options import GeneratorOptions
 
 LEVEL = 0.05  # of a test
@@ -201,8 +201,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
     """Run with the options of the command line."""
     clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
     options = replace(args.options, held_out=args.held_out or args.data is None)
-    results = run(data, models, settings, options, clip)
-    return asked(results, args, "pattern", "layout", "benchmark", "references", "training", "clip_t")
+    return run(data, models, settings, options, clip)
 
 
 def run(

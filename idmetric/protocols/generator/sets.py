@@ -42,7 +42,7 @@ from idmetric.protocols.common.columns import Array, Ints, listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.outputs import asked, read, where_of
+from idmetric.protocols.generator.outputs import read, where_of
 from idmetric.protocols.options import SetsOptions
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
@@ -56,12 +56,6 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     if args.data is None and args.references is None:
         raise ValueError("--references PATH is needed: real photos, a folder for each subject; or --data, a table")
     return read(where_of(args))
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    results = run(data, models, settings, args.options)
-    return asked(results, args, "pattern", "layout", "benchmark", "references")
 
 
 def run(
