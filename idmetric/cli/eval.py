@@ -210,6 +210,8 @@ def _run(name: str, args: argparse.Namespace) -> int:
 
 def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Manifest | None, list[Result]]:
     """Check the options, open data and models, and run the protocol."""
+    from idmetric.protocols.options import OPTIONS
+
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
     _check(args, args.name or name, optional)
@@ -225,7 +227,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     if hasattr(module, "command"):
         found = module.command(args, data, models, settings)
     else:
-        found = module.run(data, models, settings, args.options)
+        found = module.run(data, models, settings, *([args.options] if name in OPTIONS else []))
     traced = {option: value for option in _TRACED if (value := getattr(args, option, None)) is not None}
     return data, [replace(result, settings={**result.settings, **traced}) for result in found]
 

@@ -38,7 +38,7 @@ from idmetric.io.hints import need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
 from idmetric.io.quiet import quiet_hub
-from idmetric.io.tables import aligned
+from idmetric.io.tables import aligned, first_few
 from idmetric.scoring.files import Cross, Names, absent_files, check_masks, cross, files_read
 from idmetric.scoring.pairs import Pairs, PairsFile
 from idmetric.scoring.scores import RequestError, Scores
@@ -180,8 +180,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _absent(files: Sequence[str]) -> str:
     """The error of files that do not exist, as reading them gives it."""
-    more = [f"and {len(files) - _SHOWN} more"] if len(files) > _SHOWN else []
-    reasons = [*(f"cannot read image {path}: {ABSENT}" for path in files[:_SHOWN]), *more]
+    reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in files], _SHOWN)
     several = f"{len(files)} images: " if len(files) > 1 else ""
     return f"{several}{'; '.join(reasons)}{_SKIP}"
 
