@@ -200,17 +200,6 @@ def from_text(text: str, hint: Any) -> Any:
     return json_file.parse(text)
 
 
-def fail_or_skip(on_error: str) -> Literal["fail", "skip"]:
-    """The treatment of unusable images.
-
-    Raises:
-        ValueError: for any other word.
-    """
-    if on_error not in ("fail", "skip"):
-        raise ValueError(f"on_error {on_error!r}: choose fail or skip")
-    return "skip" if on_error == "skip" else "fail"
-
-
 def unwrapped(hint: Any) -> tuple[Any, bool]:
     """`X | None` as (X, True), other hints as (hint, False)."""
     if typing.get_origin(hint) in (Union, types.UnionType):

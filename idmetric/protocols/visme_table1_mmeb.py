@@ -198,7 +198,7 @@ def _bind(data: Manifest, models: Models, settings: Settings) -> tuple[Asked, Bo
             words = _words(data, asked)
             return asked, bind(data, models, strict, asked.rows(), words=words)
         except UnreadableError as error:
-            if settings.on_error == "fail":
+            if settings.on_error != "skip":
                 raise
             unusable |= set(error.problems)
 

@@ -362,7 +362,7 @@ def _bind(data: Manifest, models: Models, settings: Settings, tasks: Mapping[str
         try:
             return asked, Bound(asked.data, _bound(asked, models, replace(settings, on_error="fail")), notes)
         except UnreadableError as error:
-            if settings.on_error == "fail":
+            if settings.on_error != "skip":
                 raise
             data = left_out(data, error, (int(asked.origin[row]) for row in error.problems), notes)
 
