@@ -31,7 +31,7 @@ COMMANDS = {
     "generate": "edit or generate images with diffusion models",
     "masks": "attach masks of a folder to images, or make them",
 }
-# optional packages that a subcommand needs besides pyarrow, and their extra; the engines of `generate` report theirs
+# optional packages that a subcommand needs in addition to pyarrow, and their extra; engines of `generate` report theirs
 NEEDS: dict[str, tuple[str, dict[str, str]]] = {
     "frames": ("data", {"av": "PyAV"}),
     "world": ("world", {"vtkmodules": "VTK"}),
