@@ -30,7 +30,7 @@ from idmetric.cli.bench.stages import pixels_of, prepared, trunk
 from idmetric.cli.bench.timing import Clock
 from idmetric.distance.cosine import cosine_distance
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.models.embedder import Embedder, auto_device
 from idmetric.scoring.compare import score
 from idmetric.scoring.copies import CopyWarning

@@ -38,10 +38,10 @@ def commands() -> dict[str, list[Named]]:
             pages[f"idmetric-{name}"] = tree(parser)
         else:
             pages[f"idmetric-{name}"] = [(prog, parser)] + [
-                (f"{prog} {part}", children(module.build_parser(part, prog))[part]) for part in getattr(module, chosen)
+                named
+                for part in getattr(module, chosen)
+                for named in tree(children(module.build_parser(part, prog))[part])
             ]
-        for part, steps in getattr(module, "STEPS", {}).items():  # commands below a subcommand
-            pages[f"idmetric-{name}"] += tree(importlib.import_module(steps).build_parser(f"{prog} {part}"))[1:]
     return pages
 
 
@@ -97,7 +97,7 @@ def section(name: str, parser: argparse.ArgumentParser, program: str, seen: dict
 
 def usage(parser: argparse.ArgumentParser) -> str:
     """What --help prints of it, for a page's width."""
-    from idmetric.cli.subcommands import Help
+    from idmetric.cli.command import Help
 
     parser.formatter_class = lambda prog: Help(prog, width=88, max_help_position=24)
     return parser.format_usage().strip()

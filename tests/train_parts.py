@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from idmetric import Backbone
 from idmetric.cli.train import build_parser
 from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.io.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
-from idmetric.train.options import option
 from idmetric.train.processes import MainFailed, Processes
 from idmetric.train.stop import dump
 

@@ -21,10 +21,10 @@ from idmetric import load
 from idmetric.data.manifest.table import read
 from idmetric.models.embedder import Embedder
 from idmetric.protocols import calibrate, matches, photos, world
-from idmetric.protocols.calibrate import Options as Calibrating
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import CalibrateOptions, WorldOptions
 
 RATES = (0.01, 0.001)
 IMAGES = 40
@@ -68,7 +68,7 @@ def main() -> None:
     models: dict[str, Any] = {name: load(name, device="cpu") for name in args.model}
     data = read(args.data / "manifest.csv").filter(split=photos.SPLITS)
     dev, dev2 = (data.filter(split=split) for split in photos.SPLITS)
-    bench = world.bench(args.out / "world", world.Options(grids=0))
+    bench = world.bench(args.out / "world", WorldOptions(grids=0))
     settings = Settings(bootstrap=0, store=args.out / "embeddings")
     by_patches = replace(settings, distance="patch")
 
@@ -84,7 +84,7 @@ def main() -> None:
         lines += rows("matches, photos", matches.run(dev, models, settings), tuple(matches.COLUMNS))
     things = rendered_objects(args.out)
     lines += rows("matches", matches.run(things, models, settings), tuple(matches.COLUMNS))
-    options = Calibrating(rates=RATES, strangers=50000)
+    options = CalibrateOptions(rates=RATES, strangers=50000)
     columns = ("ECE", "distance", "true accept", "false accept")
     lines += rows("calibration on dev", calibrate.run(dev, models, settings, options), columns)
     lines += rows("calibration on both", calibrate.run(data, models, settings, options), ("ECE",))

@@ -18,7 +18,7 @@ from photos import photo_files
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.io.output import replacing
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.train.batches import Pictures, batch_rows
 
 Images = NDArray[np.uint8]

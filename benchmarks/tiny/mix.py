@@ -30,6 +30,7 @@ from idmetric.protocols import matches, photos, world
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import WorldOptions
 
 TRAINED = "a76cbfe"  # the commit with the weights that training ended with
 PARTS = {
@@ -119,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def others(out: Path, data: Manifest, models: dict[str, IDSim], settings: Settings) -> list[list[str]]:
     """SSR by strength and the share of matches on the subject, of each model."""
-    bench = world.bench(out / "world", world.Options(grids=0))
+    bench = world.bench(out / "world", WorldOptions(grids=0))
     by_strength = [values(result, "SSR", bench="distractors") for result in world.run(bench, models, settings)]
     of_photos = matches.run(data.filter(split=photos.SPLITS[0]), models, settings)
     of_things = matches.run(rendered_objects(out), models, settings)

@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from idmetric.images.paths import is_image, walk
+from idmetric.images.paths import IMAGE_ENDINGS, is_image, walk
 from idmetric.images.read import read_image
-from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.io.output import replacing
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 
 CROP_AREA = (0.2, 1.0)  # of the photo
 PART_AREA = (0.1, 0.6)  # of the photo, where it is cut out

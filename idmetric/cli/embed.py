@@ -11,10 +11,8 @@ from functools import partial
 from typing import Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
-from idmetric.cli.model import check_model, load_options
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.options import check_model, load_options
 from idmetric.images.paths import matches
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
@@ -77,7 +75,6 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
     return parser
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)

@@ -13,14 +13,20 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli import options
-from idmetric.cli.eval_options import OPTIONS, RENDERED, data_help
-from idmetric.cli.exits import CommandError, codes, ended, fixable, warnings_as_lines
-from idmetric.cli.output import UsageError, write
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import parser_of
+from idmetric.cli import options, study
+from idmetric.cli.command import (
+    CommandError,
+    UsageError,
+    codes,
+    ended,
+    fixable,
+    parser_of,
+    warnings_as_lines,
+    write,
+)
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
+from idmetric.io.settings import add_options, values_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -30,69 +36,64 @@ if TYPE_CHECKING:
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
-# name -> the module and the line that describes it. A module has `command(args, data, models, settings)`, and where it
-# needs them `read_data(path)` (the manifest that --data means) or `open_data(args, progress)` (also without --data) and
-# OPTIONAL ("data", "model"); its options are in `eval_options`
-PROTOCOLS = {
-    "folder": ("idmetric.protocols.folder", "your own photos: retrieval and verification, a folder for each identity"),
-    "photos": ("idmetric.protocols.photos", "the README's table: retrieval on packages, turntable objects, garments"),
-    "world": ("idmetric.protocols.world", "rendered identities: distractors, part edits, sensitivity; no download"),
-    "nearid": ("idmetric.protocols.nearid_table1_margins", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
-    "retrieval": ("idmetric.protocols.ilgen_table2_retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
+# name -> the module in idmetric.protocols and the line that describes it. A module has
+# `run(data, models, settings, options)`, or where it needs more of the command line,
+# `command(args, data, models, settings)`; and where it needs them `read_data(path)`
+# (the manifest that --data means) or `open_data(args, progress)` (also without --data) and OPTIONAL ("data", "model").
+# Its options are in `protocols.options`
+_MODULES = {
+    "folder": ("folder", "your own photos: retrieval and verification, a folder for each identity"),
+    "photos": ("photos", "the README's table: retrieval on packages, turntable objects, garments"),
+    "world": ("world", "rendered identities: distractors, part edits, sensitivity; no download"),
+    "nearid": ("nearid_table1_margins", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
+    "retrieval": ("ilgen_table2_retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
     "idsim": (
-        "idmetric.protocols.idsim_table2b_retrieval.protocol",
+        "idsim_table2b_retrieval.protocol",
         "ID-Sim's benchmarks: PODS, DeepFashion2, CUTE, ... (Fig. 25, Table 2b)",
     ),
-    "mveb": (
-        "idmetric.protocols.visme_table1_mveb",
-        "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)",
-    ),
-    "mmeb": (
-        "idmetric.protocols.visme_table1_mmeb",
-        "MMEB's 36 sets of images and texts, precision at 1 (VisME, Tables 1 to 5)",
-    ),
+    "mveb": ("visme_table1_mveb", "MVEB's four meta-tasks, precision at 1 (VisME, Table 1)"),
+    "mmeb": ("visme_table1_mmeb", "MMEB's 36 sets of images and texts, precision at 1 (VisME, Tables 1 to 5)"),
     "sensitivity": (
-        "idmetric.protocols.idsim_fig6_sensitivity",
+        "idsim_fig6_sensitivity",
         "sensitivity to identity and to context over edit grids (ID-Sim, Fig. 6); no download",
     ),
     "segmentation": (
-        "idmetric.protocols.idsim_table2c_segmentation.protocol",
+        "idsim_table2c_segmentation.protocol",
         "where a subject is: patch maps and PerSAM (ID-Sim, Table 2c)",
     ),
-    "matches": ("idmetric.protocols.matches", "do matched patches lie on the subject? against masks; no download"),
-    "ilias": ("idmetric.protocols.ilias", "ILIAS: mAP@1k by scale, clutter and category of the object"),
-    "finer": (
-        "idmetric.protocols.finer_rank",
-        "Finer-Personalization Rank: generated images query real look-alikes, mAP of each method",
-    ),
-    "dreambench": (
-        "idmetric.protocols.nearid_table2_dreambench.protocol",
-        "DreamBench++: agreement with people (NearID, Table 2)",
-    ),
-    "openset": ("idmetric.protocols.openset", "known individuals by name, unknown ones as new: BAKS, BAUS"),
+    "matches": ("matches", "do matched patches lie on the subject? against masks; no download"),
+    "ilias": ("ilias", "ILIAS: mAP@1k by scale, clutter and category of the object"),
+    "finer": ("finer_rank", "Finer-Personalization Rank: generated images query real look-alikes, mAP of each method"),
+    "dreambench": ("nearid_table2_dreambench.protocol", "DreamBench++: agreement with people (NearID, Table 2)"),
+    "openset": ("openset", "known individuals by name, unknown ones as new: BAKS, BAUS"),
     "generator": (
-        "idmetric.protocols.generator.protocol",
+        "generator.protocol",
         "your generated images: identity, copying, diversity, prompt fidelity of each method",
     ),
     "sets": (
-        "idmetric.protocols.generator.sets",
+        "generator.sets",
         "sets of generated images against sets of real photos: CMMD, Frechet distance, the noise floor",
     ),
     "checkpoints": (
-        "idmetric.protocols.checkpoints.protocol",
+        "checkpoints.protocol",
         "samples of a LoRA's checkpoints: identity, copying, drift over steps, and the best step",
     ),
-    "calibrate": (
-        "idmetric.protocols.calibrate",
-        "same-identity probabilities and thresholds from labelled pairs",
-    ),
+    "calibrate": ("calibrate", "same-identity probabilities and thresholds from labelled pairs"),
     "study": (
-        "idmetric.protocols.study.protocol",
+        "study.protocol",
         "agreement with people: NIGHTS, Subjects2k, or a study of your own (study build, study collect)",
     ),
 }
-STEPS = {"study": "idmetric.cli.study"}  # protocol -> the module of its further subcommands
+PROTOCOLS = {name: (f"idmetric.protocols.{module}", line) for name, (module, line) in _MODULES.items()}
+RENDERED = ("world", "sensitivity", "segmentation", "matches", "generator", "checkpoints")  # without --data
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
+_MANIFEST = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
+_OUTPUTS = "folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)"
+_SAMPLES = "folder of samples, or table of them with a column step (.csv, .parquet, .jsonl)"
+_DATA = {"generator": _OUTPUTS, "sets": _OUTPUTS, "checkpoints": _SAMPLES}  # protocol -> the help of --data
+# options that name the data, kept among the settings of results
+_TRACED = ("data", "split", "ratings", "pattern", "layout", "benchmark", "references", "training", "base", "prompts",
+           "clip_t")  # fmt: skip
 _EXAMPLES = """examples:
   idmetric eval folder --data photos/ --model tiny --model hsv --out results/
   idmetric eval world --model tiny --model pixels --out results/
@@ -120,9 +121,11 @@ def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.Arg
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    from idmetric.protocols.options import OPTIONS
+
     parser.epilog = _EPILOG
     files = parser.add_argument_group("data, models and result")
-    files.add_argument("--data", type=Path, metavar="PATH", help=data_help(name))
+    files.add_argument("--data", type=Path, metavar="PATH", help=_DATA.get(name, _MANIFEST))
     files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
     text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
     files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
@@ -135,7 +138,9 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     options.add_format(files, FORMATS)
     options.add_quiet(files)
     if name in OPTIONS:
-        OPTIONS[name](parser.add_argument_group(name))
+        add_options(parser.add_argument_group(name), OPTIONS[name])
+    if name == "study":
+        study.add_steps(parser)
 
     run = parser.add_argument_group("run")
     options.add_distance(run, "default: %(default)s, as in the papers")
@@ -155,17 +160,14 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
-    if given[:1] and given[0] in STEPS:
-        steps = importlib.import_module(STEPS[given[0]])
-        if given[1:] and given[1] in steps.COMMANDS:
-            return int(steps.main(given[1:], prog=f"{prog} {given[0]}"))
     name = build_parser(prog=prog).parse_args(given[:1]).protocol  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
     args = parser.parse_args(given)
+    if hasattr(args, "step"):  # `study build` or `study collect`
+        return ended(partial(study.run, args), parser)
     kept = "nothing was kept: with --out DIR the same command would resume"
     if args.out is not None:
         kept = "embeddings in --out are kept, and the same command resumes"
@@ -177,10 +179,14 @@ def _run(name: str, args: argparse.Namespace) -> int:
         raise UsageError("--mask-id needs --subject: masks are not used without it")
     with fixable():  # a mistyped name should not wait for torch
         from idmetric.protocols.common.models import check
+        from idmetric.protocols.options import OPTIONS
 
         sources = _sources(args.model)
         for source in sources.values():
             check(source)
+        if name in OPTIONS:
+            args.options = OPTIONS[name](**values_of(args, OPTIONS[name]))
+            vars(args).update(vars(args.options))
     _need(name, args, list(sources.values()))
     from idmetric.protocols.common.result import FORMATS
 
@@ -204,6 +210,8 @@ def _run(name: str, args: argparse.Namespace) -> int:
 
 def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Manifest | None, list[Result]]:
     """Check the options, open data and models, and run the protocol."""
+    from idmetric.protocols.options import OPTIONS
+
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
     _check(args, args.name or name, optional)
@@ -214,9 +222,18 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     models = _models(args, optional)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
-            stack.callback(_report, judge, model)
+            stack.callback(_print_cost, judge, model)
 
-    return data, [_traced(result, args) for result in module.command(args, data, models, settings)]
+    if hasattr(module, "command"):
+        found = module.command(args, data, models, settings)
+    else:
+        found = module.run(data, models, settings, *([args.options] if name in OPTIONS else []))
+    traced = {option: value for option in _TRACED if (value := getattr(args, option, None)) is not None}
+    return data, [replace(result, settings={**result.settings, **traced}) for result in found]
+
+
+def _print_cost(name: str, judge: Any) -> None:
+    print(f"{name}: {judge.report()}", file=sys.stderr)
 
 
 def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:
@@ -295,16 +312,6 @@ def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace
         from idmetric.report.page import write_page
 
         write_page(eval_page(results, data), args.html)
-
-
-def _report(name: str, model: Any) -> None:
-    print(f"{name}: {model.report()}", file=sys.stderr)
-
-
-def _traced(result: Result, args: argparse.Namespace) -> Result:
-    """The result, with the options that name its data among its settings."""
-    asked = {name: getattr(args, name, None) for name in ("data", "split", "ratings")}
-    return replace(result, settings={**result.settings, **{k: v for k, v in asked.items() if v is not None}})
 
 
 def _data(module: Any, args: argparse.Namespace, progress: Progress) -> Manifest:

@@ -8,11 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, fixable, say, warnings_as_lines
-from idmetric.cli.model import check_model, load_options
-from idmetric.cli.output import UsageError
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.options import check_model, load_options
 from idmetric.io.hints import need
 
 FORMATS = ("onnx", "torch-export")  # models.export.Kind, as literals to keep --help quick
@@ -43,7 +40,6 @@ def build_parser(prog: str = "idmetric export") -> Parser:
     return parser
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)

@@ -14,16 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, ended, fixable, say, warnings_as_lines
+from idmetric.cli.command import (
+    CommandError,
+    UsageError,
+    check_not_read,
+    check_output,
+    ended,
+    fixable,
+    say,
+    warnings_as_lines,
+    write,
+)
 from idmetric.cli.gallery_options import build_parser
-from idmetric.cli.model import check_model, load_options
-from idmetric.cli.output import UsageError, check_not_read, check_output, check_stdout, write
-from idmetric.cli.streams import guarded
+from idmetric.cli.options import check_model, load_options
 from idmetric.images.paths import InputError, is_image, listed, matches, walk
-from idmetric.io.columns import aligned
-from idmetric.io.decimals import four
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
+from idmetric.io.tables import aligned, four
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Update
@@ -33,7 +40,6 @@ COMMANDS = ("build", "query", "dedupe", "cluster", "report", "info", "prune")
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
@@ -88,11 +94,11 @@ def _check(args: argparse.Namespace) -> None:
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
 
-    if args.command in ("query", "dedupe", "cluster", "info"):
-        check_stdout(args.output)
     _keep_inputs(args)
-    check_output(args.output)
-    check_output(args.parquet)
+    if args.command in ("query", "dedupe", "cluster", "info", "report"):
+        check_output(args.output)
+    if args.parquet:
+        check_output(args.parquet)
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:

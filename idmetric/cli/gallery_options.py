@@ -6,18 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import codes
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, codes
 
 _EXAMPLES = """examples:
   idmetric gallery build photos/ --gallery index/ --model tiny
   idmetric gallery build --gallery index/                  again: embeds what is new or changed
   idmetric gallery query who.jpg --gallery index/ -k 5
-  idmetric gallery query who.jpg --gallery index/ --distance joint --rerank 50
   idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
   idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
-  idmetric gallery report --gallery index/ --output page.html
-  idmetric gallery info --gallery index/ --check
   idmetric gallery prune --gallery index/                  forget embeddings of images that are gone
 
 Images are never deleted or moved."""

@@ -6,8 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from idmetric import __version__
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser
 
 # subcommand -> the module with its main(argv, prog), and the line that describes it
 COMMANDS = {
@@ -33,7 +32,7 @@ def build_parser() -> Parser:
     parser = Parser(
         prog="idmetric", description="Do two images show the same object, animal or person?", epilog=_EXAMPLES
     )
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, (_, line) in COMMANDS.items():
         commands.add_parser(name, help=line)

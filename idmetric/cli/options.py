@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from idmetric.cli.command import CommandError
 
 if TYPE_CHECKING:
     from idmetric.images.mask_id import MaskId
@@ -81,6 +83,36 @@ def add_workers(options: Options, default: str = "one per core, at most 8") -> N
     options.add_argument("--workers", type=positive, metavar="N", help=text)
 
 
+def check_model(name: str) -> None:
+    """Refuse a name that no model has, before anything heavy is imported.
+
+    Raises:
+        CommandError: naming the models.
+    """
+    from idmetric.checkpoints.errors import CheckpointError
+    from idmetric.models import names
+    from idmetric.protocols.common.models import BASELINES, is_diffsim
+
+    if name in BASELINES or is_diffsim(name):
+        raise CommandError(f"{name} is a baseline for tables: idmetric eval folder --data FOLDER --model {name}")
+    try:
+        names.check(name)
+    except CheckpointError as error:
+        raise CommandError(str(error)) from error
+
+
+def load_options(
+    dtype: str | None, revision: str | None, preprocessing: str | None = None, decode: str | None = None
+) -> dict[str, Any]:
+    """Keyword arguments of `idmetric.load` for those of --dtype, --revision, --preprocessing and --decode given."""
+    if dtype:
+        import torch
+
+        dtype = getattr(torch, dtype)
+    given = {"dtype": dtype, "revision": revision, "preprocessing": preprocessing, "decode": decode}
+    return {name: value for name, value in given.items() if value}
+
+
 # Images
 
 
@@ -127,11 +159,7 @@ def add_on_error(options: Options, default: str = "fail", *, fail: str, skip: st
     """
     marks = {name: " (default)" if name == default else "" for name in ("fail", "skip")}
     text = f"unreadable images: {fail}{marks['fail']}, or {skip}{marks['skip']}"
-    options.add_argument("--on-error", type=_fail_or_skip, choices=("fail", "skip"), default=default, help=text)
-
-
-def _fail_or_skip(text: str) -> str:
-    return "fail" if text == "stop" else text  # as version 0.1 wrote it
+    options.add_argument("--on-error", choices=("fail", "skip"), default=default, help=text)
 
 
 # Results

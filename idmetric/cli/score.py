@@ -18,19 +18,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric import __version__
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, codes, ended, failed, say, warnings_as_lines
-from idmetric.cli.model import check_model, load_options
-from idmetric.cli.output import LostOutputError, UsageError, check_not_read, check_output, check_stdout, write
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import (
+    CommandError,
+    Parser,
+    UsageError,
+    check_not_read,
+    check_output,
+    codes,
+    ended,
+    failed,
+    say,
+    warnings_as_lines,
+    write,
+)
+from idmetric.cli.options import check_model, load_options
 from idmetric.images.paths import ABSENT
-from idmetric.io.columns import aligned
 from idmetric.io.hints import need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
 from idmetric.io.quiet import quiet_hub
+from idmetric.io.tables import aligned, first_few
 from idmetric.scoring.files import Cross, Names, absent_files, check_masks, cross, files_read
 from idmetric.scoring.pairs import Pairs, PairsFile
 from idmetric.scoring.scores import RequestError, Scores
@@ -72,6 +80,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
     parser.add_argument("--html", metavar="FILE", help="also write a page with the images sorted, next to their "
                         "references (pip install 'idmetric[report]')")  # fmt: skip
     options.add_quiet(parser, "no progress, no warnings")
+    parser.add_version()
     _add_more(parser)
     return parser
 
@@ -108,13 +117,11 @@ def _add_more(parser: Parser) -> None:
                              "with the same identity (default: as in its pairs)")  # fmt: skip
 
     other = parser.add_argument_group("other")
-    other.add_argument("--html-details", type=int, default=500, metavar="N", help="with --html: show matched patches "
-                       "of the N nearest images, 0 = none (default: %(default)s)")  # fmt: skip
+    other.add_argument("--html-details", type=options.natural, default=500, metavar="N", help="with --html: show "
+                       "matched patches of the N nearest images, 0 = none (default: %(default)s)")  # fmt: skip
     other.add_argument("--list-models", action="store_true", help="print the models and exit")
-    other.add_argument("--version", action="version", version=f"idmetric {__version__}")
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
@@ -132,14 +139,10 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
 def _misuse(args: argparse.Namespace) -> str | None:
     """The reason why the options do not go together; None if they do."""
-    if not args.memory >= 0:
-        return "--memory must be at least 0"
     if args.prior is not None and (not args.calibration or not 0 < args.prior < 1):
         return "--prior lies between 0 and 1, and needs --calibration"
     if args.threshold is not None and math.isnan(args.threshold):
         return "--threshold must be a number"
-    if args.html_details < 0:
-        return "--html-details must be at least 0"
     if args.html and args.output and is_same_file(args.html, args.output):
         return "--html and --output name one file: give each its own"
     if args.pairs and (args.paths or args.ref):
@@ -154,41 +157,32 @@ def _run(args: argparse.Namespace) -> int:
         need("report", "--html", jinja2="jinja2")
     try:
         # paths first: a mistyped name should not wait for the model
-        check_stdout(args.output)
-        work = PairsFile(Path(args.pairs), args.on_error) if args.pairs else _listed(args)
+        check_output(args.output)
+        if args.pairs:
+            work: Cross | Pairs = PairsFile(Path(args.pairs), args.on_error)
+        else:
+            references, candidates = (args.ref, args.paths) if args.ref else (args.paths[:1], args.paths[1:])
+            work = cross(references, candidates, args.include_refs, OPTIONS)
         check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
         check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard", OPTIONS)
         if args.on_error == "fail" and (absent := absent_files(work)):
             return failed(_absent(absent))
         check_model(args.model)
-        check_output(args.output)
         if args.calibration and args.calibration != "stored":
-            _check_file(args.calibration)
+            try:
+                open(args.calibration, "rb").close()
+            except OSError as error:
+                raise CommandError(f"cannot read {args.calibration!r}: {error}") from error
         return _scored(args, work)
     except RequestError as error:
         raise UsageError(str(error)) from error
 
 
-def _check_file(path: str) -> None:
-    """Refuse a file of an option that cannot be opened."""
-    try:
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise CommandError(f"cannot read {path!r}: {error}") from error
-
-
 def _absent(files: Sequence[str]) -> str:
     """The error of files that do not exist, as reading them gives it."""
-    more = [f"and {len(files) - _SHOWN} more"] if len(files) > _SHOWN else []
-    reasons = [*(f"cannot read image {path}: {ABSENT}" for path in files[:_SHOWN]), *more]
+    reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in files], _SHOWN)
     several = f"{len(files)} images: " if len(files) > 1 else ""
     return f"{several}{'; '.join(reasons)}{_SKIP}"
-
-
-def _listed(args: argparse.Namespace) -> Cross:
-    references, candidates = (args.ref, args.paths) if args.ref else (args.paths[:1], args.paths[1:])
-    return cross(references, candidates, args.include_refs, OPTIONS)
 
 
 def _read_files(args: argparse.Namespace, work: Cross | Pairs) -> Iterator[str]:
@@ -267,7 +261,7 @@ def _write_page(args: argparse.Namespace, scores: Scores, album: Album, messages
     try:
         write_page(page, args.html)
     except OSError as error:
-        raise LostOutputError(f"{error}; the scores are in {args.output or 'what was printed'}") from error
+        raise CommandError(f"{error}; the scores are in {args.output or 'what was printed'}") from error
 
 
 def _status(args: argparse.Namespace, scores: Scores) -> int:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric import __version__
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, fixable, say
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import fixable, say
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 
@@ -21,10 +16,6 @@ if TYPE_CHECKING:
     from idmetric.protocols.study.study import Study
     from idmetric.protocols.study.votes import Labels, Votes
 
-COMMANDS = {
-    "build": "make pages that ask people about pairs or triplets of images",
-    "collect": "make a table of labels from the answers",
-}
 _BUILD = """Make pages that ask people whether two images show the same individual, or which of two does (ID-Sim, D.2).
 
 examples:
@@ -43,21 +34,19 @@ examples:
 
 A participant who missed a sentinel does not count. A question needs three votes, and nine if people disagree.
 """
-_PER_PAGE = 50
-_MOST = 200  # questions on a page: an hour of work, and about 20 MB
-_LARGEST = 2048  # side of an image in pixels
 
 
-def build_parser(prog: str = "idmetric eval study") -> Parser:
-    """The parser of both commands."""
-    parser = Parser(prog=prog, description=__doc__, epilog=codes(0, 1, 2, 130))
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    build = commands.add_parser("build", help=COMMANDS["build"], description=_BUILD, allow_abbrev=False)
-    collect = commands.add_parser("collect", help=COMMANDS["collect"], description=_COLLECT, allow_abbrev=False)
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Add both commands below `idmetric eval study`; their `step` runs them."""
+    steps = parser.add_subparsers(title="commands", metavar="COMMAND")
+    line = "make pages that ask people about pairs or triplets of images"
+    build = steps.add_parser("build", help=line, description=_BUILD, allow_abbrev=False)
+    line = "make a table of labels from the answers"
+    collect = steps.add_parser("collect", help=line, description=_COLLECT, allow_abbrev=False)
     _add_build(build)
     _add_collect(collect)
-    return parser
+    build.set_defaults(step=_build)
+    collect.set_defaults(step=_collect)
 
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +61,7 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
     _add_per_page(parser)
     text = "questions with an obvious answer on each page, to recognize careless answers (default: %(default)s)"
     parser.add_argument("--sentinels", type=options.natural, default=7, metavar="N", help=text)
-    text = f"longest side of the images in pixels, at most {_LARGEST} (default: %(default)s)"
+    text = "longest side of the images in pixels (default: %(default)s)"
     parser.add_argument("--side", type=options.positive, default=512, metavar="PIXELS", help=text)
     text = "heading of the pages (default: %(default)s)"
     parser.add_argument("--title", default="Which images show the same individual?", metavar="TEXT", help=text)
@@ -93,29 +82,16 @@ def _add_collect(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_per_page(parser: argparse.ArgumentParser) -> None:
-    text = f"pairs or triplets on a page, at most {_MOST}, without sentinels (default: %(default)s)"
-    parser.add_argument("--per-page", type=options.positive, default=_PER_PAGE, metavar="N", help=text)
+    text = "pairs or triplets on a page, without sentinels (default: %(default)s)"
+    parser.add_argument("--per-page", type=options.positive, default=50, metavar="N", help=text)
 
 
-@guarded
-def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval study") -> int:
+def run(args: argparse.Namespace) -> int:
     """Run a command; returns the exit status."""
-    parser = build_parser(prog)
-    args = parser.parse_args(argv)
-    return ended(partial(_run, args), parser)
-
-
-def _run(args: argparse.Namespace) -> int:
     need("report", "the pages of a study", jinja2="jinja2")
     need("data", "the table of a study", pyarrow="pyarrow")
     with fixable():
-        if args.per_page > _MOST:
-            raise ValueError(f"--per-page {args.per_page}: a page has at most {_MOST}")
-        if getattr(args, "side", 0) > _LARGEST:
-            raise ValueError(f"--side {args.side}: images have at most {_LARGEST} pixels on a side")
-        if not getattr(args, "title", "title").strip():
-            raise ValueError("--title is empty: it is the heading of the pages")
-        return _build(args) if args.command == "build" else _collect(args)
+        return int(args.step(args))
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -240,7 +216,3 @@ def _summarize(study: Study, labels: Labels) -> None:
         f"{first} {names[0]}, {second} {names[1]}, {int(voted.sum()) - first - second} undecided (agreement below "
         f"{AGREEMENT:g})"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

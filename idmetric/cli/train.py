@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.exits import CommandError, codes, ended, fixable, say
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import parser_of
+from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
-from idmetric.train.options import Settings, add_options, from_file, values_of
+from idmetric.io.settings import add_options, from_file, values_of
+from idmetric.train.options import Settings
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -218,7 +217,6 @@ def plan(
     return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in settled.items()]
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a recipe; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)

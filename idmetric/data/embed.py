@@ -27,7 +27,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.images.masks import MaskId, labelled, read_mask
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
-from idmetric.io.columns import first_few
+from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.store.fingerprint import MASK_RULES, folder_name, key_of, settings_digest

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.io.blas import one_thread
+from idmetric.io.threads import one_thread
 
 Array = NDArray[np.float64]
 SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter

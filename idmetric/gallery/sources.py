@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.gallery.errors import GalleryError
 from idmetric.images import paths as inputs
-from idmetric.io.extensions import IMAGE_ENDINGS
-from idmetric.io.text_file import MOST
+from idmetric.images.paths import IMAGE_ENDINGS
+from idmetric.io.json_file import MOST
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

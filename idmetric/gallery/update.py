@@ -12,7 +12,7 @@ from idmetric.gallery.index import Item
 from idmetric.gallery.read import Loaded, embed, load
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.store.fingerprint import MASKED
 from idmetric.store.store import Store
 

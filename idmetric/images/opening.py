@@ -28,7 +28,13 @@ from idmetric.images.kinds import (
     is_array,
 )
 from idmetric.images.paths import ABSENT, InputError, existing, is_address
-from idmetric.io.extensions import IMAGE_FORMATS
+
+# Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
+# pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
+# (EPS, WMF), and formats that hardly anybody keeps photos in. HEIF needs its plugin, pillow-heif.
+IMAGE_FORMATS = (
+    "PNG", "JPEG", "MPO", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "AVIF", "HEIF", "TGA", "ICO", "PSD",
+)  # fmt: skip
 
 Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale` leaves
 Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright image -> those that it is resized to

@@ -22,8 +22,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.io.output import file_id
+
+# of a folder; a file that is named, or in a manifest, may end in anything
+IMAGE_ENDINGS = (
+    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif", ".avif", ".heic",
+)  # fmt: skip
 
 _NUMBERS = re.compile("([0-9]+)")
 ABSENT = "there is no such file: check the path and the working directory"

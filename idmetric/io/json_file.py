@@ -1,24 +1,46 @@
-"""JSON from files that anybody may have written, and of results."""
+"""JSON, TOML and text from files that anybody may have written, and JSON of results."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import stat
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from idmetric.io import text_file
+MOST = 2**30  # bytes
 
 
-def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = text_file.MOST) -> Any:
-    """The value in a JSON file of at most `most` bytes.
+def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST) -> str:
+    """The whole text of a file.
+
+    Args:
+        most: bytes that it may have.
 
     Raises:
         OSError: if the file cannot be read.
-        ValueError: as `text_file.read`, or as `parse`.
+        ValueError: if it has more bytes, is not text, or is a pipe or device, which might never end.
     """
-    return parse(text_file.read(path, encoding, most))
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # open reports folders
+        raise ValueError("it is a pipe or a device: give a file")
+    with open(path, "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return data.decode(encoding)
+
+
+def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST) -> Any:
+    """The value in a JSON file of at most `most` bytes, or in one of TOML, if its name ends in .toml.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: as `read_text`, or as `parse`.
+    """
+    found = read_text(path, encoding, most)
+    return _parse_toml(found) if os.fspath(path).endswith(".toml") else parse(found)
 
 
 def text(value: Any, **options: Any) -> str:
@@ -48,3 +70,21 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+_DOTS = 1000  # in a line; Python's parser takes memory with the square of a name's parts
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    """The table of a TOML text.
+
+    Raises:
+        ValueError: if it is not TOML, or nested so deeply that Python cannot hold it.
+    """
+    if any(line.count(".") > _DOTS for line in text.splitlines()):
+        raise ValueError(f"a line has more than {_DOTS} dots")
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return found

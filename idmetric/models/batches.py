@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.models.embedding import Embedding, concatenate
 
 Loaded = TypeVar("Loaded")  # a batch that is ready for the model

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,7 @@ from idmetric.protocols.common.intervals import any_statistic, auc
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Columns, Result, Row, Value, slug
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind
+from idmetric.protocols.options import CalibrateOptions
 
 
 def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
@@ -160,56 +161,27 @@ RENDERER = "idmetric.data.world"  # the engine in manifests of rendered identiti
 STORED = "stored"  # as --check: the calibration in the model's folder
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        method: of the curve to keep; the other one is measured too.
-        rates: false-accept rates to find thresholds for.
-        pairs: at most this many of one identity. folds: of cross-fitting.
-        strangers: further pairs of two identities, which only thresholds see: a false-accept rate of 0.001 needs
-            thousands.
-        about: a description of the data, kept in the file.
-        check: a calibration to measure instead of making one: a file, or "stored" for that in each model's folder.
-        save: file of the calibration of a single model; None: `out`/MODEL.calibration.json for each model. out: folder;
-            None: no file is written.
-    """
-
-    method: Method = "isotonic"
-    rates: tuple[float, ...] = (0.1, 0.05, 0.01)
-    pairs: int = 10
-    folds: int = 5
-    strangers: int = 0
-    about: str = ""
-    save: Path | None = None
-    out: Path | None = None
-    check: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.pairs < 1 or self.folds < 3 or self.strangers < 0 or not all(0 < rate < 1 for rate in self.rates):
-            needed = "at least 1 pair of an identity, 3 folds, 0 strangers, and rates between 0 and 1 are needed"
-            raise ValueError(f"{needed}, got {self.pairs}, {self.folds}, {self.strangers} and {self.rates}")
-
-
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
-    if args.check is not None and args.save is not None:
+    options: CalibrateOptions = args.options
+    if options.check is not None and options.save is not None:
         raise ValueError("--check measures a calibration, --save writes a new one: give one of the two")
-    if args.check is None and args.save is None and args.out is None:
+    if options.check is None and options.save is None and args.out is None:
         raise ValueError("no place for the calibration: give --save FILE or --out DIR")
 
-    if args.save is not None:
-        check(args.save, parents=True)
-    about = args.about or args.data.name
-    chosen = Options(
-        args.method, tuple(args.rates), args.pairs, args.folds, args.strangers, about, args.save, args.out, args.check
-    )
-    return run(data, models, settings, chosen)
+    if options.save is not None:
+        check(options.save, parents=True)
+    return run(data, models, settings, replace(options, about=options.about or args.data.name), args.out)
 
 
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
-    """A result for each model; calibrations are written as `options` say.
+def run(
+    data: Manifest,
+    models: Models,
+    settings: Settings = Settings(),
+    options: CalibrateOptions = CalibrateOptions(),
+    out: Path | None = None,
+) -> list[Result]:
+    """A result for each model, and its calibration: in `options.save`, or in `out` as MODEL.calibration.json.
 
     Raises:
         ValueError: as `calibrations`, or if several models share one file.
@@ -222,7 +194,7 @@ def run(data: Manifest, models: Models, settings: Settings = Settings(), options
 
     results = []
     for name, (calibration, result) in calibrations(data, models, settings, options).items():
-        path = options.save or (options.out and options.out / f"{slug(name)}.calibration.json")
+        path = options.save or (out and out / f"{slug(name)}.calibration.json")
         if path is not None:
             calibration.write(path)
         results.append(result)
@@ -231,7 +203,7 @@ def run(data: Manifest, models: Models, settings: Settings = Settings(), options
 
 
 def calibrations(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()
+    data: Manifest, models: Models, settings: Settings = Settings(), options: CalibrateOptions = CalibrateOptions()
 ) -> dict[str, tuple[Calibration, Result]]:
     """The calibration of each model, and its measurements.
 
@@ -248,7 +220,7 @@ def calibrations(
 
 
 def checked(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()
+    data: Manifest, models: Models, settings: Settings = Settings(), options: CalibrateOptions = CalibrateOptions()
 ) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
     _check_models(models)
@@ -280,7 +252,7 @@ def _check_models(models: Models) -> None:
             raise ValueError(f"the weights of {name} have no revision: save the model first (save_pretrained)")
 
 
-def _given(name: str, metric: Embedder, settings: Settings, options: Options) -> Calibration:
+def _given(name: str, metric: Embedder, settings: Settings, options: CalibrateOptions) -> Calibration:
     """The calibration to check; it must be for this model, distance and treatment of the background."""
     found = metric.calibration if options.check == STORED else read(options.check or "")
     if found is None:
@@ -291,7 +263,7 @@ def _given(name: str, metric: Embedder, settings: Settings, options: Options) ->
     return found
 
 
-def _bound(data: Manifest, models: Models, settings: Settings, options: Options) -> tuple[Bound, Pairs]:
+def _bound(data: Manifest, models: Models, settings: Settings, options: CalibrateOptions) -> tuple[Bound, Pairs]:
     known = usable(data)
     draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
     bound = bind(known, models, settings)
@@ -302,8 +274,8 @@ def _bound(data: Manifest, models: Models, settings: Settings, options: Options)
 
 
 def _calibrated(
-    name: str, metric: Embedder, data: Manifest, pairs: Pairs, scores: Array, settings: Settings, options: Options,
-    notes: Sequence[str],
+    name: str, metric: Embedder, data: Manifest, pairs: Pairs, scores: Array, settings: Settings,
+    options: CalibrateOptions, notes: Sequence[str],
 ) -> tuple[Calibration, Result]:  # fmt: skip
     families = len(set(pairs.family.ravel().tolist()))
     limit = 1 / (families + 2)  # pairs of one family are not independent
@@ -341,7 +313,9 @@ def _calibrated(
     return calibration, Result("calibrate", name, rows, signature, about, items, [*notes, *_notes(pairs)])
 
 
-def _about(data: Manifest, pairs: Pairs, options: Options, settings: Settings, families: int) -> dict[str, Any]:
+def _about(
+    data: Manifest, pairs: Pairs, options: CalibrateOptions, settings: Settings, families: int
+) -> dict[str, Any]:
     used = np.unique([pairs.a, pairs.b])
     datasets, identities, engines = (set(texts(data, name)[used]) for name in ("dataset", "identity", "engine"))
     origin = "photos" if not any(engines) else "rendered" if engines == {RENDERER} else "generated"

@@ -25,7 +25,6 @@ options here. It orders equal scores by chance; here they share a place (`idmetr
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -39,21 +38,11 @@ from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.ranked import Measure, Nearest, Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.options import FinerOptions
 
 Gallery = Literal["species", "all"]
 REAL = "real photos"  # the method of the row that takes training images as queries
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        gallery: whether a query searches its species or the real images of all.
-    """
-
-    gallery: Gallery = "species"
 
 
 @dataclass(frozen=True)
@@ -66,12 +55,9 @@ class Task:
     has: Truths
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.gallery))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: FinerOptions = FinerOptions()
+) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
     Raises:

@@ -23,9 +23,7 @@ manifest by `idmetric data import`, or as a table with the columns identity and 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -37,21 +35,12 @@ from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.ranked import Measure, Search, within_kept
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.options import FolderOptions
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`: the depths of recall@k and hit@k."""
-
-    k: tuple[int, ...] = (5,)
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(tuple(args.k)))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: FolderOptions = FolderOptions()
+) -> list[Result]:
     """A result for each model: a row for each dataset, and their means.
 
     Raises:
@@ -102,7 +91,12 @@ def measures(ks: Sequence[int]) -> dict[str, Measure]:
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, searches: Mapping[str, Search], settings: Settings, options: Options, result: Result
+    scorer: Scorer,
+    data: Manifest,
+    searches: Mapping[str, Search],
+    settings: Settings,
+    options: FolderOptions,
+    result: Result,
 ) -> None:
     ids, identities = texts(data, "id"), texts(data, "identity")
 

@@ -50,9 +50,10 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.bootstrap import Interval, bootstrap
 from idmetric.evaluate.sensitivity import Fit, fits
 from idmetric.protocols.common.columns import Array, free, parameters
-from idmetric.protocols.common.rendered import rendered
+from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
+from idmetric.protocols.options import SensitivityOptions
 
 if TYPE_CHECKING:
     from idmetric.data.world.write import Plan
@@ -157,40 +158,18 @@ OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 _NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        rescale: divide identity changes, and each factor's changes, by their largest.
-        anchor: whether the anchor, compared with itself, is a point of its grid.
-        identities, seed, size: of the world's grids that are rendered where no data is given.
-    """
-
-    rescale: bool = False
-    anchor: bool = True
-    identities: int = 100
-    seed: int = 1001
-    size: int = 224
-
-    def __post_init__(self) -> None:
-        if self.identities < 2:
-            raise ValueError(f"at least two identities are needed, got {self.identities}")
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    options = Options(args.rescale, not args.no_anchor, args.identities, args.world_seed, args.size)
+    """Run on the grids that are given, or on the world's."""
     if data is None:
-        if args.out is None:
-            raise ValueError("--out DIR is needed: grids are rendered there (or give your own: --data GRID)")
-        data = grids(args.out / "world", options, settings.progress)
-    return run(data, models, settings, options)
+        data = grids(world_in(args.out), args.options, settings.progress)
+    return run(data, models, settings, args.options)
 
 
-def grids(folder: Path, options: Options = Options(), progress: Progress | None = None) -> Manifest:
+def grids(
+    folder: Path, options: SensitivityOptions = SensitivityOptions(), progress: Progress | None = None
+) -> Manifest:
     """The world's grids, rendered into `folder`/grids or read from there, see `rendered.rendered`."""
-    plan = grid_plan(options.seed, options.size)
+    plan = grid_plan(options.world_seed, options.size)
     return rendered(folder, {"grids": (plan, options.identities)}, progress)
 
 
@@ -202,7 +181,9 @@ def grid_plan(seed: int, size: int) -> Plan:
     return Plan(seed, size, views=1, distractors=0, strengths=(), grids=FACTORS)
 
 
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: SensitivityOptions = SensitivityOptions()
+) -> list[Result]:
     """A result for each model: a row for each factor, and the mean over factors.
 
     Raises:

@@ -34,9 +34,8 @@ The paper leaves the division of mAP@k open; here it is by min(k, positives), as
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -49,31 +48,16 @@ from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ilgen_printed
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.options import RetrievalOptions
 
 GALLERY = ("gallery", "database", "index")
 DEPTHS: dict[str, int | None] = {"met": 100, "gldv2": 100, "sop": 100, "instre": None, "mini_ilias": 1000}  # Table 2
 REVISITED = ("roxford", "rparis")
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        k: depth of mAP for datasets that the paper does not name; None = all.
-        paper: a row of `ILGEN_TABLE_5` to compare with, for all models; None: by the model's name.
-    """
-
-    k: int | None = None
-    paper: str | None = None
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.k, args.paper))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: RetrievalOptions = RetrievalOptions()
+) -> list[Result]:
     """A result for each model: a row for each dataset, ROP, and the mean of the paper's six columns.
 
     Raises:
@@ -150,7 +134,12 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, found: Mapping[str, Search], settings: Settings, options: Options, result: Result
+    scorer: Scorer,
+    data: Manifest,
+    found: Mapping[str, Search],
+    settings: Settings,
+    options: RetrievalOptions,
+    result: Result,
 ) -> None:
     paper = ilgen_printed(result.signature.get("model", ""), options.paper)
     ids, identities = texts(data, "id"), texts(data, "identity")

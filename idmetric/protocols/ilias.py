@@ -28,7 +28,6 @@ takes any of them, and this one their expected precision (`idmetric.evaluate.ran
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +46,7 @@ from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.ranked import Block, Found, Measure, Search, answerable, blocks
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.options import ILIASOptions
 
 # lower edges of the groups after the first: SCALE_GROUPS and CLUTTER_GROUPS of the released code
 EDGES: dict[str, tuple[float, ...]] = {
@@ -55,24 +55,9 @@ EDGES: dict[str, tuple[float, ...]] = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        k: depth of the ranking. scores: file for the scores of the first images of each query, of one model.
-    """
-
-    k: int = 1000
-    scores: Path | None = None
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.k, args.scores))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: ILIASOptions = ILIASOptions()
+) -> list[Result]:
     """A result for each model: a row for all queries, and a row for each group of the breakdowns.
 
     Raises:
@@ -178,7 +163,7 @@ class _Scores:
             self.grouped.setdefault(key, np.full(len(self.first.near.right), np.nan))[number] = value
 
 
-def _searched(scorer: Scorer, data: Manifest, search: Search, options: Options) -> _Scores:
+def _searched(scorer: Scorer, data: Manifest, search: Search, options: ILIASOptions) -> _Scores:
     """Go through the similarities once, block by block."""
     k, positives = options.k, search.positives()
     measures: dict[str, Measure] = {

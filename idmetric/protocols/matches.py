@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, cast
 
@@ -32,9 +32,10 @@ from idmetric.images.masks import read_mask
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Truths
-from idmetric.protocols.common.rendered import rendered_objects
+from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
+from idmetric.protocols.options import MatchesOptions
 from idmetric.scoring.heatmaps import coverage, layout
 from idmetric.scoring.matches import Tokens, matches_of, strongest, tokens_of
 
@@ -42,23 +43,16 @@ OPTIONAL = ("data",)
 COLUMNS = {"on subject": "strength", "by cosine": "cosine", "area": "area"}
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`: the number of matches of a pair."""
-
-    count: int = 10
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
+    """Run on the images that are given, or on rendered objects."""
     if data is None:
-        if args.out is None:
-            raise ValueError("--out DIR is needed: objects are rendered there (or give images with masks: --data PATH)")
-        data = rendered_objects(args.out / "world", args.identities, settings.progress)
-    return run(data, models, settings, Options(args.count))
+        data = rendered_objects(world_in(args.out), args.options.identities, settings.progress)
+    return run(data, models, settings, args.options)
 
 
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: MatchesOptions = MatchesOptions()
+) -> list[Result]:
     """A result for each model, with a row for each dataset.
 
     Raises:

@@ -26,9 +26,6 @@ Own data in this form: `idmetric data generate --task distractor` (docs/data-nea
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,6 +35,7 @@ from idmetric.protocols.common.matched import Matched, margins_of, matched, part
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.options import NearIDOptions
 
 # averages of Table 5 -> the engines they are over, by their names on the Hub
 GROUPS = {
@@ -48,23 +46,9 @@ GROUPS = {
 }
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        released_pa: count each sample's mean margin as one more trial of PA, as NearID's released code does.
-    """
-
-    released_pa: bool = False
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.released_pa))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: NearIDOptions = NearIDOptions()
+) -> list[Result]:
     """A result for each model: a row for each engine, the averages, and the part-edits.
 
     Raises:
@@ -124,7 +108,7 @@ def _splits(data: Manifest) -> list[str]:
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: Options,
+    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: NearIDOptions,
     result: Result,
 ) -> None:  # fmt: skip
     model, masked, rows = nearid_row(result.signature.get("model", "")), settings.look.masked, result.rows

@@ -29,10 +29,7 @@ gallery of its own; with several, last rows hold the means.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -45,38 +42,15 @@ from idmetric.protocols.common.intervals import any_statistic, average
 from idmetric.protocols.common.ranked import HasMatrix, Search
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
+from idmetric.protocols.options import OpenSetOptions
 
 GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
 ORACLE, EVERY = "oracle", "every"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        unknown: share of the identities to make unknown; None: the manifest's splits, or half without any.
-        threshold: similarities; empty: those of a calibration.
-        calibration: the file to use in place of the model's own. rate: false-accept rates of its thresholds.
-    """
-
-    unknown: float | None = None
-    threshold: tuple[float, ...] = ()
-    calibration: Path | None = None
-    rate: tuple[float, ...] = (0.01,)
-
-    def __post_init__(self) -> None:
-        if self.unknown is not None and not 0 <= self.unknown < 1:
-            raise ValueError(f"--unknown {self.unknown:g}: a share of the identities, 0 or more and below 1")
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    options = Options(args.unknown, tuple(args.threshold), args.calibration, tuple(args.rate))
-    return run(data, models, settings, options)
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: OpenSetOptions = OpenSetOptions()
+) -> list[Result]:
     """A result for each model: rows for each dataset and threshold, and their means.
 
     Raises:
@@ -104,7 +78,7 @@ def run(data: Manifest, models: Models, settings: Settings = Settings(), options
     return results
 
 
-def _limits(model: object, settings: Settings, options: Options) -> tuple[dict[str, float], list[str]]:
+def _limits(model: object, settings: Settings, options: OpenSetOptions) -> tuple[dict[str, float], list[str]]:
     """Label -> threshold, and a note where there is none."""
     if options.threshold:
         return by_label(options.threshold, "given "), []
@@ -117,7 +91,7 @@ def _limits(model: object, settings: Settings, options: Options) -> tuple[dict[s
 # Galleries and queries
 
 
-def _searches(data: Manifest, options: Options, seed: int) -> tuple[dict[str, Search], list[str]]:
+def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset, and notes on images that are not queried and datasets that are left out."""
     names, split = texts(data, "dataset", ""), texts(data, "split", "")
     gallery, query = np.isin(split, GALLERY), np.isin(split, QUERY)

@@ -29,11 +29,6 @@ from idmetric.protocols.common.scorers import Models, Settings
 SPLITS = ("dev", "dev2")  # in the order of their age
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings)
-
-
 def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list[Result]:
     """A result for each model: a row for each dataset of the first of `SPLITS` that the data have, and their means.
 

@@ -25,7 +25,6 @@ docs/protocols-mmeb.md.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -47,6 +46,7 @@ from idmetric.protocols.common.paper_numbers import visme_printed, visme_row
 from idmetric.protocols.common.ranked import HasMatrix
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind, slices
+from idmetric.protocols.options import MMEBOptions
 
 COLUMN = "x_candidates"
 
@@ -150,23 +150,9 @@ _P1 = "P@1"
 _CELLS = 2**24  # similarities held at once (128 MB)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        paper: a row of `VISME_MMEB` to compare with, for all models; None: by the model's name.
-    """
-
-    paper: str | None = None
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.paper))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: MMEBOptions = MMEBOptions()
+) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:
@@ -212,7 +198,7 @@ def _bind(data: Manifest, models: Models, settings: Settings) -> tuple[Asked, Bo
             words = _words(data, asked)
             return asked, bind(data, models, strict, asked.rows(), words=words)
         except UnreadableError as error:
-            if settings.on_error == "fail":
+            if settings.on_error != "skip":
                 raise
             unusable |= set(error.problems)
 

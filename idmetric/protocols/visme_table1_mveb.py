@@ -30,7 +30,6 @@ single images with identities rank all other images.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,6 +49,7 @@ from idmetric.protocols.common.paper_numbers import visme_printed, visme_row
 from idmetric.protocols.common.ranked import Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
+from idmetric.protocols.options import MVEBOptions
 
 # meta-task -> its data sets; * = out of domain, for evaluation alone. Queries in thousands (figure of the data's page):
 # Cars196 1.6, CompCars 2.4, Inshop 3.5, Rp2k 5.4, SOP 2.8, MET 2.7, GLDV2 3, iNat 3, Product1m 3.1, ShopProduct 3;
@@ -304,42 +304,18 @@ class _Columns:
 _P1 = "P@1"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        tasks: data set -> one of `TASKS`, for sets that are not MVEB's.
-        paper: a row of `VISME_TABLE_1` to compare with, for all models; None: by the model's name.
-    """
-
-    tasks: Mapping[str, str] = field(default_factory=dict)
-    paper: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, task in self.tasks.items():
-            if task not in TASKS:
-                raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    wrong = [given for given in args.task if "=" not in given]
-    if wrong:
-        raise ValueError(f"--task {wrong[0]}: expected DATASET=TASK")
-    tasks = {given.rpartition("=")[0]: given.rpartition("=")[2] for given in args.task}
-    return run(data, models, settings, Options(tasks, args.paper))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: MVEBOptions = MVEBOptions()
+) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
     Raises:
         ValueError: if there are no questions, or a candidate is neither right nor wrong.
         UnreadableError: see `scorers.bind`.
     """
-    asked, bound = _bind(data, models, settings, options)
-    about = {**settings.as_dict(), "tasks": dict(options.tasks)}
+    tasks = _tasks(options)
+    asked, bound = _bind(data, models, settings, tasks)
+    about = {**settings.as_dict(), "tasks": tasks}
     results = []
 
     for scorer, result in bound.results("mveb", about, asked.notes):
@@ -365,15 +341,28 @@ def _follows(model: Any) -> str:
     return "instructions" if reads else "nothing"
 
 
-def _bind(data: Manifest, models: Models, settings: Settings, options: Options) -> tuple[Asked, Bound]:
+def _tasks(options: MVEBOptions) -> dict[str, str]:
+    """Data set -> meta-task, of --task."""
+    tasks = {}
+    for given in options.task:
+        name, sign, task = given.rpartition("=")
+        if not sign:
+            raise ValueError(f"--task {given}: expected DATASET=TASK")
+        if task not in TASKS:
+            raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(TASKS)}")
+        tasks[name] = task
+    return tasks
+
+
+def _bind(data: Manifest, models: Models, settings: Settings, tasks: Mapping[str, str]) -> tuple[Asked, Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     notes: list[str] = []
     while True:
-        asked = ask(data, options.tasks)
+        asked = ask(data, tasks)
         try:
             return asked, Bound(asked.data, _bound(asked, models, replace(settings, on_error="fail")), notes)
         except UnreadableError as error:
-            if settings.on_error == "fail":
+            if settings.on_error != "skip":
                 raise
             data = left_out(data, error, (int(asked.origin[row]) for row in error.problems), notes)
 

@@ -23,7 +23,7 @@ VTK and NumPy (docs/world.md); numbers of two machines can differ in the third d
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,50 +31,26 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import parameters
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
-from idmetric.protocols.common.rendered import rendered
+from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
 from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, grid_plan, measure
+from idmetric.protocols.options import WorldOptions
 
 ALL = "all"
-
-
-@dataclass(frozen=True)
-class Options:
-    """The bench to render if no world is given.
-
-    Attributes:
-        seed: of the world. size: of its pictures, in pixels.
-        identities: number of objects with views, distractors and part edits. grids: number of objects with edit grids;
-            0 leaves these out.
-        strengths: of distractors.
-    """
-
-    seed: int = 1000
-    size: int = 224
-    identities: int = 100
-    grids: int = 30
-    strengths: tuple[float, ...] = (1.0, 0.75, 0.5, 0.3)
-
-    def __post_init__(self) -> None:
-        if self.identities < 2 or self.grids < 0 or self.grids == 1:
-            raise ValueError("the bench needs at least two identities, and grids of none or of at least two")
 
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    options = Options(args.world_seed, args.size, args.identities, args.grids, tuple(args.strengths))
+    """Run on the world that is given, or on the bench."""
     if data is None:
-        if args.out is None:
-            raise ValueError("--out DIR is needed: the world is rendered there (or give one: --data WORLD)")
-        data = bench(args.out / "world", options, settings.progress)
+        data = bench(world_in(args.out), args.options, settings.progress)
     return run(data, models, settings)
 
 
-def bench(folder: Path, options: Options = Options(), progress: Progress | None = None) -> Manifest:
+def bench(folder: Path, options: WorldOptions = WorldOptions(), progress: Progress | None = None) -> Manifest:
     """Render the bench into a folder, or read it from there; a stopped run resumes.
 
     Raises:
@@ -83,10 +59,10 @@ def bench(folder: Path, options: Options = Options(), progress: Progress | None 
     """
     from idmetric.data.world.write import Plan
 
-    margins = Plan(options.seed, options.size, views=3, distractors=1, strengths=options.strengths, parts=1)
+    margins = Plan(options.world_seed, options.size, views=3, distractors=1, strengths=options.strengths, parts=1)
     plans = {"margins": (margins, options.identities)}
     if options.grids:
-        plans["grids"] = grid_plan(options.seed + 1, options.size), options.grids
+        plans["grids"] = grid_plan(options.world_seed + 1, options.size), options.grids
     return rendered(folder, plans, progress)
 
 

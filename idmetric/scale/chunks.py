@@ -12,7 +12,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from idmetric.gallery.sources import Entry
-from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.images.paths import IMAGE_ENDINGS
 from idmetric.scale.parts import part_name
 from idmetric.scale.places import Place, ScaleError, place
 

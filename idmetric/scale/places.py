@@ -20,8 +20,8 @@ from typing import Any
 from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.sources import content, walk
 from idmetric.images.paths import is_hidden
+from idmetric.io.json_file import MOST
 from idmetric.io.output import replacing, writing
-from idmetric.io.text_file import MOST
 
 # files appear there when they are closed; elsewhere a temporary file is renamed
 _WHOLE = ("s3", "gcs", "abfs")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.gallery.index import Item
 from idmetric.gallery.sources import Entry
 from idmetric.io.hints import need
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.scale.chunks import ROWS, Chunk, chunks, entries, places
 from idmetric.scale.folder import own_folder, parts_of, unfinished
 from idmetric.scale.parts import Held, Layout, Stored, as_text, held, writing

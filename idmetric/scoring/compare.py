@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.evaluate.arrays import comparable
 from idmetric.images.read import ImageReadError, Outside
-from idmetric.io.decimals import rounded
+from idmetric.io.tables import rounded
 from idmetric.models.onnx import OnnxModel
 from idmetric.scoring.files import Cross, PathLike, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, PairsFile

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from idmetric.distance.finite import NonFiniteError, reason, shown
 from idmetric.distance.matrix import needs_patches
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.models.embedding import Embedding
 from idmetric.scoring.memory import Memory, Seen
 from idmetric.scoring.pairs import Pair, Pairs

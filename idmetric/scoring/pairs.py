@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.images.paths import InputError, existing, is_image
-from idmetric.io.text_file import MOST
+from idmetric.io.json_file import MOST
 from idmetric.scoring.scores import COLUMNS, File, RequestError
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}

@@ -17,8 +17,8 @@ from idmetric.distance.matrix import needs_patches
 from idmetric.images import paths
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, describe
-from idmetric.io.prefetch import in_order
-from idmetric.io.text_file import MOST
+from idmetric.io.json_file import MOST
+from idmetric.io.threads import in_order
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.scores import File

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.io import json_file
-from idmetric.io.csv_text import csv_text
-from idmetric.io.decimals import in_csv, rounded
 from idmetric.io.output import replacing
+from idmetric.io.tables import csv_text, in_csv, rounded
 
 Record = dict[str, Any]
 
@@ -55,7 +54,7 @@ class Records(Sequence[Record]):
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def to_csv(self) -> str:
-        """Format CSV text with a header, for spreadsheets (see `idmetric.io.csv_text`); numbers have four decimals.
+        """Format CSV text with a header, for spreadsheets (see `idmetric.io.tables`); numbers have four decimals.
 
         A missing or undefined value is an empty field.
         """

@@ -16,7 +16,7 @@ from idmetric.distance.matrix import distance_matrix
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import Print
 from idmetric.evaluate.references import leave_one_out, percentile
-from idmetric.io.decimals import rounded
+from idmetric.io.tables import rounded
 from idmetric.models.embedding import Embedding, concatenate
 from idmetric.scoring.copies import Prints, mark_copy, warn_of_repeated_references
 from idmetric.scoring.encoder import Encoder

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from idmetric.io import json_file
-from idmetric.io.decimals import rounded
+from idmetric.io.tables import rounded
 from idmetric.scoring.records import Record, Records
 from idmetric.scoring.table import NEEDS_TWO, table
 

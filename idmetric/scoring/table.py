@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from idmetric.io.columns import aligned
-from idmetric.io.decimals import four
+from idmetric.io.tables import aligned, four
 
 if TYPE_CHECKING:
     from idmetric.scoring.scores import Scores

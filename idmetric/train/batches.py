@@ -29,7 +29,6 @@ from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.images.regions import cut_out
-from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
 from idmetric.train.augment import Augment, add_noise
 
@@ -244,7 +243,6 @@ def check(
     Raises:
         ManifestError: listing the rows that cannot be read, or if no row can.
     """
-    on_error = fail_or_skip(on_error)
     unused = ("part_mask", "part_mask_bytes", *(() if masks else ("mask", "mask_bytes")))
     used = data.replace(**dict.fromkeys(unused))
     bad = faults(used, decode=decode, most_ratio=most_ratio, progress=progress)
@@ -254,7 +252,7 @@ def check(
     if len(bad) > _SHOWN:
         listed += f"\n  and {len(bad) - _SHOWN} more"
     lost = {fault.row for fault in bad}
-    if on_error == "fail":
+    if on_error != "skip":
         raise ManifestError(f"{len(lost)} of {len(data)} rows cannot be used:{listed}\n"
                             "fix or remove them, or train without them by --on-error skip")  # fmt: skip
     kept = without(data, lost)

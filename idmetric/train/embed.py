@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.finite import NonFiniteError
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures
 from idmetric.train.processes import Processes

@@ -18,7 +18,7 @@ from uuid import uuid4
 from idmetric.io import json_file
 from idmetric.io.hints import install
 from idmetric.io.output import writing
-from idmetric.io.scalars import log_scalars
+from idmetric.io.progress import log_scalars
 from idmetric.train.processes import Processes
 from idmetric.train.state import replace_text
 

@@ -140,9 +140,7 @@ class _Run:
                 self.done = step + 1
                 if self._due(settings.log_every):
                     log.training(self.done, meter.read(processes))
-                    if progress is not None:
-                        progress.pause()
-                elif progress is not None:
+                if progress is not None:
                     progress(self.done, recipe.steps)
                 improved = self._validation(log)
                 if improved or self._due(settings.save_every):

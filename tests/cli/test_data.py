@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import datasets
@@ -53,17 +51,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Runner:
 def test_help_shows_examples(command: str, cli: Runner) -> None:
     text = cli.prints("examples:", command, "--help")
     assert f"idmetric data {command} " in text
-
-
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_help_loads_nothing_heavy(command: str) -> None:
-    heavy = ["torch", "pyarrow", "numpy", "PIL", "datasets", "huggingface_hub", "tqdm"]
-    program = (
-        f"import sys\nfrom idmetric.cli.data import main\ntry: main([{command!r}, '--help'])\nexcept SystemExit: pass\n"
-        f"print([m for m in {heavy} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_wrong_usage_has_status_2(cli: Runner) -> None:
@@ -252,11 +239,6 @@ def test_the_summary_agrees_with_slow_counts(photo_root: Path) -> None:
     assert not [p for p in problems(manifest, faults(manifest, decode=False)) if p.serious]
 
 
-def test_an_empty_manifest_has_a_summary(tmp_path: Path, cli: Runner) -> None:
-    Manifest.from_rows([]).write(tmp_path / "m.csv")
-    cli.prints("0 rows, 0 images, 0 identities", "info", tmp_path / "m.csv", "--strict")
-
-
 # Checking files
 
 
@@ -342,19 +324,6 @@ def test_split_writes_nothing_in_a_dry_run_and_keeps_splits_that_are_there(many:
     cli.fails("--overwrite", "split", many / "s.csv", "-o", many / "t.csv", *part)
     assert cli("split", many / "s.csv", "-o", many / "t.csv", *part, "--overwrite", "--seed", 1) == 0
     assert read(many / "t.csv").column("split") != read(many / "s.csv").column("split")
-
-
-@pytest.mark.filterwarnings("ignore:split more is empty")
-def test_what_is_left_may_be_nothing(many: Path, cli: Runner) -> None:
-    parts = [a for part in ("train=0.7", "val=0.2", "test=0.1", "more=rest") for a in ("--part", part)]
-    assert cli("split", many / "m.parquet", "-o", many / "s.csv", *parts) == 0  # though .7 + .2 + .1 is no whole 1
-    assert len(read(many / "s.csv").filter(split=None)) == 0
-
-
-def test_a_seed_below_0_is_wrong_usage(many: Path, cli: Runner) -> None:
-    cli.fails(
-        "--seed", "split", many / "m.parquet", "-o", many / "s.csv", "--part", "train=1.0", "--seed", "-1", status=2
-    )
 
 
 def test_split_by_row_says_that_identities_leak(many: Path, cli: Runner) -> None:

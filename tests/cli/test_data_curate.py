@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -42,19 +41,6 @@ def photos(tmp_path: Path) -> Manifest:
     manifest = Manifest.from_rows(rows, tmp_path)
     manifest.write(tmp_path / "photos.parquet")
     return manifest
-
-
-def test_help_shows_examples_and_loads_nothing_heavy() -> None:
-    code = ("import argparse, importlib, sys\n"
-            "for name in ('curate', 'mine'):\n"
-            "    m = importlib.import_module(f'idmetric.cli.data.{name}')\n"
-            "    p = argparse.ArgumentParser(description=m.__doc__)\n"
-            "    m.add_arguments(p)\n"
-            "    print(p.format_help())\n"
-            "print(' '.join(sys.modules))")  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert done.count("examples:") == 2
-    assert set(done.splitlines()[-1].split()).isdisjoint({"torch", "numpy", "pyarrow", "PIL", "tqdm", "faiss"})
 
 
 def test_curate_balances_and_prints_before_and_after(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import signal
@@ -18,7 +17,6 @@ from idmetric.data.frames.choose import SAMPLINGS
 from idmetric.data.manifest.table import read
 from tests.clip_files import mask, picture, write_folder, write_masks, write_video
 from tests.runner import Runner
-from tests.test_structure import HEAVY, loaded_after
 
 COMMAND = "import sys\nfrom idmetric.cli import data\nif __name__ == '__main__': sys.exit(data.main(sys.argv[1:]))"
 
@@ -40,29 +38,12 @@ def content(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_help_is_quick_and_shows_examples(run: Runner) -> None:
-    shown = run.prints("examples:", "--help")
-    assert "--on-error" in shown
-    heavy = {*HEAVY, "av", "pyarrow", "tqdm", "idmetric.data.frames.choose"}
-    code = "import argparse\nfrom idmetric.cli.data import frames\nframes.add_arguments(argparse.ArgumentParser())"
-    assert loaded_after(code).isdisjoint(heavy)
-
-
 def test_the_help_has_the_samplings_there_are() -> None:
     assert tuple(SAMPLINGS) == frames.SAMPLINGS
     for name, s in SAMPLINGS.items():
         row = re.search(rf"^  {name} +(\d+) +(\d+) +(\d+) +(\d+)$", frames.__doc__ or "", re.MULTILINE)
         assert row is not None
         assert tuple(map(int, row.groups())) == (s.fps, s.stride, s.window, s.parts)
-
-
-def test_examples_of_the_help_can_be_parsed() -> None:
-    parser = argparse.ArgumentParser()
-    frames.add_arguments(parser)
-    lines = re.findall(r"^  idmetric data frames (.+)$", frames.__doc__ or "", re.MULTILINE)
-    assert len(lines) == 6
-    for line in lines:
-        parser.parse_args(line.split())
 
 
 def test_frames_and_manifest_are_written(tmp_path: Path, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,21 +124,6 @@ def test_errors_name_what_is_wrong(tmp_path: Path, run: Runner) -> None:
     for arguments, message in cases:
         run.fails(message, *arguments, "--sampling", "got10k")
     assert not (tmp_path / "x.csv").exists()
-
-
-def test_numbers_that_make_no_sense_are_wrong_usage(tmp_path: Path, run: Runner) -> None:
-    for option, value in (("--workers", 0), ("--seed", -1), ("--category-level", 0)):
-        run.fails(
-            f"{option}: '{value}' is not a whole number",
-            tmp_path,
-            "--sampling",
-            "got10k",
-            "-o",
-            tmp_path / "x.csv",
-            option,
-            value,
-            status=2,
-        )
 
 
 def test_category_levels_that_clips_do_not_have_are_said(tmp_path: Path, run: Runner) -> None:

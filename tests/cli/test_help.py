@@ -8,10 +8,11 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-from idmetric.cli import eval_options, train
+from idmetric.cli import train
 from idmetric.cli.eval import PROTOCOLS
+from idmetric.protocols import options
 
 ROOT = Path(__file__).parents[2]
 # names that Python imports, where they differ from the package's
@@ -96,6 +97,7 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
     runs = {
         **{f"eval {name} --data . --out out": "eval" for name in PROTOCOLS},
         "eval world --out out": "eval,world",
+        "eval folder --data . --plots png --out out": "eval,report",
         "eval generator --out out --clip-t clip --html page.html": "eval,world,report",
         **{f"train {name} --data . --out out": "train" for name in train.RECIPES},
         "train nearid --smoke --out out": "train,world",
@@ -103,7 +105,10 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         "data frames a.mp4 --sampling lasot --segment -o b.csv": "data",
         "data world --out world": "world",
         "data generate a.csv --task context --out b.csv": "generate",
+        "score a.png b.png --html page.html": "report",
         "gallery cluster . --threshold 0.3": "gallery",
+        "gallery build . -g index --parquet x.parquet": "gallery",
+        "gallery query . -g index --index faiss": "scale",
         "embed . --out vectors": "data",
         "embed . --out vectors --ray": "data,scale",
         "export --model tiny --out tiny.onnx": "onnx",
@@ -114,48 +119,18 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_clip_t_is_a_part_of_eval(tmp_path: Path) -> None:
-    words = ["eval", "generator", "--data", ".", "--clip-t", "openai/clip-vit-base-patch32"]
-    [(_, status, _, err, loaded)] = ran(["transformers"], [words], tmp_path)
-    assert (status, loaded) == (1, [])
-    assert "idmetric eval generator needs transformers: pip install 'idmetric[eval]'" in err
-
-
 def test_literals_of_the_options_are_those_of_the_protocols() -> None:
+    from idmetric.calibration.fitting import METHODS
     from idmetric.distance.patches import MATCHES
-    from idmetric.protocols import finer_rank, ilias, world
-    from idmetric.protocols import idsim_fig6_sensitivity as sensitivity
-    from idmetric.protocols.checkpoints.protocol import Rule
     from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
     from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
     from idmetric.protocols.study.votes import AGREEMENT
-    from idmetric.protocols.visme_table1_mveb import TASKS
 
-    assert tuple(BENCHMARKS) == eval_options.BENCHMARKS
-    assert tuple(CATEGORIES) == eval_options.CATEGORIES
-    assert (MATCHES, TASKS) == (eval_options.MATCHES, eval_options.TASKS)
-    defaults = {name: defaults_of(name) for name in ("world", "sensitivity", "ilias", "finer", "checkpoints", "study")}
-    for name, module in (("world", world), ("sensitivity", sensitivity)):
-        given = module.Options()
-        assert defaults[name]["world_seed"] == given.seed
-        assert (defaults[name]["size"], defaults[name]["identities"]) == (given.size, given.identities)
-    assert (defaults["world"]["grids"], tuple(defaults["world"]["strengths"])) == (
-        world.Options().grids,
-        world.Options().strengths,
-    )
-    assert defaults["ilias"]["k"] == ilias.Options().k
-    assert defaults["finer"]["gallery"] == finer_rank.Options().gallery
-    assert (defaults["checkpoints"]["max_copies"], defaults["checkpoints"]["clip_tolerance"]) == (
-        Rule().max_copies,
-        Rule().clip_tolerance,
-    )
-    assert defaults["study"]["agreement"] == AGREEMENT
-
-
-def defaults_of(protocol: str) -> dict[str, Any]:
-    from idmetric.cli.eval import build_parser
-
-    return vars(build_parser(protocol).parse_args([protocol]))
+    assert tuple(BENCHMARKS) == options.BENCHMARKS
+    assert tuple(CATEGORIES) == options.CATEGORIES
+    assert get_args(get_type_hints(options.SegmentationOptions)["match"]) == MATCHES
+    assert get_args(get_type_hints(options.CalibrateOptions)["method"]) == METHODS
+    assert options.StudyOptions().agreement == AGREEMENT
 
 
 def test_the_bias_of_the_recipe_is_the_loss_s() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from idmetric.cli import eval as eval_cli
-from idmetric.cli import exits, options, score
+from idmetric.cli import options, score
+from idmetric.cli.command import codes
 from idmetric.cli.main import COMMANDS, main
 from idmetric.distance.matrix import DISTANCES
-from tests.test_structure import HEAVY, loaded_after
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,12 +32,6 @@ def test_help_lists_the_subcommands_in_one_line_each(capsys: pytest.CaptureFixtu
         assert re.search(rf"^ +{name} +{re.escape(line)}$", text, flags=re.M), name
 
 
-def test_help_loads_nothing_heavy() -> None:
-    for words in ([], ["score"], ["gallery"], ["embed"], ["eval"], ["train"], ["bench"]):
-        code = f"from idmetric.cli.main import main\ntry: main({[*words, '--help']})\nexcept SystemExit: pass"
-        assert loaded_after(code).isdisjoint(set(HEAVY) - {"idmetric.train"}), words
-
-
 def test_a_subcommand_goes_by_the_name_that_called_it(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         assert shown(capsys, name, "--help").startswith(f"usage: idmetric {name} ")
@@ -51,26 +45,6 @@ def test_every_alias_is_the_subcommand_of_its_name() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     aliases = dict(re.findall(r'^idmetric-(\w+) = "([\w.]+):main"$', project, flags=re.M))
     assert aliases == {name: COMMANDS[name][0] for name in ("score", "data", "train", "eval", "bench")}
-
-
-def test_gallery_and_embed_are_no_words_of_score(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("embed").mkdir()
-    for word in ("gallery", "embed"):
-        assert shown(capsys, word, "--help").startswith(f"usage: idmetric {word} ")
-        with pytest.raises(SystemExit):
-            main(["score", word, "absent.png"])
-        assert "idmetric score: error: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["scor"], ["gallary"], ["evl"]])
-def test_a_mistyped_subcommand_is_corrected(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 2
-    assert "did you mean" in capsys.readouterr().err
 
 
 def test_the_help_of_score_fits_two_screens(
@@ -112,11 +86,6 @@ def test_an_option_has_one_meaning_in_all_commands() -> None:
     assert len(seen) == 9
 
 
-def test_the_old_spelling_of_on_error_is_read() -> None:
-    for word in ("fail", "stop"):
-        assert eval_cli.build_parser("folder").parse_args(["folder", "--on-error", word]).on_error == "fail"
-
-
 def test_literals_are_those_of_the_library() -> None:
     from idmetric.protocols.common.result import FORMATS
 
@@ -127,4 +96,4 @@ def test_literals_are_those_of_the_library() -> None:
 def test_exit_codes_are_in_every_help(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         assert "Exit status: 0 done, 1 error, 2 wrong usage" in shown(capsys, name, "--help")
-    assert exits.codes(0, 4) == "Exit status: 0 done, 4 done, but images were skipped."
+    assert codes(0, 4) == "Exit status: 0 done, 4 done, but images were skipped."

@@ -22,7 +22,6 @@ import torch
 from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
 from idmetric.gallery import Gallery
-from idmetric.io.progress import Progress
 from idmetric.models import embedder
 from idmetric.scoring.memory import Memory, Seen
 from idmetric.scoring.pairs import Pair, PairsFile
@@ -340,24 +339,6 @@ def test_what_may_have_no_end_is_not_waited_for(
 
 
 # Progress
-
-
-def test_progress_tells_speed_and_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    clock = iter(np.arange(0, 1000, 10.0))
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
-    show = Progress("pairs")
-    for done in range(0, 8000, 1000):
-        show(done, 100_000)
-    lines = capsys.readouterr().err.split("\r")
-    assert lines[1].endswith("0/100000 pairs")
-    assert lines[-1].endswith("7000/100000 pairs, 100 a second, 0:15:30 left")
-    show.clear()
-    quiet = Progress("pairs", show=False)
-    quiet(1, 2)
-    assert capsys.readouterr().err == "\r\x1b[K"
 
 
 @pytest.fixture(autouse=True)

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 import logging
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +15,6 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
-from idmetric.cli import exits
 from idmetric.cli.score import main
 from idmetric.distance.matrix import DISTANCES
 from tests.runner import Runner
@@ -132,14 +127,6 @@ def test_masks_select_the_subject(run: Runner, folder: Path) -> None:
         expected, abs=1e-6
     )
     run.says("ref.png", "ref.png gen/a.png --mask-dir gen")
-
-
-def test_threshold_sets_the_exit_status(run: Runner) -> None:
-    values = sorted(rows(run.all("ref.png gen --format json")[1]).values())
-    assert run("ref.png gen --threshold", str(values[-1] + 1e-3)) == 0
-    status, out, _ = run.all("ref.png gen --threshold", str(values[-2]))
-    assert status == 3
-    assert len(out.splitlines()) == 8  # the scores are printed all the same
 
 
 def test_several_references_show_how_far_real_photos_are(run: Runner, folder: Path) -> None:
@@ -371,21 +358,6 @@ def test_the_default_model_is_never_replaced(
         assert part in done.err
 
 
-@pytest.mark.slow
-def test_progress_is_shown_on_a_terminal_alone(folder: Path) -> None:
-    import pty
-
-    command = [sys.executable, "-m", "idmetric.cli.score", "--model", "model", "ref.png", "gen", "--format", "csv"]
-    silent = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    assert silent.stderr == ""
-    master, slave = pty.openpty()
-    shown = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=slave, text=True, check=True)
-    os.close(slave)
-    assert "4/4 images" in os.read(master, 10000).decode()
-    os.close(master)
-    assert shown.stdout == silent.stdout
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
@@ -449,18 +421,3 @@ def test_models_are_listed_with_licence_size_and_cache_state(
 
 def test_a_revision_needs_a_repository(run: Runner) -> None:
     run.says("local folder, which has no revision", "ref.png gen --revision", "0" * 40)
-
-
-def test_an_interrupt_that_a_library_takes_for_an_error_is_one() -> None:
-    def swallowed() -> int:
-        try:
-            signal.raise_signal(signal.SIGINT)
-        except KeyboardInterrupt:
-            return 1  # as C code does that tells an error of its own
-        return 0
-
-    parser = argparse.ArgumentParser()
-    assert exits.ended(swallowed, parser) == 130
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert exits.ended(lambda: 1, parser) == 1
-    assert exits.ended(lambda: signal.raise_signal(signal.SIGINT) or 0, parser) == 130

@@ -396,11 +396,10 @@ def broken(tmp_path: Path) -> Manifest:
     return sources
 
 
-@pytest.mark.parametrize("on_error", ["fail", "stop"])  # "stop" is version 0.1's word
-def test_unusable_sources_stop_the_run_before_it_begins(tmp_path: Path, on_error: Any) -> None:
+def test_unusable_sources_stop_the_run_before_it_begins(tmp_path: Path) -> None:
     task = TASKS["distractor"](broken(tmp_path), engine(log=str(tmp_path / "log")), WORDS)
     with pytest.raises(GenerateError, match="5 sources cannot be used; fix them, or leave them out") as error:
-        run(task, tmp_path / "out", on_error=on_error)
+        run(task, tmp_path / "out")
     for number, file in ((2, "1.png"), (3, "2.png"), (4, "3.png"), (5, "4.png"), (6, "5.png")):
         assert f"row {number} ({file})" in str(error.value)
     assert not (tmp_path / "log").exists()
@@ -751,9 +750,9 @@ def test_noise_is_for_anchors_and_positives_of_negatives_by_that_engine(
         call(saved_pictures(tmp_path / "single"), "--task", "noise", "-o", tmp_path / "none.parquet")
     for words, message in (
         (("--copies", 2), "--copies is used for other tasks alone"),
-        (("--with-sources",), "has all rows of its triplets"),
-        (("--limit", 2), "would cut triplets apart"),
-        (("--set", "flux_fill.strength=0.5"), "noise has the strength 0.1"),
+        (("--with-sources",), "--with-sources is used for other tasks"),
+        (("--limit", 2), "--limit is used for other tasks"),
+        (("--set", "flux_fill.strength=0.5"), "flux_fill.strength has no use here: --task noise sets it"),
     ):
         with pytest.raises(GenerateError, match=message):
             call(source, "--task", "noise", *words, "-o", out)

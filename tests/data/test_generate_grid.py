@@ -141,8 +141,8 @@ def test_wrong_grids_are_refused(quick: None, tmp_path: Path) -> None:
     common = (source, "-o", tmp_path / "out.parquet", "--task")
     for words, message in (
         (("grid", "--copies", 2), "--copies is used for other tasks"),
-        (("grid", "--with-sources"), "always lists its photos"),
-        (("grid", "--set", "qwen_edit_inpaint.strength=0.5"), "every strength"),
+        (("grid", "--with-sources"), "--with-sources is used for other tasks"),
+        (("grid", "--set", "qwen_edit_inpaint.strength=0.5"), "--task grid sets it"),
         (("context", "--factor", "light"), "--factor is used for --task grid"),
         (("context", "--views"), "--views is used for --task grid"),
     ):

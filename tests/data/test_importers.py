@@ -830,12 +830,11 @@ def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch
 # What all share
 
 
-@pytest.mark.parametrize("on_error", ["fail", "stop"])  # "stop" is version 0.1's word
-def test_rows_without_an_image_stop_with_the_list_or_are_left_out(tmp_path: Path, on_error: str) -> None:
+def test_rows_without_an_image_stop_with_the_list_or_are_left_out(tmp_path: Path) -> None:
     made = table({"image": [png(1), None, png(3), None], "label": ["a", "b", None, "d"]}, ("image",))
     made.to_parquet(tmp_path / "train.parquet")
     with pytest.raises(SourceError) as caught:
-        import_dataset("pods", tmp_path, on_error=on_error)
+        import_dataset("pods", tmp_path)
     assert "3 rows cannot be imported" in str(caught.value)
     assert "row 2 of train: no image" in str(caught.value)
     assert "row 3 of train: no label" in str(caught.value)

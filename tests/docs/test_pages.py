@@ -21,7 +21,7 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import data, eval, score, train
-from idmetric.cli.eval_options import RENDERED
+from idmetric.cli.eval import RENDERED
 from idmetric.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,17 +32,10 @@ def parser_of(program: str, words: list[str]) -> argparse.ArgumentParser:
     """The parser that reads the words after `idmetric COMMAND`."""
     module = importlib.import_module(COMMANDS[program][0])
     first = words[0] if words else None
-    if program == "eval" and is_step(words):
-        return importlib.import_module(eval.STEPS[words[0]]).build_parser()  # type: ignore[no-any-return]
     parser: argparse.ArgumentParser = (
         module.build_parser(first) if program in ("eval", "train") else module.build_parser()
     )
     return parser
-
-
-def is_step(words: list[str]) -> bool:
-    """Whether the words after `idmetric eval` call a command below a protocol, as `study build`."""
-    return len(words) > 1 and words[0] in eval.STEPS and not words[1].startswith("-")
 
 
 def parse(words: list[str]) -> None:
@@ -52,7 +45,6 @@ def parse(words: list[str]) -> None:
         main([program, *rest])  # help, the version, or an error
         return
     parser = parser_of(program, rest)
-    rest = rest[1:] if program == "eval" and is_step(rest) else rest
     getattr(parser, "parse_args" if parser._subparsers else "parse_intermixed_args")(rest)
 
 

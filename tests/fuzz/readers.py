@@ -35,6 +35,7 @@ from idmetric.images.masks import read_indices, read_mask
 from idmetric.images.read import ImageReadError, load_batch, read_image
 from idmetric.images.regions import cut_out
 from idmetric.io import json_file
+from idmetric.io.settings import from_file
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.judges.endpoint import CallError, JudgeError
 from idmetric.protocols.judges.questions import QUESTIONS, AnswerError
@@ -47,7 +48,6 @@ from idmetric.scoring.pairs import PairsFile
 from idmetric.scoring.scores import RequestError
 from idmetric.train import state
 from idmetric.train.loop import Settings
-from idmetric.train.options import from_file
 from idmetric.train.run_folder import read as read_record
 from idmetric.train.state import TrainError
 from tests.fuzz import images, tables, texts, weights

@@ -143,7 +143,7 @@ def test_what_was_found_is_printed_where_the_disk_is_full_in_the_end(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     program, words, output = module(name)
-    for place in ("idmetric.cli.output", "idmetric.protocols.common.result"):
+    for place in ("idmetric.cli.command", "idmetric.protocols.common.result"):
         monkeypatch.setattr(f"{place}.replacing", full)
     monkeypatch.chdir(work)
     words = ["hsv" if word == "tiny" and name == "eval" else word for word in words]

@@ -17,10 +17,11 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
 from idmetric.protocols import calibrate
-from idmetric.protocols.calibrate import Options, left_out_rows
+from idmetric.protocols.calibrate import left_out_rows
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import CalibrateOptions
 
 QUICK = Settings(bootstrap=20)
 
@@ -118,7 +119,7 @@ def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: py
 
 
 def test_reported_errors_are_of_unseen_identities(saved: IDSim, data: Manifest) -> None:
-    made, result = calibrate.calibrations(data, {"m": saved}, QUICK, Options(method="platt"))["m"]
+    made, result = calibrate.calibrations(data, {"m": saved}, QUICK, CalibrateOptions(method="platt"))["m"]
     pairs = result.items["pairs"]
     seen = made.probability(1 - np.asarray(pairs["score"]))
     assert np.abs(seen - np.asarray(pairs["probability"])).max() > 1e-4
@@ -164,7 +165,9 @@ def test_each_dataset_is_measured_by_the_others() -> None:
 
 def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: Manifest) -> None:
     few, many = (
-        calibrate.calibrations(data, {"m": saved}, Settings(bootstrap=0), Options(strangers=n, rates=(0.05,)))["m"]
+        calibrate.calibrations(data, {"m": saved}, Settings(bootstrap=0), CalibrateOptions(strangers=n, rates=(0.05,)))[
+            "m"
+        ]
         for n in (0, 500)
     )
     assert many[0].prior == few[0].prior == 0.5
@@ -182,12 +185,12 @@ def value(row: dict[str, Any], name: str) -> float:
 
 
 def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, data: Manifest, metric: IDSim) -> None:
-    one = Options(save=Path("c.json"))
+    one = CalibrateOptions(save=Path("c.json"))
     for rows, models, options, reason in (
-        (data, {"m": metric}, Options(), "have no revision"),
-        (data, {"pixels": object()}, Options(), r"only models that idmetric\.load opens can"),
-        (data.replace(identity=data.column("id")), {"m": saved}, Options(), "no identity has two images"),
-        (data.filter(identity=("t0", "t1")), {"m": saved}, Options(), "three identities"),
+        (data, {"m": metric}, CalibrateOptions(), "have no revision"),
+        (data, {"pixels": object()}, CalibrateOptions(), r"only models that idmetric\.load opens can"),
+        (data.replace(identity=data.column("id")), {"m": saved}, CalibrateOptions(), "no identity has two images"),
+        (data.filter(identity=("t0", "t1")), {"m": saved}, CalibrateOptions(), "three identities"),
         (data, {"m": saved, "n": saved}, one, "cannot share"),
     ):
         with pytest.raises(ValueError, match=reason):
@@ -197,9 +200,9 @@ def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, dat
 def test_a_calibration_can_be_measured_on_other_pairs(
     folder: Path, saved: IDSim, data: Manifest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, _ = calibrate.calibrations(data, {"m": saved}, QUICK, Options(method="platt", rates=(0.2,)))["m"]
+    made, _ = calibrate.calibrations(data, {"m": saved}, QUICK, CalibrateOptions(method="platt", rates=(0.2,)))["m"]
     made.write(folder / "given.json")
-    [result] = calibrate.run(data, {"m": saved}, QUICK, Options(check=str(folder / "given.json")))
+    [result] = calibrate.run(data, {"m": saved}, QUICK, CalibrateOptions(check=str(folder / "given.json")))
     pairs = {name: np.array(column) for name, column in result.items["pairs"].items()}
     probability = made.probability(1 - pairs["score"])
     np.testing.assert_allclose(pairs["probability"], probability)
@@ -213,9 +216,11 @@ def test_a_calibration_can_be_measured_on_other_pairs(
     assert high is not None
     assert low <= decision["true accept"].value <= high
     with pytest.raises(CalibrationError, match="has no calibration in its folder"):
-        calibrate.run(data, {"m": saved}, QUICK, Options(check="stored"))
+        calibrate.run(data, {"m": saved}, QUICK, CalibrateOptions(check="stored"))
     with pytest.raises(CalibrationError, match="distance 'cls', not 'patch'"):
-        calibrate.run(data, {"m": saved}, Settings(distance="patch"), Options(check=str(folder / "given.json")))
+        calibrate.run(
+            data, {"m": saved}, Settings(distance="patch"), CalibrateOptions(check=str(folder / "given.json"))
+        )
     given = ["calibrate", "--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu",
              "--bootstrap", "0", "--check", str(folder / "given.json")]  # fmt: skip
     assert cli.main(given) == 0
@@ -234,6 +239,6 @@ def test_a_calibration_records_where_its_images_come_from(
 ) -> None:
     cycle = sorted(engines, key=str)
     data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
-    [(found, _)] = calibrate.calibrations(data, {"m": saved}, QUICK, Options(folds=3)).values()
+    [(found, _)] = calibrate.calibrations(data, {"m": saved}, QUICK, CalibrateOptions(folds=3)).values()
     assert found.data["origin"] == origin
     assert found.rests_on_photos == (origin == "photos")

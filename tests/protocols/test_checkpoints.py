@@ -15,12 +15,13 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.checkpoints.protocol import Options, Rule, best_step, drift_of, run
+from idmetric.protocols.checkpoints.protocol import best_step, drift_of, run
 from idmetric.protocols.checkpoints.reading import Where, read
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.generator.example import STEPS, checkpoints_example
+from idmetric.protocols.options import CheckpointsOptions
 from idmetric.report.curves import step_curves
 from idmetric.report.plots import draw
 from tests.protocols.parts import PLAIN, picture, values
@@ -28,7 +29,7 @@ from tests.protocols.test_generator import cosine
 from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
 
-QUICK = Options(copies=False)
+QUICK = CheckpointsOptions(copies=False)
 NAMES = "{step}/{prompt}_{seed}.png"
 STEP, PROMPTS, CLASS, SEEDS = (0, 100, 1000), ("sks_dog_runs", "sks_dog_sits"), "a_dog", (0, 1)
 
@@ -54,7 +55,7 @@ def given(folder: Path, **more: str) -> Manifest:
 
 def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
     settings = Settings(bootstrap=50, workers=1)
-    [result] = run(given(folder), {"m": metric}, settings, Options((CLASS,)))
+    [result] = run(given(folder), {"m": metric}, settings, CheckpointsOptions(drift_prompt=(CLASS,)))
     like, refs = cosine(metric), sorted((folder / "refs").iterdir())
 
     def image(step: int, prompt: str, seed: int) -> Path:
@@ -146,7 +147,9 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
 
 def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
     clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
-    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options((CLASS,), copies=False), clip)
+    [result] = run(
+        given(folder), {"hsv": open_model("hsv")}, PLAIN, CheckpointsOptions(drift_prompt=(CLASS,), copies=False), clip
+    )
     items = result.items["images"]
     found = []
     for name, prompt, step in zip(items["image"], items["prompt"], items["step"], strict=True):
@@ -160,13 +163,13 @@ def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None
 def test_what_does_not_fit_is_refused(folder: Path) -> None:
     model = {"hsv": open_model("hsv")}
     with pytest.raises(ValueError, match=r"--drift-prompt 'a cat': no images of this prompt; there are .*a dog"):
-        run(given(folder), model, PLAIN, Options(("a cat",)))
+        run(given(folder), model, PLAIN, CheckpointsOptions(drift_prompt=("a cat",)))
     with pytest.raises(ValueError, match="no images of a checkpoint that show the subject"):
-        run(given(folder), model, PLAIN, Options((CLASS, *PROMPTS)))
+        run(given(folder), model, PLAIN, CheckpointsOptions(drift_prompt=(CLASS, *PROMPTS)))
     for path in (folder / "out" / "0").glob(f"{CLASS}*"):
         path.unlink()
     with pytest.raises(ValueError, match="no images of the base model for these prompts"):
-        run(given(folder), model, PLAIN, Options(("a dog",)))
+        run(given(folder), model, PLAIN, CheckpointsOptions(drift_prompt=("a dog",)))
 
 
 # The best step
@@ -208,7 +211,7 @@ def rows(**columns: list[float | tuple[float, float]]) -> dict[int, Row]:
 def test_the_best_step_is_the_earliest_in_the_interval_of_the_highest(
     columns: dict[str, list[float | tuple[float, float]]], step: int | None, reason: str
 ) -> None:
-    best = best_step(rows(**columns), Rule())
+    best = best_step(rows(**columns), CheckpointsOptions())
     assert best.step == step
     assert reason in best.reason
     assert (f"best step {step}:" if step else "no best step:") in best.reason
@@ -285,7 +288,7 @@ def test_the_example_rises_to_its_subject_and_ends_in_copies(tmp_path: Path) -> 
         checkpoints_example(tmp_path),
         {"tiny": IDSim("tiny", device="cpu")},
         Settings(workers=1),
-        Options(held_out=True),
+        CheckpointsOptions(held_out=True),
     )
     found = {int(str(row["step"])): row for row in result.rows}
     assert list(found) == list(STEPS)

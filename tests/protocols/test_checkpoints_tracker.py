@@ -17,17 +17,18 @@ from torch import nn
 
 from idmetric import IDSim, ImageReadError
 from idmetric.data.embed import UnreadableError
-from idmetric.protocols.checkpoints.protocol import Options, run
+from idmetric.protocols.checkpoints.protocol import run
 from idmetric.protocols.checkpoints.reading import Where, read
 from idmetric.protocols.checkpoints.tracker import Tracker
 from idmetric.protocols.common.result import table
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import CheckpointsOptions
 from tests.protocols.parts import PLAIN, picture, values
 
 PROMPTS, CLASS = ("sks dog runs", "sks dog sits"), "a dog"
 WORDS = [p for p in (*PROMPTS, CLASS) for _ in range(2)]
 STEPS = (0, 50, 100)
-QUICK = Options(copies=False)
+QUICK = CheckpointsOptions(copies=False)
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def photos(folder: Path) -> tuple[str, str]:
 
 
 def test_numbers_are_the_commands_for_pictures_and_tensors(folder: Path, metric: IDSim) -> None:
-    options, settings = Options((CLASS,), held_out=True), Settings(bootstrap=50)
+    options, settings = CheckpointsOptions(drift_prompt=(CLASS,), held_out=True), Settings(bootstrap=50)
     data = read(Where(folder / "out", "{step}/{prompt}_{seed}.png", *photos(folder)))
     [expected] = run(data, {"m": metric}, settings, options)
 
@@ -135,7 +136,7 @@ def test_writers_of_each_kind_get_the_numbers(folder: Path, metric: IDSim) -> No
 
 
 def test_images_of_drift_prompts_alone_may_come_first(folder: Path, metric: IDSim) -> None:
-    tracker = Tracker(metric, *photos(folder), options=Options((CLASS,)), settings=PLAIN)
+    tracker = Tracker(metric, *photos(folder), options=CheckpointsOptions(drift_prompt=(CLASS,)), settings=PLAIN)
     assert tracker.best().step is None
     assert tracker.update(0, samples(folder, 0)[4:], CLASS) == {}
     assert tracker.best().reason == "no best step: there is no checkpoint"

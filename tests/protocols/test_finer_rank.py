@@ -12,6 +12,7 @@ from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.protocols import finer_rank
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import FinerOptions
 from tests.protocols.parts import PLAIN, Drawn, Images, values
 
 metrics = pytest.importorskip("sklearn.metrics")
@@ -71,7 +72,7 @@ def test_map_of_each_method_and_species(
 ) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
     found, model = data(draw, tmp_path), Drawn(spread=0.7)
-    [result] = finer_rank.run(found, {"m": model}, Settings(bootstrap=40), finer_rank.Options(gallery))
+    [result] = finer_rank.run(found, {"m": model}, Settings(bootstrap=40), FinerOptions(gallery))
     x = model.of(found)
     labels = [(row["method"], row["species"]) for row in result.rows]
     assert labels == [

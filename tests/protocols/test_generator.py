@@ -30,7 +30,8 @@ from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.generator import columns as copies
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import Where, read
-from idmetric.protocols.generator.protocol import Options, add_differences, run, value_of
+from idmetric.protocols.generator.protocol import add_differences, run, value_of
+from idmetric.protocols.options import GeneratorOptions
 from tests.protocols.parts import PLAIN, picture, values
 from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
@@ -70,7 +71,9 @@ def cosine(metric: Embedder) -> Callable[[Path, Path], float]:
 
 
 def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
-    [result] = run(given(folder), {"m": metric}, Settings(bootstrap=40, workers=1), Options(by=("prompt",), scr=(0.9,)))
+    [result] = run(
+        given(folder), {"m": metric}, Settings(bootstrap=40, workers=1), GeneratorOptions(by=("prompt",), scr=(0.9,))
+    )
     like, refs = cosine(metric), {s: sorted((folder / "refs" / s).iterdir()) for s in SUBJECTS}
 
     def image(method: str, subject: str, prompt: str, seed: int) -> Path:
@@ -178,7 +181,7 @@ def test_missing_places_are_listed_and_left_out_of_pairs(folder: Path) -> None:
     for path in (folder / "out" / "a" / "mug").iterdir():
         path.unlink()
     picture(folder / "refs" / "unused" / "0.png", 99)
-    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options(held_out=True))
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, GeneratorOptions(held_out=True))
     assert result.notes[0].startswith("a lacks 6 of 18 combinations")
     assert result.notes[1] == "b lacks 1 of 18 combinations of subject, prompt and seed: dog/on_a_beach/1"
     assert result.notes[2] == "no images of 1 subjects with references: unused"
@@ -192,17 +195,17 @@ def test_missing_places_are_listed_and_left_out_of_pairs(folder: Path) -> None:
 def test_references_seen_in_training_are_named(folder: Path) -> None:
     model = {"hsv": open_model("hsv")}
 
-    def warned(data: Manifest, options: Options = Options()) -> list[str]:  # noqa: B008
+    def warned(data: Manifest, options: GeneratorOptions = GeneratorOptions()) -> list[str]:  # noqa: B008
         [result] = run(data, model, PLAIN, options)
         return [note for note in result.notes if note.startswith("WARNING")]
 
     assert "nothing states" in warned(given(folder))[0]
-    assert warned(given(folder), Options(held_out=True)) == []
+    assert warned(given(folder), GeneratorOptions(held_out=True)) == []
     (folder / "train" / "dog").mkdir(parents=True)
     picture(folder / "train" / "dog" / "x.png", 77)
     assert warned(given(folder, training=str(folder / "train"))) == []
     (folder / "train" / "dog" / "y.png").write_bytes((folder / "refs" / "dog" / "1.png").read_bytes())
-    [note] = warned(given(folder, training=str(folder / "train")), Options(held_out=True))
+    [note] = warned(given(folder, training=str(folder / "train")), GeneratorOptions(held_out=True))
     assert "trained on 1 of 7 references" in note
     assert "../refs/dog/1.png" in note
 
@@ -247,7 +250,7 @@ def test_copy_rate_tells_a_reference_from_its_mirror_image(folder: Path, metric:
     picture(folder / "train" / "dog" / "0.png", 5, 70)
     (folder / "out" / "b" / "dog" / "on_a_beach_0.png").write_bytes((folder / "train" / "dog" / "0.png").read_bytes())
     settings = Settings(bootstrap=0, store=folder / "store")
-    data, asked = given(folder, training=str(folder / "train")), Options(copy_rate=True)
+    data, asked = given(folder, training=str(folder / "train")), GeneratorOptions(copy_rate=True)
     [result] = run(data, {"tiny": metric}, settings, asked)
 
     def vector(image: Image.Image) -> torch.Tensor:
@@ -350,7 +353,7 @@ def test_methods_that_copy_are_named(folder: Path, photos: list[Path]) -> None:
     for name in ("cat/on_a_beach_0.png", "cat/on_a_beach_1.png"):  # 2 of 18 are more than a tenth, 1 is not
         Image.open(photos[0]).save(made / name)
     Image.open(photos[1]).save(folder / "out" / "b" / "dog" / "on_a_beach_0.png")
-    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options(held_out=True))
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, GeneratorOptions(held_out=True))
     assert [note for note in result.notes if "copies" in note] == [
         "WARNING: more than 10 % of the images are copies, and off the Pareto fronts: a"
     ]
@@ -403,18 +406,18 @@ def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -
     assert subjects["SCR"] == [value < tau for value in subjects["identity"]]
     assert any(f"under {tau:.3f}" in note for note in result.notes)
     with pytest.raises(ValueError, match=r"--rate 0\.2: the calibration has thresholds at 0\.1, 0\.05"):
-        run(given(folder), {"tiny": tiny}, PLAIN, Options(rate=0.2))
+        run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(rate=0.2))
     path = folder / "other.json"
     tiny.calibration.write(path)  # type: ignore[union-attr]
     with pytest.raises(CalibrationError, match="was made for"):
-        run(given(folder), {"m": metric}, PLAIN, Options(calibration=path))
+        run(given(folder), {"m": metric}, PLAIN, GeneratorOptions(calibration=path))
     [result] = run(given(folder), {"m": metric}, PLAIN)
     assert any(note.startswith("no SCR") for note in result.notes)
 
 
 def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
     clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
-    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, Options(), clip)
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, GeneratorOptions(), clip)
     items = result.items["images"]
     for k in (0, 17, 35):
         pixels = clip.prepare(Image.open(folder / "out" / items["image"][k]).convert("RGB"), None, "black", None)
@@ -497,12 +500,12 @@ def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (Options(by=("colour",)), "--by colour: no such column; there are .*method.*prompt"),
-        (Options(scr=(float("nan"),)), "nan is not a threshold"),
-        (Options(against="c"), "--against 'c': no such method; there are a, b"),
+        (GeneratorOptions(by=("colour",)), "--by colour: no such column; there are .*method.*prompt"),
+        (GeneratorOptions(scr=(float("nan"),)), "nan is not a threshold"),
+        (GeneratorOptions(against="c"), "--against 'c': no such method; there are a, b"),
     ],
 )
-def test_unknown_names_are_refused(folder: Path, options: Options, message: str) -> None:
+def test_unknown_names_are_refused(folder: Path, options: GeneratorOptions, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(given(folder), {"hsv": open_model("hsv")}, PLAIN, options)
 
@@ -534,7 +537,7 @@ def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.C
 def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> None:
     pytest.importorskip("vtk")
     tiny = {"tiny": IDSim("tiny", device="cpu")}
-    [result] = run(example(tmp_path), tiny, Settings(workers=1), Options(copy_rate=True))
+    [result] = run(example(tmp_path), tiny, Settings(workers=1), GeneratorOptions(copy_rate=True))
     rows = {name: values(result, method=name) for name in ("copy", "good", "drift", "swap")}
     identity = [rows[name]["identity"].value for name in ("copy", "good", "drift", "swap")]
     assert identity == sorted(identity, reverse=True)

@@ -19,7 +19,8 @@ from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2b_retrieval import plan as cute_triplets
 from idmetric.protocols.idsim_table2b_retrieval.plan import members, plans
-from idmetric.protocols.idsim_table2b_retrieval.protocol import Options, run
+from idmetric.protocols.idsim_table2b_retrieval.protocol import run
+from idmetric.protocols.options import IDSimOptions
 from tests.protocols.parts import PLAIN, Scripted, picture, values
 
 
@@ -156,7 +157,7 @@ def test_wrong_searches_are_named(model: IDSim, pods: Manifest) -> None:
     assert "4 queries have no positive" in result.notes[-1]
     with pytest.raises(ValueError, match="no benchmark of ID-Sim here: the column dataset holds 'mine', not pods"):
         run(pods.replace(dataset="mine"), {"m": model}, PLAIN)
-    [named] = run(pods.replace(dataset="mine"), {"m": model}, PLAIN, Options("pods"))
+    [named] = run(pods.replace(dataset="mine"), {"m": model}, PLAIN, IDSimOptions("pods"))
     assert value(named, "pods", "mAP").count == 20
 
 
@@ -215,7 +216,7 @@ def test_identities_decide_where_there_is_no_label(model: IDSim, pairs: Manifest
 
 def test_pairs_without_an_answer_are_left_out_and_counted(pairs: Manifest) -> None:
     judge = Scripted(lambda data, a, b: np.where(np.arange(len(a)) % 4 == 0, np.nan, np.arange(len(a)) / len(a)))
-    [result] = run(pairs.filter(dataset="subjects2k"), {"j": judge}, PLAIN, Options(paper="GPT-5"))
+    [result] = run(pairs.filter(dataset="subjects2k"), {"j": judge}, PLAIN, IDSimOptions(paper="GPT-5"))
     found = value(result, "subjects2k", "AP")
     assert (found.count, found.paper) == (7, 0.3159)
     assert "subjects2k: 3 of 10 comparisons have no answer and are left out" in result.notes
@@ -263,7 +264,7 @@ def test_the_anchor_stays_in_the_scene_where_there_is_no_other(cute: Manifest) -
 
 
 def test_cutes_accuracy_is_the_share_of_triplets_won(model: IDSim, cute: Manifest) -> None:
-    [result] = run(cute, {"m": model}, PLAIN, Options(triplets=3))
+    [result] = run(cute, {"m": model}, PLAIN, IDSimOptions(triplets=3))
     cosine = similarity(model, cute)
     for mode in cute_triplets.MODES:
         found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode, per_object=3)
@@ -280,7 +281,7 @@ def test_given_triplets_are_used_as_they_are(model: IDSim, cute: Manifest) -> No
         for row, slot in zip(triplet, ("anchor", "positive", "negative"), strict=True)
     ]
     [result] = run(Manifest.from_rows(rows), {"m": model}, PLAIN)
-    [drawn] = run(cute, {"m": model}, PLAIN, Options(triplets=1))
+    [drawn] = run(cute, {"m": model}, PLAIN, IDSimOptions(triplets=1))
     assert [row["dataset"] for row in result.rows] == ["cute hard"]
     assert value(result, "cute hard", "accuracy") == value(drawn, "cute hard", "accuracy")
 
@@ -304,15 +305,15 @@ def test_patch_distances_rank_by_the_models_own_distance(model: IDSim, pods: Man
 
 def test_the_papers_numbers_stand_beside_ours(model: IDSim, pods: Manifest, pairs: Manifest) -> None:
     data = merge([pods, pairs])
-    [cls] = run(data, {"m": model}, PLAIN, Options(paper="ID-Sim"))
+    [cls] = run(data, {"m": model}, PLAIN, IDSimOptions(paper="ID-Sim"))
     assert [value(cls, "pods", m).paper for m in ("mAP", "AUC", "nDCG")] == [0.7727, 0.9642, 0.9161]
     assert [value(cls, "petface", m).paper for m in ("AP", "AUC")] == [0.8958, 0.9002]
     assert value(cls, "petface, cat", "AP").paper is None
     assert value(cls, "subjects2k", "AP").paper == 0.4113
     few = data.filter(lambda row: row.identity in ("pods/thing0", "pods/thing1"))
-    [patch] = run(few, {"m": model}, replace(PLAIN, distance="patch_pooled"), Options(paper="ID-Sim"))
+    [patch] = run(few, {"m": model}, replace(PLAIN, distance="patch_pooled"), IDSimOptions(paper="ID-Sim"))
     assert (value(patch, "pods", "mAP").paper, value(patch, "pods", "AUC").paper) == (0.7907, None)
-    [joint] = run(few, {"m": model}, replace(PLAIN, distance="joint_pooled"), Options(paper="ID-Sim"))
+    [joint] = run(few, {"m": model}, replace(PLAIN, distance="joint_pooled"), IDSimOptions(paper="ID-Sim"))
     assert value(joint, "pods", "mAP").paper is None
     [none] = run(few, {"m": model}, PLAIN)
     assert value(none, "pods", "mAP").paper is None

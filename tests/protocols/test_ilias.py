@@ -18,6 +18,7 @@ from idmetric.protocols import ilias
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import ILIASOptions
 from tests.data.test_ilias import write
 from tests.protocols.parts import PLAIN, Drawn, Images
 
@@ -144,7 +145,7 @@ def test_every_number_is_that_of_the_published_evaluation_on_our_scores(
 ) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
     found, model, file = data(draw, tmp_path, ties), Drawn(spread=1.6), tmp_path / "scores.json"
-    [result] = ilias.run(found, {"m": model}, PLAIN, ilias.Options(k, file))
+    [result] = ilias.run(found, {"m": model}, PLAIN, ILIASOptions(k, file))
     scores = json.loads(file.read_text())
     assert len(scores) == 13
     most = 2 + 3  # positives of an object
@@ -166,7 +167,7 @@ def test_every_number_is_that_of_the_published_evaluation_on_our_scores(
 
 def test_intervals_draw_objects(draw: Images, tmp_path: Path) -> None:
     found = data(draw, tmp_path)
-    [result] = ilias.run(found, {"m": Drawn(spread=1.6)}, Settings(bootstrap=40), ilias.Options(7))
+    [result] = ilias.run(found, {"m": Drawn(spread=1.6)}, Settings(bootstrap=40), ILIASOptions(7))
     queries = result.items["queries"]
     each, owner = np.array(queries["mAP@7"]), np.array(queries["identity"])
     of_objects = {name: each[owner == name].mean() for name in dict.fromkeys(owner)}
@@ -196,7 +197,7 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"splits 'query' and 'gallery' are needed .*; there are 'query'$"):
         ilias.run(found.filter(split="query"), {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="--scores keeps the scores of one model, and 2 are given"):
-        ilias.run(found, {"a": Drawn("a"), "b": Drawn("b")}, PLAIN, ilias.Options(scores=tmp_path / "s.json"))
+        ilias.run(found, {"a": Drawn("a"), "b": Drawn("b")}, PLAIN, ILIASOptions(scores=tmp_path / "s.json"))
     lone = found.filter(lambda row: row.split == "query" or row.identity != "ilias/thing_003")
     with pytest.raises(ValueError, match="ILIAS: 2 queries have no positive in the gallery: ilias/thing_003"):
         ilias.run(lone, {"m": Drawn()}, PLAIN)

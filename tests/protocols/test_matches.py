@@ -16,6 +16,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols import matches
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import MatchesOptions
 from tests.protocols.parts import values
 
 PLAIN = Settings(bootstrap=0, workers=1)
@@ -64,7 +65,7 @@ def share(metric: IDSim, root: Path, a: str, b: str, count: int, border: bool) -
 
 
 def test_shares_are_those_of_a_slow_computation(data: Manifest, metric: IDSim) -> None:
-    [result] = matches.run(data, {"m": metric}, PLAIN, matches.Options(4))
+    [result] = matches.run(data, {"m": metric}, PLAIN, MatchesOptions(4))
     pairs = {"x": [("a0", "a1")], "y": [("b0", "b1"), ("b1", "b2"), ("b2", "b0")]}
     for dataset, of in pairs.items():
         row = values(result, dataset=dataset)

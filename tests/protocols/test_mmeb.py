@@ -25,7 +25,8 @@ from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.visme_table1_mmeb import Options, ask, means, run
+from idmetric.protocols.options import MMEBOptions
+from idmetric.protocols.visme_table1_mmeb import ask, means, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.mmeb_files import write_eval
 from tests.protocols.parts import PLAIN, broken, values
@@ -199,7 +200,7 @@ def test_means_over_meta_tasks_domains_and_all() -> None:
 
 
 def test_fewer_sets_have_no_paper_value(reader: VisIDEmbed, data: Manifest) -> None:
-    [result] = run(data, {"r": reader}, PLAIN, Options(paper="VisME (Qwen2.5-VL-3B)"))
+    [result] = run(data, {"r": reader}, PLAIN, MMEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
     assert values(result, task="Ret", dataset="mean of 2 of 12")["P@1"].paper is None
     assert values(result, domain="MMEB", dataset="mean of 3 of 36")["P@1"].paper is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,8 @@ from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.visme_table1_mveb import Options, ask, run
+from idmetric.protocols.options import MVEBOptions
+from idmetric.protocols.visme_table1_mveb import ask, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 
@@ -158,7 +158,7 @@ def test_questions_without_an_answer_are_left_out(data: Manifest) -> None:
 
 
 def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: IDSim, data: Manifest) -> None:
-    [result] = run(data, {"m": model}, Settings(bootstrap=50), Options(paper="VisME (Qwen2.5-VL-3B)"))
+    [result] = run(data, {"m": model}, Settings(bootstrap=50), MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
     own = [value(result, name) for name in ("Cars196", "Market1501", "GPTImageEdit")]
     whole = mean_row(result, domain="MVEB")
     assert whole["dataset"] == "mean of 3 of 28"
@@ -175,7 +175,7 @@ def test_the_papers_numbers_stand_beside_whole_means(
     model: IDSim, data: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mveb, "TASK_OF", {"Market1501": "Re-ID", "Cars196": "ID-Rec", "GPTImageEdit": "ID-Edit"})
-    [result] = run(data, {"m": model}, PLAIN, Options(paper="VisME (Qwen2.5-VL-3B)"))
+    [result] = run(data, {"m": model}, PLAIN, MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
     expected = {"ID-Rec": 0.787, "Re-ID": 0.677, "ID-Edit": 0.874}
     assert {t: mean_row(result, task=t)["P@1"].paper for t in expected} == pytest.approx(expected)
     domains = {d: mean_row(result, domain=d)["P@1"].paper for d in ("IND", "OOD", "MVEB")}
@@ -331,13 +331,12 @@ def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, da
     assert mean_row(result, domain="MVEB")["dataset"] == "mean of 2 of 28"
     told = ask(mine, {"mveb/mine": "ID-Edit"})
     assert len(told.edits()) == 6
-    args = argparse.Namespace(task=["mveb/mine=ID-Edit"], paper=None)
-    [told_result] = mveb.command(args, mine, {"m": model}, PLAIN)
+    [told_result] = run(mine, {"m": model}, PLAIN, MVEBOptions(("mveb/mine=ID-Edit",)))
     assert next(r for r in told_result.rows if r["dataset"] == "mveb/mine")["task"] == "ID-Edit"
     with pytest.raises(ValueError, match="--task x: expected DATASET=TASK"):
-        mveb.command(argparse.Namespace(task=["x"], paper=None), mine, {"m": model}, PLAIN)
+        run(mine, {"m": model}, PLAIN, MVEBOptions(("x",)))
     with pytest.raises(ValueError, match="mine: no meta-task 'Editing'; there are ID-Rec, Re-ID"):
-        Options({"mine": "Editing"})
+        run(mine, {"m": model}, PLAIN, MVEBOptions(("mine=Editing",)))
 
 
 def test_names_of_sets_are_known_however_they_are_written() -> None:

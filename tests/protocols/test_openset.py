@@ -17,7 +17,8 @@ from idmetric.protocols import openset
 from idmetric.protocols.common import ranked, scorers
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.openset import Options, run
+from idmetric.protocols.openset import run
+from idmetric.protocols.options import OpenSetOptions
 from tests.protocols.parts import PLAIN, picture, values
 from tests.protocols.test_protocols import Drawn, Images
 from tests.runner import Runner
@@ -71,7 +72,7 @@ def test_numbers_are_those_of_loops(split: Manifest, cells: int, monkeypatch: py
     monkeypatch.setattr(ranked, "_CELLS", cells)
     taus = (0.2, 0.5)
     settings = Settings(bootstrap=60, workers=1)
-    [result] = run(split, {"m": Drawn(spread=1.6)}, settings, Options(threshold=taus))
+    [result] = run(split, {"m": Drawn(spread=1.6)}, settings, OpenSetOptions(threshold=taus))
     for tau in taus:
         found = values(result, threshold=f"given {tau:g}")
         assert [found[k].value for k in ("BAKS", "BAUS", "score")] == pytest.approx(slow(result, split, tau))
@@ -119,7 +120,7 @@ def animals(draw: Images, tmp_path: Path) -> Manifest:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_known_identities_are_halved_and_unknown_ones_are_queries(animals: Manifest, seed: int) -> None:
-    searches, notes = openset._searches(animals, Options(unknown=0.25), seed)
+    searches, notes = openset._searches(animals, OpenSetOptions(unknown=0.25), seed)
     identity, path = np.array(animals.column("identity")), np.array(animals.column("path"))
     for name, search in searches.items():
         own = [k for k, one in enumerate(identity) if one.startswith(name)]
@@ -133,12 +134,12 @@ def test_known_identities_are_halved_and_unknown_ones_are_queries(animals: Manif
             assert len(in_gallery) == (len(images) + 1) // 2
         alone = [k for k in own if (identity == identity[k]).sum() == 1 and identity[k] not in unknown]
         assert [f"1 known identities of {name} have a single image" in note for note in notes].count(True) == len(alone)
-    again = openset._searches(animals, Options(unknown=0.25), seed)[0]
+    again = openset._searches(animals, OpenSetOptions(unknown=0.25), seed)[0]
     assert all((again[name].gallery == search.gallery).all() for name, search in searches.items())
 
 
 def test_datasets_are_averaged_as_the_challenge_does(animals: Manifest) -> None:
-    [result] = run(animals, {"m": Drawn(spread=1.6)}, PLAIN, Options(0.5, (0.5,)))
+    [result] = run(animals, {"m": Drawn(spread=1.6)}, PLAIN, OpenSetOptions(0.5, (0.5,)))
     for threshold, metric in (("given 0.5", "score"), ("every", "OSCR"), ("oracle", "score")):
         own = [values(result, dataset=d, threshold=threshold)[metric].value for d in ("cats", "dogs")]
         mean = values(result, dataset="mean", threshold=threshold)
@@ -147,7 +148,7 @@ def test_datasets_are_averaged_as_the_challenge_does(animals: Manifest) -> None:
 
 
 def test_a_closed_set_has_no_unknown_numbers(animals: Manifest) -> None:
-    [result] = run(animals, {"m": Drawn()}, PLAIN, Options(0, (0.5,)))
+    [result] = run(animals, {"m": Drawn()}, PLAIN, OpenSetOptions(0, (0.5,)))
     assert {str(row["threshold"]) for row in result.rows} == {"every", "given 0.5"}
     assert set(values(result, dataset="cats", threshold="every")) == {"closed"}
     assert set(values(result, dataset="cats", threshold="given 0.5")) == {"tau", "BAKS"}
@@ -159,13 +160,13 @@ def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
     with pytest.raises(ValueError, match=r"no query shows an identity of the gallery.*--unknown 0\.5"):
         run(strangers, {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="below 1"):
-        Options(1.0)
+        OpenSetOptions(1.0)
     with pytest.raises(ValueError, match="nan is not a threshold"):
-        run(split, {"m": Drawn()}, PLAIN, Options(threshold=(0.5, math.nan)))
+        run(split, {"m": Drawn()}, PLAIN, OpenSetOptions(threshold=(0.5, math.nan)))
 
 
 def test_one_identity_stays_known(animals: Manifest) -> None:
-    [result] = run(animals, {"m": Drawn()}, PLAIN, Options(0.99))
+    [result] = run(animals, {"m": Drawn()}, PLAIN, OpenSetOptions(0.99))
     assert "1 identity known" in result.notes[0]
 
 
@@ -186,14 +187,14 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
     assert own is not None
     distance = {t["false_accept_rate"]: t["distance"] for t in own.thresholds}
     few = split.take(range(8))
-    [result] = run(few, {"m": tiny}, PLAIN, Options(unknown=0.3, rate=(0.05, 0.01)))
+    [result] = run(few, {"m": tiny}, PLAIN, OpenSetOptions(unknown=0.3, rate=(0.05, 0.01)))
     for rate in (0.05, 0.01):
         assert values(result, threshold=f"{rate:g} of pairs")["tau"].value == pytest.approx(1 - distance[rate])
 
     replace(own, thresholds=({"false_accept_rate": 0.2, "distance": 0.6},)).write(tmp_path / "c.json")
     assert scorers.calibrated(tiny, PLAIN, tmp_path / "c.json", 0.2) == pytest.approx(0.4)
     with pytest.raises(ValueError, match=r"--rate 0.01: the calibration has thresholds at 0.2"):
-        run(few, {"m": tiny}, PLAIN, Options(0.3, calibration=tmp_path / "c.json"))
+        run(few, {"m": tiny}, PLAIN, OpenSetOptions(0.3, calibration=tmp_path / "c.json"))
     with pytest.raises(CalibrationError, match="made for the distance 'cls'"):
         scorers.calibrated(tiny, replace(PLAIN, distance="patch"), tmp_path / "c.json", 0.2)
     assert scorers.calibrated(tiny, replace(PLAIN, distance="patch")) is None

@@ -23,6 +23,7 @@ from idmetric.protocols.common import intervals, matched, paper_numbers, ranked
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.options import FolderOptions, NearIDOptions, RetrievalOptions, WorldOptions
 from tests.protocols.parts import PLAIN, Drawn, Images, Scripted, values
 
 metrics = pytest.importorskip("sklearn.metrics")
@@ -88,7 +89,7 @@ def photographed(draw: Images, tmp_path: Path) -> Manifest:
 
 def test_folder_gives_scikit_learn_s_numbers(photographed: Manifest) -> None:
     model = Drawn()
-    [result] = folder.run(photographed, {"m": model}, PLAIN, folder.Options((2,)))
+    [result] = folder.run(photographed, {"m": model}, PLAIN, FolderOptions((2,)))
     data = photographed.filter(lambda row: row.identity is not None)
     x, path = model.of(data), data.column("path")
     names, sets = np.array(data.column("identity")), np.array(data.column("dataset"))
@@ -239,7 +240,7 @@ def test_queries_search_the_gallery_alone_at_the_set_s_own_depth(draw: Images, t
     rows = [*ilgen_rows(draw, "met", by), *ilgen_rows(draw, "mine", by)]
     data = Manifest.from_rows(rows, tmp_path)
     model = Drawn(spread=2.0)
-    [result] = retrieval.run(data, {"m": model}, PLAIN, retrieval.Options(k=3))
+    [result] = retrieval.run(data, {"m": model}, PLAIN, RetrievalOptions(k=3))
     x, names = model.of(data), np.array(data.column("identity"))
     for dataset, depth, label in (("met", 100, "mAP@100"), ("mine", 3, "mAP@3")):
         precisions = []
@@ -393,7 +394,7 @@ def test_ssr_and_pa_are_those_of_equation_5(draw: Images, tmp_path: Path, masked
 def test_the_released_pa_counts_the_mean_margin(draw: Images, tmp_path: Path) -> None:
     data = bench(draw, tmp_path, ("SDXL",), parts=False)
     model = Drawn()
-    [result] = nearid.run(data, {"m": model}, PLAIN, nearid.Options(released_pa=True))
+    [result] = nearid.run(data, {"m": model}, PLAIN, NearIDOptions(released_pa=True))
     expected = margin_rates(slow_margins(data, model.of(data), "SDXL"), count_mean=True)
     assert values(result, source="SDXL")["PA"].value == pytest.approx(expected.pa)
     assert values(result, source="SDXL")["SSR"].value == pytest.approx(expected.ssr)
@@ -488,7 +489,7 @@ def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     pytest.importorskip("vtk")
-    options = world.Options(seed=3, size=48, identities=3, grids=2, strengths=(1.0, 0.3))
+    options = WorldOptions(world_seed=3, size=48, identities=3, grids=2, strengths=(1.0, 0.3))
     place = tmp_path_factory.mktemp("bench")
     first = world.bench(place, options)
     told: list[tuple[int, int]] = []
@@ -561,6 +562,6 @@ def test_a_long_table_is_kept_for_the_next_run(
     assert again.rows == first.rows
     assert again.items == first.items
 
-    [other] = folder.run(photographed, {"m": Drawn()}, replace(settings, seed=1), folder.Options((1,)))
+    [other] = folder.run(photographed, {"m": Drawn()}, replace(settings, seed=1), FolderOptions((1,)))
     assert len(calls) == len(first.rows) - (len(first.rows) > 1)
     assert {"recall@1", "hit@1"} <= set(values(other, dataset="one"))

@@ -19,6 +19,7 @@ from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
+from idmetric.protocols.options import SegmentationOptions
 from idmetric.report.heatmap import colours, outline, overlay
 from idmetric.scoring.heatmaps import heatmaps
 from tests.protocols.parts import values
@@ -119,7 +120,7 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
             mask = np.array(Image.open(seen.source.replace(".png", "-mask.png"))) > 0
             return type("Found", (), {"mask": mask})
 
-    [result] = segmentation.run(scenes, {"m": metric}, PLAIN, segmentation.Options(sam=Oracle()))  # type: ignore[arg-type]
+    [result] = segmentation.run(scenes, {"m": metric}, PLAIN, sam=Oracle())  # type: ignore[arg-type]
     found = row(result, "persam")
     assert found["IoU"].value == found["mIoU"].value == 1
     assert 0 < found["mAP"].value <= 1  # how well its masks' scores tell subjects apart
@@ -144,7 +145,7 @@ def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> Non
 
 
 def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
-    options = segmentation.Options(others=3)
+    options = SegmentationOptions(others=3)
     looked, _ = segmentation.tasks(scenes, PLAIN, options)
     again, _ = segmentation.tasks(scenes, PLAIN, options)
     other, _ = segmentation.tasks(scenes, Settings(seed=1), options)

@@ -17,7 +17,8 @@ from idmetric.models.idsim import IDSim
 from idmetric.protocols import idsim_fig6_sensitivity as protocol
 from idmetric.protocols.common.result import Result, Value, write
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.idsim_fig6_sensitivity import Options, cells, run
+from idmetric.protocols.idsim_fig6_sensitivity import cells, run
+from idmetric.protocols.options import SensitivityOptions
 from tests.protocols.parts import PLAIN, Scripted, values
 
 STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)
@@ -89,7 +90,7 @@ def test_slopes_are_those_of_the_normal_equations(model: IDSim, grid: Manifest) 
 
 
 def test_the_anchor_can_be_left_out(model: IDSim, grid: Manifest) -> None:
-    [result] = run(grid, {"m": model}, PLAIN, Options(anchor=False))
+    [result] = run(grid, {"m": model}, PLAIN, SensitivityOptions(anchor=False))
     found = slow(model, grid, "light", with_anchor=False)
     for k, column in enumerate(("identity", "context", "R^2")):
         expected = np.mean([f[k] for f in found.values()])
@@ -139,7 +140,7 @@ def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) ->
         assert found == pytest.approx([0.7, 0, 1], abs=1e-9)
     scaled = grid.replace(x_identity_change=[10 * x for x in grid.column("x_identity_change")])
     [raw] = run(scaled, {"o": oracle(0.07)}, PLAIN)
-    [unit] = run(scaled, {"o": oracle(0.07)}, PLAIN, Options(rescale=True))
+    [unit] = run(scaled, {"o": oracle(0.07)}, PLAIN, SensitivityOptions(rescale=True))
     assert value(raw, "light", "identity").value == pytest.approx(0.07)
     assert value(unit, "light", "identity").value == pytest.approx(0.7)
     assert unit.settings["rescale"] is True
@@ -200,9 +201,9 @@ def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
         with pytest.raises(ValueError, match=reason):
             run(wrong, {"m": model}, PLAIN)
     with pytest.raises(ValueError, match="factor 'background': instance 'thing0': identity_change is constant"):
-        run(grid.replace(x_identity_change=0.5), {"m": model}, PLAIN, Options(anchor=False))
-    with pytest.raises(ValueError, match="at least two identities"):
-        Options(identities=1)
+        run(grid.replace(x_identity_change=0.5), {"m": model}, PLAIN, SensitivityOptions(anchor=False))
+    with pytest.raises(ValueError, match="identities must be at least 2"):
+        SensitivityOptions(identities=1)
 
 
 def test_bars_and_trends_are_drawn_from_its_results(model: IDSim, grid: Manifest, tmp_path: Path) -> None:
@@ -237,8 +238,8 @@ def test_levels_that_one_instance_alone_has_are_left_out_of_trends(
 
 
 def test_the_world_is_rendered_where_there_is_no_data(tmp_path: Path) -> None:
-    args = argparse.Namespace(rescale=False, no_anchor=False, identities=2, world_seed=1001, size=32, out=None)
-    with pytest.raises(ValueError, match="--out DIR is needed: grids are rendered there"):
+    args = argparse.Namespace(options=SensitivityOptions(identities=2, size=32), out=None)
+    with pytest.raises(ValueError, match="--out DIR is needed: images are rendered there"):
         protocol.command(args, None, {}, PLAIN)
 
 
@@ -246,13 +247,13 @@ def test_the_world_is_rendered_where_there_is_no_data(tmp_path: Path) -> None:
 def test_the_worlds_grids_are_cells_of_all_factors(model: IDSim, tmp_path: Path) -> None:
     pytest.importorskip("vtk")
     steps: list[tuple[int, int]] = []
-    options = Options(identities=2, size=32)
+    options = SensitivityOptions(identities=2, size=32)
     data = protocol.grids(tmp_path / "world", options, lambda done, total: steps.append((done, total)))
     found = cells(data)
     assert len(found) == 2 * 6 * 13  # six strengths at a base and at three factors' four levels
     assert {cell.factor for cell in found} == {"none", "background", "viewpoint", "light"}
     assert steps[-1][0] == len(data)
-    args = argparse.Namespace(rescale=False, no_anchor=False, identities=2, world_seed=1001, size=32, out=tmp_path)
+    args = argparse.Namespace(options=options, out=tmp_path)
     [result] = protocol.command(args, None, {"m": model}, PLAIN)
     assert [row["which"] for row in result.rows] == ["background", "viewpoint", "light", "all"]
     assert all(value(result, str(row["which"]), "identity").count == 2 for row in result.rows)

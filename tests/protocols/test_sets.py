@@ -21,7 +21,8 @@ from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.generator import sets
 from idmetric.protocols.generator.outputs import OutputsError, Where, read
-from idmetric.protocols.generator.sets import Options, run
+from idmetric.protocols.generator.sets import run
+from idmetric.protocols.options import SetsOptions
 from tests.protocols.parts import PLAIN, values
 from tests.runner import Runner
 
@@ -93,7 +94,7 @@ MEASURES = {"CMMD": cmmd, "Frechet": frechet_distance, "centroid": centroid_simi
 
 @pytest.mark.parametrize("biased", [False, True])
 def test_whole_sets_are_compared_by_the_measures(folder: Path, biased: bool) -> None:
-    [result] = run(given(folder), {"m": Colors()}, PLAIN, Options(biased=biased, draws=3))
+    [result] = run(given(folder), {"m": Colors()}, PLAIN, SetsOptions(biased=biased, draws=3))
     for method in METHODS:
         for name, measure in MEASURES.items():
             more = {"biased": biased} if name == "CMMD" else {}
@@ -111,8 +112,8 @@ def test_draws_are_of_different_photos_and_of_n_images(folder: Path, monkeypatch
         seen.append((x, y))
         return float(x[0, 0])
 
-    monkeypatch.setattr(Options, "measures", lambda self: {"first": first})
-    [result] = run(given(folder), {"m": Colors()}, PLAIN, Options(draws=7))
+    monkeypatch.setattr("idmetric.protocols.generator.sets._measures", lambda options: {"first": first})
+    [result] = run(given(folder), {"m": Colors()}, PLAIN, SetsOptions(draws=7))
     where = {name: [photos(s) if name == "real" else outputs(name, s) for s in range(SUBJECTS)]
              for name in ("real", "good", "swap")}  # fmt: skip
 
@@ -151,7 +152,7 @@ def test_another_subject_is_beyond_the_floor_and_the_right_one_is_not(folder: Pa
 
 
 def test_one_set_shows_the_range_of_its_draws(folder: Path) -> None:
-    [result] = run(given(folder), {"m": Colors()}, PLAIN, Options(pool=True))
+    [result] = run(given(folder), {"m": Colors()}, PLAIN, SetsOptions(pool=True))
     numbers = [row["n images"] for row in result.rows if row["method"] == "good" and row["measure"] == "CMMD"]
     assert numbers == ["2", "4", "8", "all"]  # 27 photos, 15 images
     lines = result.items["sets"]
@@ -167,12 +168,12 @@ def test_one_set_shows_the_range_of_its_draws(folder: Path) -> None:
             assert found == expected
     floor = values(result, **{"method": "swap", "measure": "Frechet", "n images": "8"})["real"]
     assert floor.low < floor.value < floor.high  # type: ignore[operator]
-    again = run(given(folder), {"m": Colors()}, PLAIN, Options(pool=True))[0]
+    again = run(given(folder), {"m": Colors()}, PLAIN, SetsOptions(pool=True))[0]
     assert again.rows == result.rows
 
 
 def test_the_floor_alone_needs_no_outputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [result] = run(read(Where(None, references=str(folder / "refs"))), {"m": Colors()}, PLAIN, Options(draws=10))
+    [result] = run(read(Where(None, references=str(folder / "refs"))), {"m": Colors()}, PLAIN, SetsOptions(draws=10))
     assert {str(row["method"]) for row in result.rows} == {sets.REAL}
     assert set(values(result, **{"measure": "CMMD", "n images": "4"})) == {"real"}
     assert len(result.rows) == 6
@@ -190,7 +191,7 @@ def test_subjects_with_few_images_are_named(folder: Path) -> None:
         (folder / f"refs/s0/{number}.png").unlink()
     for number in range(1, IMAGES):
         (folder / f"out/good/s1/{number}.png").unlink()
-    [result] = run(given(folder), {"m": Colors()}, PLAIN, Options(draws=3))
+    [result] = run(given(folder), {"m": Colors()}, PLAIN, SetsOptions(draws=3))
     assert result.notes[:2] == [
         "1 subjects have fewer than four photos and are left out: s0",
         "good has fewer than two images of 1 subjects: s1",

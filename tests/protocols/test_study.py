@@ -21,8 +21,9 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.judges.questions import INDIVIDUAL
+from idmetric.protocols.options import StudyOptions
 from idmetric.protocols.study import votes as labels_of
-from idmetric.protocols.study.protocol import Options, run
+from idmetric.protocols.study.protocol import run
 from idmetric.protocols.study.study import Study, draw_items, draw_sentinels, follow_up, new_study, owners, read_study
 from idmetric.protocols.study.votes import collect
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
@@ -357,7 +358,7 @@ def judge(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("undecided", ["drop", "different"])
 def test_a_model_is_measured_against_labels_and_shares(data: Manifest, undecided: Any) -> None:
-    [result] = run(labelled(data, SHARES), {"m": Scripted(judge)}, PLAIN, Options(undecided=undecided))
+    [result] = run(labelled(data, SHARES), {"m": Scripted(judge)}, PLAIN, StudyOptions(undecided=undecided))
     found = {k: (v.value, v.count) for k, v in values(result, task="pairs").items()}
     share = np.array(SHARES, dtype=float)
     kept = np.array([x >= 0.8 or x <= 0.2 or undecided == "different" for x in SHARES if x is not None])
@@ -525,9 +526,6 @@ def size_of(uri: str) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--per-page", "201"], "a page has at most 200"),
-        (["--side", "4096"], "at most 2048 pixels"),
-        (["--title", " "], "--title is empty"),
         (["--split", "test"], "no split 'test'"),
         (["--task", "triplets", "--data", "LONE"], "no identity has two images"),
         (["--data", "NONE"], "there is nothing to ask"),

@@ -307,7 +307,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(
         assert f"cannot write {place!r}: " in capsys.readouterr().err
     for given, says in (
         (("--html", "x.html", "--output", "./x.html"), "--html and --output name one file"),
-        (("--html", "x.html", "--html-details", "-1"), "--html-details must be at least 0"),
+        (("--html", "x.html", "--html-details", "-1"), "--html-details: '-1' is not a whole number, at least 0"),
     ):
         with pytest.raises(SystemExit) as stop:
             score(folder, "ref0.png", "gen/sample2.png", *given)

@@ -23,7 +23,7 @@ import idmetric
 from idmetric import IDSim
 from idmetric.cli import embed as command
 from idmetric.cli.main import main
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.scale import ScaleError, embed_dataset, embed_on_ray
 from idmetric.scale.chunks import ROWS, chunks, entries
 from idmetric.scale.places import place

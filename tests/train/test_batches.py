@@ -238,7 +238,7 @@ def test_unreadable_images_are_skipped_with_what_depends_on_them(broken: Manifes
         kept = check(broken, on_error="skip")
     assert kept.column("id") == ["a", "d", "f"]
     with pytest.raises(ManifestError, match="2 of 6 rows cannot be used"):
-        check(broken, on_error="stop")  # type: ignore[arg-type]  # version 0.1's word
+        check(broken)
     with pytest.raises(ManifestError, match="no usable row is left"):
         check(broken.take([1, 4]), on_error="skip")
     with pytest.raises(ValueError, match="fail or skip"):

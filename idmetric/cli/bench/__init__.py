@@ -13,13 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric import __version__
 from idmetric.cli import options
-from idmetric.cli.exits import codes, ended, fixable
-from idmetric.cli.model import check_model
-from idmetric.cli.output import UsageError
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable
+from idmetric.cli.options import check_model
 from idmetric.io.progress import Progress
 
 if TYPE_CHECKING:
@@ -59,7 +55,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
     )
     parser.add_argument("--json", metavar="FILE", help="also write all results there, with the seconds of each run")
     options.add_quiet(parser)
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    parser.add_version()
 
     timing = parser.add_argument_group("timing")
     timing.add_argument("--threads", type=options.positive, metavar="N", help="CPU threads (default: torch's choice)")
@@ -72,7 +68,6 @@ def build_parser(prog: str = ALIAS) -> Parser:
     return parser
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)

@@ -15,7 +15,7 @@ import torch
 from idmetric import __version__
 from idmetric.cli.bench.timing import Ratio, Timing, cpu_ratio, ratio
 from idmetric.io import json_file
-from idmetric.io.columns import aligned
+from idmetric.io.tables import aligned
 
 
 @dataclass(frozen=True)

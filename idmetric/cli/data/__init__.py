@@ -11,10 +11,7 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from idmetric import __version__
-from idmetric.cli.exits import codes, ended, fixable
-from idmetric.cli.streams import guarded
-from idmetric.cli.subcommands import Parser
+from idmetric.cli.command import Parser, codes, ended, fixable
 from idmetric.data.importers import KINDS
 from idmetric.images.paths import walk
 from idmetric.io.hints import need
@@ -34,19 +31,11 @@ COMMANDS = {
     "generate": "edit or generate images with diffusion models",
     "masks": "attach masks of a folder to images, or make them",
 }
-# optional packages that each subcommand needs; the engines of `generate` report theirs
-_TABLES, _BAR = {"pyarrow": "pyarrow"}, {"tqdm": "tqdm"}
-NEEDS = {
-    "info": ("data", _TABLES),
-    "import": ("data", _TABLES | _BAR),
-    "merge": ("data", _TABLES),
-    "split": ("data", _TABLES),
-    "curate": ("data", _TABLES | _BAR),
-    "mine": ("data", _TABLES | _BAR),
-    "frames": ("data", _TABLES | _BAR | {"av": "PyAV"}),
-    "world": ("world", _TABLES | _BAR | {"vtkmodules": "VTK"}),
-    "generate": ("generate", _TABLES | _BAR),
-    "masks": ("data", _TABLES | _BAR),
+# optional packages that a subcommand needs in addition to pyarrow, and their extra; engines of `generate` report theirs
+NEEDS: dict[str, tuple[str, dict[str, str]]] = {
+    "frames": ("data", {"av": "PyAV"}),
+    "world": ("world", {"vtkmodules": "VTK"}),
+    "generate": ("generate", {}),
 }
 RESUMES = ("import", "mine", "frames", "world", "generate", "masks")  # the remaining commands take seconds
 
@@ -58,7 +47,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
         description="Make, check and convert manifests: tables of images (.parquet, .csv, .jsonl).",
         epilog=codes(0, 1, 2, 4, 130),
     )
-    parser.add_argument("--version", action="version", version=f"idmetric {__version__}")
+    parser.add_version()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, line in COMMANDS.items():
         module = importlib.import_module(f"idmetric.cli.data.{'import_' if name == 'import' else name}")
@@ -68,7 +57,6 @@ def build_parser(prog: str = ALIAS) -> Parser:
     return parser
 
 
-@guarded
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run a command; returns the exit status."""
     parser = build_parser(prog)
@@ -78,9 +66,10 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    extra, packages = NEEDS[args.command]
+    extra, packages = NEEDS.get(args.command, ("data", {}))
+    packages = {"pyarrow": "pyarrow", **packages}
     if getattr(args, "segment", None) or getattr(args, "remover", None) not in (None, "clean"):  # by models
-        packages = packages | {"transformers": "transformers"}
+        packages["transformers"] = "transformers"
     need(extra, f"idmetric data {args.command}", **packages)
     with fixable():
         _keep_inputs(args)

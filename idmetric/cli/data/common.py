@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from idmetric.cli import options
-from idmetric.cli.exits import say
+from idmetric.cli.command import say
 from idmetric.io.progress import Progress
+from idmetric.io.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -98,8 +99,7 @@ def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> Non
             say(f"left out {line}")
         say(f"{len(lines)} images left out")
         return
-    more = [f"and {len(lines) - shown} more"] if len(lines) > shown else []
-    listed = "\n  ".join([*lines[:shown], *more])
+    listed = "\n  ".join(first_few(lines, shown))
     raise ValueError(f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {listed}")
 
 

@@ -8,9 +8,6 @@
 
 examples:
   idmetric data curate all.parquet --recipe idsim -o train.parquet
-  idmetric data curate all.parquet --recipe idsim --strategy proportional --no-filters --count 2000 -o raw.parquet
-  idmetric data curate all.parquet --recipe visme --count 1000 --images 2 -o capped.csv
-  idmetric data curate uned.parquet --recipe ilgen-real --variant landmark -o real_s.parquet
   idmetric data curate nearid.parquet --recipe nearid --keep-splits -o train.parquet
   idmetric data curate --recipe idsim --print-filters > mine.json
   idmetric data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
@@ -24,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, progress, refuse_leaks, save, take_out
-from idmetric.cli.exits import say
 from idmetric.cli.options import natural, positive
-from idmetric.io.columns import aligned
+from idmetric.io.tables import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

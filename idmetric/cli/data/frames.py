@@ -6,10 +6,7 @@ clips are not read again, so the same command resumes a stopped run.
 
 examples:
   idmetric data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
-  idmetric data frames train/JPEGImages --masks train/instances.json --sampling youtubevis -o ytvis.parquet
-  idmetric data frames uco3d --sampling uco3d --category-level 2 --workers 8 -o uco3d.parquet
   idmetric data frames LaSOT --sampling lasot --annotation boxes --segment --category-level 1 -o lasot.parquet
-  idmetric data frames GOT-10k/train --sampling got10k --annotation boxes --on-error skip -o got10k.parquet
   idmetric data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv --dry-run
 
 Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, shorter ones into windows.

@@ -14,18 +14,10 @@ Tasks, and the engines that do them:
 
 examples:
   idmetric data generate photos.parquet --task distractor --engine sdxl_inpaint --resolution native -o out.parquet
-  idmetric data generate frames.parquet --task context -o edits.parquet --dry-run
   idmetric data generate frames.parquet --task identity --weights flux_fill=/models/FLUX.1-Fill-dev -o hard.parquet
-  idmetric data generate anchors.parquet --task grid -o grid.parquet
   idmetric data generate --task ilgen --categories objects.txt -o ilgen.parquet
-  idmetric data generate --task ilgen --categories art.txt --domain art --ask http://localhost:8000/v1 \\
-      --ask-model NAME -o art.parquet
-  idmetric data generate --task ilgen --categories objects.txt --objects-only --remover none -o objects.parquet
 
-Several workers or GPUs share a manifest and a folder, one command for each, then one without --shard or with --merge:
-  CUDA_VISIBLE_DEVICES=0 idmetric data generate photos.parquet --task distractor --shard 1/2 -o out.parquet
-  CUDA_VISIBLE_DEVICES=1 idmetric data generate photos.parquet --task distractor --shard 2/2 -o out.parquet
-  idmetric data generate photos.parquet --task distractor --merge -o out.parquet
+Several workers or GPUs share a manifest and a folder: the same command with --shard 1/2, --shard 2/2, then --merge.
 
 Weights come from the Hub under their authors' licences, which are printed and recorded with each image; FLUX.1 [dev]
 forbids commercial use. Gated ones need `hf auth login`. Without @revision the current main branch is used.
@@ -161,8 +153,8 @@ def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[
     from idmetric.data import generate
     from idmetric.data.generate.idsim import GUIDANCE
 
-    own = {"guidance": GUIDANCE} if args.task == "identity" or _is_noise_by_flux(args) else {}
-    engine = _engine(args, named(args), own)
+    by_flux = args.task == "identity" or (args.task == "noise" and named(args) == "flux_fill")
+    engine = _engine(args, named(args), {"guidance": GUIDANCE} if by_flux else {})
     common: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
     if args.task == "ilgen":
         task = generate.relight_task(
@@ -179,11 +171,6 @@ def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[
         return generate.identity_task(sources, engine, words, guidance=guidance, **common), engine
     common |= {"side": side(args.resolution or "512"), "out_side": 512 if args.side is None else args.side}
     return generate.distractor_task(sources, engine, words, **common), engine
-
-
-def _is_noise_by_flux(args: argparse.Namespace) -> bool:
-    """Whether identity edits by FLUX, which have a guidance of their own, are the negatives."""
-    return args.task == "noise" and named(args) == "flux_fill"
 
 
 def _ilgen(work: Work, words: Wording) -> int:

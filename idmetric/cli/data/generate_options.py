@@ -19,46 +19,32 @@ OBJECT_ENGINES = ("sd_turbo", "sd2")  # of ilgen's objects, the default first
 _LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most
 
 
-def option(name: str) -> str:
-    """Return an option as it is typed."""
-    return f"--{name.replace('_', '-')}"
-
-
 def refuse_idle(args: argparse.Namespace) -> None:
     """Refuse options that the task does not use."""
     from idmetric.data.generate import GenerateError
 
     drawn = args.task == "ilgen" and args.categories is not None
+    others = {"noise": ("copies", "limit", "dataset", "with_sources"), "grid": ("copies", "with_sources")}
     idle: dict[str, tuple[str, ...]] = {
         "for --task distractor": () if args.task == "distractor" else ("resolution", "side"),
         "for --task ilgen": () if args.task == "ilgen" else ("categories", "padding"),
+        "for --task grid": () if args.task == "grid" else ("factor", "views"),
+        "for other tasks": others.get(args.task, ()),
         "with --categories": () if drawn else ("domain", "each", "remover", "ask", "object_engine", "objects_only"),
-        "for relighting": ("engine", "copies", "padding", "with_sources") if args.objects_only else (),
-        "with --ask": () if args.ask else ("ask_model", "ask_count", "ask_key", "ask_prompts"),
         "with a manifest": ("class_from", "dataset") if drawn else (),
-        "for --task grid": () if args.task == "grid" else ("factor",),
-        "for other tasks": ("copies",) if args.task in ("noise", "grid") else (),
+        "with --ask": () if args.ask else ("ask_model", "ask_count", "ask_key", "ask_prompts"),
+        "for relighting": ("engine", "copies", "padding", "with_sources") if args.objects_only else (),
     }
     for where, names in idle.items():
         for name in names:
             if getattr(args, name) is not None and getattr(args, name) is not False:
-                raise GenerateError(f"{option(name)} is used {where} alone: leave it out")
+                raise GenerateError(f"--{name.replace('_', '-')} is used {where} alone: leave it out")
     if args.remover == "none" and not args.objects_only:
         raise GenerateError("--remover none needs --objects-only: images without masks cannot be relit")
-    for name in ("limit", "dataset"):
-        if args.task == "noise" and getattr(args, name) is not None:
-            raise GenerateError(f"{option(name)} has no use here: it would cut triplets apart")
-    if args.task == "noise" and args.with_sources:
-        raise GenerateError("--with-sources has no use here: the result of --task noise has all rows of its triplets")
-    if args.views and args.task != "grid":
-        raise GenerateError("--views is used for --task grid alone: leave it out")
-    if args.task == "grid" and args.with_sources:
-        raise GenerateError("--with-sources has no use here: a grid always lists its photos")
-    if args.task == "grid" and "strength" in pairs(args.set, GRID_IDENTITY, "--set"):
-        raise GenerateError(f"--set {GRID_IDENTITY}.strength has no use here: a grid has every strength")
-    if args.task in ("identity", "noise") and "strength" in pairs(args.set, named(args), "--set"):
-        how = "identity edits draw it for each image" if args.task == "identity" else "noise has the strength 0.1"
-        raise GenerateError(f"--set {named(args)}.strength has no use here: {how}")
+    if args.task in ("grid", "identity", "noise"):
+        preset = GRID_IDENTITY if args.task == "grid" else named(args)
+        if "strength" in pairs(args.set, preset, "--set"):
+            raise GenerateError(f"--set {preset}.strength has no use here: --task {args.task} sets it")
     used = _used(args, drawn)
     for given, texts in (("--set", args.set), ("--weights", args.weights)):
         for text in texts:

@@ -3,13 +3,7 @@
 examples:
   idmetric data import folder my_photos/ -o photos.parquet
   idmetric data import nearid Aleksandar/NearID Aleksandar/NearID-Flux -o nearid.parquet --images nearid_images
-  idmetric data import syncd syncd/ -o syncd.parquet --option min_aesthetics=5
-  idmetric data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet --revision COMMIT
-  idmetric data import pods chaenayo/PODS -o pods.parquet --embed
   idmetric data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
-  idmetric data import wildlife wildlifereid-10k/ -o wildlife.parquet
-  idmetric data import dreambench_pp data/ -o db.parquet --option samples=samples/ --option ratings=data_human_rating/
-  idmetric data import finer DreamBooth/ OminiControl/ -o finer.parquet
   idmetric data import ilias ilias/ --option crop=queries --option taxonomy=misc/taxonomy.json -o ilias.parquet
   idmetric data import table products.csv -o products.parquet --map identity=label --map path=photo --map x_shop=seller
 

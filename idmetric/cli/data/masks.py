@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli import options
+from idmetric.cli.command import say
 from idmetric.cli.data import common
-from idmetric.cli.exits import say
+from idmetric.io.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -100,9 +101,7 @@ def _attach(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, dic
     kept = f", {done.kept} images keep the mask they had" if done.kept else ""
     print(f"{done.attached} masks attached ({done.scaled} scaled to their images, {done.soft} soft){kept}")
     if done.unused:
-        shown = ", ".join(map(str, done.unused[:_SHOWN]))
-        more = f", and {len(done.unused) - _SHOWN} more" if len(done.unused) > _SHOWN else ""
-        say(f"{len(done.unused)} masks belong to no image: {shown}{more}")
+        say(f"{len(done.unused)} masks belong to no image: {', '.join(first_few(list(map(str, done.unused)), _SHOWN))}")
     return done.manifest, done.problems
 
 

@@ -7,11 +7,9 @@
 
 examples:
   idmetric data mine negatives train.parquet -o mined.parquet --model timm:vit_large_patch16_dinov3.lvd1689m
-  idmetric data mine negatives train.parquet -o mined.parquet --model tiny --k 5 --ceiling 0.98 --on-error skip
   idmetric data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95 --limit 20000
   idmetric data mine queries mmeb.parquet -o mined.parquet --model HugC/VisME-Qwen25VL-3B --skip 70
   idmetric data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
-  idmetric data mine triplets mined.parquet --context context.parquet --ratio 1:1:0 --count 6000 -o mix.csv --dry-run
 
 Embeddings are kept in a folder next to the output, and are computed again only for images that have changed.
 """
@@ -24,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli import options
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, refuse_leaks, save, take_out
-from idmetric.cli.exits import say
 from idmetric.cli.options import natural, positive
 from idmetric.io.progress import Progress
 

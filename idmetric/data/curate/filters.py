@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import followers, without_orphans
 from idmetric.data.manifest.table import COLUMNS, Manifest
-from idmetric.io import json_file, text_file, toml_file
+from idmetric.io import json_file
 
 Where = Mapping[str, Any]  # column -> value, or a list of values
 
@@ -203,8 +203,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     """
     path = Path(path)
     try:
-        text = text_file.read(path, "utf-8-sig")
-        found = toml_file.parse(text).get("rule") if path.suffix == ".toml" else json_file.parse(text)
+        found = json_file.read(path, "utf-8-sig")
     except ValueError as error:  # of JSON, TOML or UTF-8
         raise ValueError(f"{path}: not readable as {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from error
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.frames.clips import Clip, ClipError
-from idmetric.io import json_file, text_file
+from idmetric.io import json_file
 from idmetric.io.hints import install
 from idmetric.io.output import replacing
 
@@ -121,7 +121,7 @@ def of_clips(clips: Sequence[Clip]) -> Categories:
         if not path.is_file():
             continue
         try:
-            lines = text_file.read(path, "utf-8-sig").splitlines()
+            lines = json_file.read_text(path, "utf-8-sig").splitlines()
         except ValueError as error:
             raise ClipError(f"{path}: {error}") from error
         for line in lines:

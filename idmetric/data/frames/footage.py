@@ -26,7 +26,7 @@ from idmetric.data.frames.video import Video
 from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
 from idmetric.images.opening import open_file, open_image
 from idmetric.images.read import ImageLike, read_image
-from idmetric.io import text_file
+from idmetric.io import json_file
 
 if TYPE_CHECKING:
     from idmetric.data.frames.segment import Segmenter
@@ -302,7 +302,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _text(path: Path) -> str:
     try:
-        return text_file.read(path, "utf-8-sig")
+        return json_file.read_text(path, "utf-8-sig")
     except ValueError as error:
         raise ClipError(f"{path}: {error}") from error
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from idmetric.data.curate.recipes import ILGEN
 from idmetric.data.generate.weights import GenerateError
-from idmetric.io import json_file, text_file
+from idmetric.io import json_file
 from idmetric.io.output import replacing
 
 Prompts = Literal["designed", "template"]
@@ -35,7 +35,7 @@ def read_categories(path: str | os.PathLike[str]) -> list[str]:
         GenerateError: if the file cannot be read, has no categories, or repeats one.
     """
     try:
-        text = text_file.read(path, "utf-8-sig")
+        text = json_file.read_text(path, "utf-8-sig")
     except (OSError, ValueError) as error:
         raise GenerateError(f"{os.fspath(path)}: not readable as text: {error}") from error
     lines = [(i, " ".join(line.split())) for i, line in enumerate(text.splitlines(), 1)]

@@ -17,7 +17,7 @@ from idmetric.data.generate.compose import HALF, ComposeError, mask_image, read_
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.weights import GenerateError
 from idmetric.images.masks import read_mask
-from idmetric.io.columns import first_few
+from idmetric.io.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.data.generate.wording import Wording

@@ -25,7 +25,6 @@ from idmetric.images.read import ImageReadError
 from idmetric.io import json_file
 from idmetric.io.lock import locked
 from idmetric.io.output import replacing
-from idmetric.io.settings import fail_or_skip
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest, Row
@@ -79,7 +78,6 @@ def run(
         GenerateError: listing unusable sources, if `on_error` is "fail" (all other images have been made); if another
             process runs this shard in this folder; or if the first images are all flat.
     """
-    on_error = fail_or_skip(on_error)
     root = Path(folder)
     mine = [job for job in sharded(task.jobs, shard) if job.parent not in without]
     root.mkdir(parents=True, exist_ok=True)
@@ -87,10 +85,10 @@ def run(
     with locked(root / f".shard-{shard[0]}-of-{shard[1]}.lock", busy):
         done = finished(task, root, mine)
         todo = [job for job in mine if job.name not in done]
-        if on_error == "fail" and (problems := unusable_sources(task, todo, progress)):
+        if on_error != "skip" and (problems := unusable_sources(task, todo, progress)):
             raise GenerateError(listing(problems))
         unusable, rejected = _do(task, root, todo, progress) if todo else ([], [])
-    if unusable and on_error == "fail":
+    if unusable and on_error != "skip":
         raise GenerateError(listing(unusable))
     return Outcome(len(todo) - len(unusable) - len(rejected), len(mine) - len(todo), tuple(unusable), tuple(rejected))
 

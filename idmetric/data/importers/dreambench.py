@@ -21,7 +21,7 @@ from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_hidden, is_image
-from idmetric.io import text_file
+from idmetric.io import json_file
 
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
@@ -55,7 +55,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
             raise SourceError(f"{folder / picture.path}: expected images/CATEGORY/NN.jpg")
 
         file = root / "captions" / picture.path.with_suffix(".txt")
-        lines = text_file.read(file, "utf-8-sig").splitlines() if file.is_file() else []
+        lines = json_file.read_text(file, "utf-8-sig").splitlines() if file.is_file() else []
         captions = [line.strip() for line in lines if line.strip()]
         collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
         yield Row(

@@ -18,10 +18,9 @@ from typing import Any
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
-from idmetric.images.paths import is_image, walk
-from idmetric.io import text_file
-from idmetric.io.columns import first_few
-from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.images.paths import IMAGE_ENDINGS, is_image, walk
+from idmetric.io import json_file
+from idmetric.io.tables import first_few
 
 _MASKS = re.compile("(.*_)?masks", re.IGNORECASE)  # names of folders
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")
@@ -144,7 +143,7 @@ def read_classes(path: Path) -> dict[str, str]:
     """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
     if not path.is_file():
         return {}
-    lines = [line.strip() for line in text_file.read(path, "utf-8-sig").splitlines()]
+    lines = [line.strip() for line in json_file.read_text(path, "utf-8-sig").splitlines()]
     if "subject_name,class" not in lines:
         raise SourceError(f"{path}: no heading 'subject_name,class'")
     found = {}

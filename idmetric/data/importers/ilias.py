@@ -28,7 +28,7 @@ from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_image, walk
 from idmetric.images.read import ImageReadError, read_image
-from idmetric.io import text_file
+from idmetric.io import json_file
 
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
@@ -167,7 +167,7 @@ def _taxonomy(file: Path) -> dict[str, tuple[str, str, str]]:
 
 
 def _lines(file: Path) -> list[str]:
-    return [line for line in text_file.read(file, "utf-8-sig").splitlines() if line.strip()]
+    return [line for line in json_file.read_text(file, "utf-8-sig").splitlines() if line.strip()]
 
 
 def _plain(path: str) -> str:

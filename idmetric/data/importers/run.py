@@ -15,8 +15,7 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import Images
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.io.columns import first_few
-from idmetric.io.settings import fail_or_skip
+from idmetric.io.tables import first_few
 
 # (items, total or None, name) -> the items, with progress shown
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
@@ -192,10 +191,9 @@ def import_dataset(
         SourceError: naming the columns or folders of the source, if they do not fit the importer.
         ManifestError: if values of the source break the rules of a manifest.
     """
-    on_error = fail_or_skip(on_error)
     job = make_job(kind, sources, **given)
     manifest = run(job)
-    if job.rejected and on_error == "fail":
+    if job.rejected and on_error != "skip":
         raise SourceError(listed(job.rejected, "rows cannot be imported"))
     return manifest
 

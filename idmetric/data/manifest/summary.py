@@ -15,7 +15,7 @@ from idmetric.data.manifest.lineage import VIEW_ROLES
 from idmetric.data.manifest.same_image import has_image, image_keys
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest
-from idmetric.io.columns import first_few
+from idmetric.io.tables import first_few
 
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
 

@@ -33,7 +33,7 @@ from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_t
 from idmetric.data.manifest.rules import checked, table_of, typed
 from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, Row
 from idmetric.data.manifest.values import ManifestError, array_of
-from idmetric.io.columns import first_few
+from idmetric.io.tables import first_few
 
 if TYPE_CHECKING:
     from PIL import Image

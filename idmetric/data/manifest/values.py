@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from idmetric.data.manifest.schema import TYPES
-from idmetric.io.columns import first_few
+from idmetric.io.tables import first_few
 
 _EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number"}
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,19 +54,8 @@ from idmetric.protocols.generator.columns import (
 )
 from idmetric.protocols.generator.example import checkpoints_example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.outputs import asked, words
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Bounds of the rule.
-
-    Attributes:
-        max_copies: share of copies that a step may have. clip_tolerance: how far its CLIP-T may lie below the highest.
-    """
-
-    max_copies: float = 0.0
-    clip_tolerance: float = 0.02
+from idmetric.protocols.generator.outputs import words
+from idmetric.protocols.options import CheckpointsOptions
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ class Best:
     reason: str
 
 
-def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
+def best_step(rows: Mapping[int, Row], options: CheckpointsOptions) -> Best:
     """Find the best step.
 
     Args:
@@ -90,12 +79,12 @@ def best_step(rows: Mapping[int, Row], rule: Rule) -> Best:
         return Best(None, "no best step: there is no checkpoint")
 
     if copies:
-        kept = [step for step in kept if copies[step].value <= rule.max_copies]
-        conditions.append(f"copies of at most {rule.max_copies:g}")
+        kept = [step for step in kept if copies[step].value <= options.max_copies]
+        conditions.append(f"copies of at most {options.max_copies:g}")
     if clip:
-        least = max(value.value for value in clip.values()) - rule.clip_tolerance
+        least = max(value.value for value in clip.values()) - options.clip_tolerance
         kept = [step for step in kept if step in clip and clip[step].value >= least]
-        conditions.append(f"CLIP-T of at least {least:.3f} ({rule.clip_tolerance:g} below the highest)")
+        conditions.append(f"CLIP-T of at least {least:.3f} ({options.clip_tolerance:g} below the highest)")
     if not kept:
         return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
 
@@ -152,23 +141,6 @@ def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        drift_prompts: prompts without the subject: their images count for drift alone, and drift for them alone.
-        copies: look for copies.
-        held_out: references are not among the training images, says the user.
-        rule: of the best step.
-    """
-
-    drift_prompts: tuple[str, ...] = ()
-    copies: bool = True
-    held_out: bool = False
-    rule: Rule = field(default_factory=Rule)
-
-
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's samples and references, or of the rendered example."""
     if args.data is None:
@@ -182,20 +154,16 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
-    options = Options(
-        tuple(args.drift_prompt), not args.no_copies, args.held_out or args.data is None,
-        Rule(args.max_copies, args.clip_tolerance),
-    )  # fmt: skip
+    options = replace(args.options, held_out=args.held_out or args.data is None)
     clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
-    results = run(data, models, settings, options, clip)
-    return asked(results, args, "pattern", "references", "training", "base", "prompts", "clip_t")
+    return run(data, models, settings, options, clip)
 
 
 def run(
     data: Manifest,
     models: Models,
     settings: Settings = Settings(),
-    options: Options = Options(),
+    options: CheckpointsOptions = CheckpointsOptions(),
     clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with a row for each step and the best step.
@@ -213,13 +181,13 @@ def run(
 
 
 def measured(
-    data: Manifest, models: Models, settings: Settings, options: Options, clip: DualEncoder | None
+    data: Manifest, models: Models, settings: Settings, options: CheckpointsOptions, clip: DualEncoder | None
 ) -> list[Result]:
     """As `run`, for data without a checkpoint or drift prompts too."""
     bound = bind(data, models if clip is None else {**models, CLIP: clip}, settings)
     every = Images.of(bound.manifest)
-    drifting = _drifting(every, bound.manifest, options.drift_prompts)
-    images = every.take(~drifting) if options.drift_prompts else every
+    drifting = _drifting(every, bound.manifest, options.drift_prompt)
+    images = every.take(~drifting) if options.drift_prompt else every
     unit, notes = _units(images)
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ")
     copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
@@ -228,8 +196,8 @@ def measured(
     fidelity = prompt_fidelity(images, bound, clip, notes)
 
     about = {
-        **settings.as_dict(), "drift_prompts": list(options.drift_prompts), "held_out": options.held_out,
-        "max_copies": options.rule.max_copies, "clip_tolerance": options.rule.clip_tolerance,
+        **settings.as_dict(), "drift_prompts": list(options.drift_prompt), "held_out": options.held_out,
+        "max_copies": options.max_copies, "clip_tolerance": options.clip_tolerance,
     }  # fmt: skip
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
@@ -240,15 +208,15 @@ def measured(
         for step in rows:
             if (own := far.step == step).any():
                 rows[step]["drift"] = intervals.mean(far.drift[own], far.unit[own], settings)
-        add_rows(result, rows, options.rule)
+        add_rows(result, rows, options)
         _keep(images, found, far, np.array(bound.manifest.column("id"), dtype=object), result)
         results.append(result)
     return results
 
 
-def add_rows(result: Result, rows: Mapping[int, Row], rule: Rule) -> None:
+def add_rows(result: Result, rows: Mapping[int, Row], options: CheckpointsOptions) -> None:
     """Add the rows of steps, with the best one marked, and the reason as the first note."""
-    best = best_step(rows, rule)
+    best = best_step(rows, options)
     result.notes.insert(0, best.reason)
     for step in sorted(rows):
         label: Row = {"step": str(step), "best": "yes" if step == best.step else ""}
@@ -258,22 +226,22 @@ def add_rows(result: Result, rows: Mapping[int, Row], rule: Rule) -> None:
 # Images and units
 
 
-def _check(images: Images, data: Manifest, options: Options) -> None:
+def _check(images: Images, data: Manifest, options: CheckpointsOptions) -> None:
     """Refuse drift prompts and images that do not fit.
 
     Raises:
         ValueError: naming what is missing.
     """
     base = images.method == str(BASE)
-    for prompt in options.drift_prompts:
+    for prompt in options.drift_prompt:
         if not _drifting(images, data, [prompt]).any():
             spoken = texts(data, "text", "")[images.rows]
             there = listed(text or name for text, name in zip(spoken, images.prompt, strict=True))
             raise ValueError(f"--drift-prompt {prompt!r}: no images of this prompt; there are {there}")
-    drifting = _drifting(images, data, options.drift_prompts)
-    if options.drift_prompts and not (base & drifting).any():
+    drifting = _drifting(images, data, options.drift_prompt)
+    if options.drift_prompt and not (base & drifting).any():
         raise ValueError("--drift-prompt: no images of the base model for these prompts: give --base DIR, or step 0")
-    left = ~base & ~drifting if options.drift_prompts else ~base
+    left = ~base & ~drifting if options.drift_prompt else ~base
     if not left.any():
         raise ValueError("no images of a checkpoint that show the subject: there are only those of step 0 and of "
                          "drift prompts")  # fmt: skip
@@ -301,7 +269,7 @@ def _units(images: Images) -> tuple[Names, list[str]]:
     return images.prompt, ["one subject and one prompt: no intervals"]
 
 
-def _notes_on_drift(images: Images, drifting: Truths, scorer: Scorer, options: Options) -> list[str]:
+def _notes_on_drift(images: Images, drifting: Truths, scorer: Scorer, options: CheckpointsOptions) -> list[str]:
     images = images.take(drifting)
     total = int((images.method == str(BASE)).sum())
     if total and not are_cosines(scorer):
@@ -312,7 +280,7 @@ def _notes_on_drift(images: Images, drifting: Truths, scorer: Scorer, options: O
     others = [step for step in images.methods if step != str(BASE)]
     few = [f"{step} ({count})" for step in others if (count := int((steps == step).sum())) < total]
     notes = [f"drift compares fewer than the base model's {total} images at steps {listed(few)}"] if few else []
-    if not options.drift_prompts:
+    if not options.drift_prompt:
         notes.append(
             "drift over all prompts: it grows as the subject is learned (--drift-prompt names prompts without it)"
         )

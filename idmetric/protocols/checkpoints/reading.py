@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.io import text_file
+from idmetric.io import json_file
 from idmetric.protocols.generator.outputs import as_manifest, images_below, of_subjects, read_table, refuse_unmatched
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, OutputsError, Pattern, Picture
 
@@ -216,7 +216,7 @@ def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
     options at its end (` --w 512`) are not part of it.
     """
     try:
-        lines = [line.strip() for line in text_file.read(path).splitlines()]
+        lines = [line.strip() for line in json_file.read_text(path).splitlines()]
     except (OSError, ValueError) as error:
         raise OutputsError(f"--prompts {path} cannot be read: {error}") from error
     prompts = [line.split(" --")[0].strip() for line in lines if line and not line.startswith("#")]

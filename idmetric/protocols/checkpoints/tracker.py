@@ -29,18 +29,17 @@ from idmetric.data.manifest.table import Row as ImageRow
 from idmetric.images.kinds import ImageLike
 from idmetric.images.masks import Images
 from idmetric.images.read import read_image, split_images
-from idmetric.io.scalars import check_writer, log_scalars
+from idmetric.io.progress import check_writer, log_scalars
 from idmetric.models.embedder import Embedder
-from idmetric.protocols.checkpoints.protocol import Best, Options, add_rows, best_step, measured
+from idmetric.protocols.checkpoints.protocol import Best, add_rows, best_step, measured
 from idmetric.protocols.checkpoints.reading import BASE
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING
+from idmetric.protocols.options import CheckpointsOptions
 from idmetric.store.fingerprint import key_of
-
-_OPTIONS = Options()
 
 
 class Tracker:
@@ -50,7 +49,7 @@ class Tracker:
         metric: any `Embedder`; another one than a loss of the training uses.
         references: photos of the subject that were held out from training; anything `Embedder.embed` takes.
         training: photos that the LoRA is trained on, for copies and leaning.
-        writer: logs `prefix/NAME` for each number, see `idmetric.io.scalars.log_scalars`.
+        writer: logs `prefix/NAME` for each number, see `idmetric.io.progress.log_scalars`.
         clip: adds prompt fidelity.
         options: drift prompts, the rule of the best step. settings: distance, bootstrap, store; by default, embeddings
             are kept in a temporary folder for as long as the tracker lives.
@@ -70,7 +69,7 @@ class Tracker:
         writer: Any = None,
         prefix: str = "identity",
         clip: DualEncoder | None = None,
-        options: Options = _OPTIONS,
+        options: CheckpointsOptions = CheckpointsOptions(),
         settings: Settings = Settings(),
     ) -> None:
         if not isinstance(metric, Embedder):
@@ -132,12 +131,12 @@ class Tracker:
 
     def best(self) -> Best:
         """The best step so far, by the rule of the protocol."""
-        return best_step(self.rows, self.options.rule)
+        return best_step(self.rows, self.options)
 
     def result(self) -> Result:
         """All steps so far as a result, for `result.table`, `result.write` and `report.plots.draw`."""
         found = replace(self._last, rows=[], items={}, notes=[])
-        add_rows(found, self.rows, self.options.rule)
+        add_rows(found, self.rows, self.options)
         return found
 
     def _full_precision(self) -> torch.autocast:

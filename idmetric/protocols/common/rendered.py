@@ -46,6 +46,17 @@ def rendered(
     return merge(parts) if len(parts) > 1 else parts[0]
 
 
+def world_in(out: Path | None) -> Path:
+    """The folder for worlds in --out.
+
+    Raises:
+        ValueError: without --out.
+    """
+    if out is None:
+        raise ValueError("--out DIR is needed: images are rendered there (or give your own: --data PATH)")
+    return out / "world"
+
+
 def rendered_objects(
     folder: Path, identities: int = 30, progress: Callable[[int, int], None] | None = None
 ) -> Manifest:

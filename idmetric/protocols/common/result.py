@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from idmetric import __version__
 from idmetric.io import json_file
-from idmetric.io.csv_text import csv_text
-from idmetric.io.decimals import in_csv, rounded
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
+from idmetric.io.tables import csv_text, in_csv, rounded
 
 
 @dataclass(frozen=True)

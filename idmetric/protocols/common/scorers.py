@@ -28,7 +28,6 @@ from idmetric.data.embed import EmbedderModel, Look, Stored, UnreadableError, em
 from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.matrix import distance, distance_matrix, needs_patches
-from idmetric.io.settings import fail_or_skip
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import pairwise
@@ -76,7 +75,6 @@ class Settings:
         needs_patches(self.distance)  # raises for an unknown one
         if min(self.bootstrap, self.seed) < 0 or min(self.batch_size, self.max_pairs) < 1:
             raise ValueError("bootstrap and seed are 0 or more, batch_size and max_pairs at least 1")
-        object.__setattr__(self, "on_error", fail_or_skip(self.on_error))
 
     def as_dict(self) -> dict[str, Any]:
         """The settings that change numbers, to report with them."""
@@ -157,7 +155,7 @@ def bind(
         if lacking:
             raise ValueError(f"models without patches: {', '.join(lacking)}; use the distance cls, or leave them out")
 
-    if settings.on_error == "fail":
+    if settings.on_error != "skip":
         return Bound(manifest, _bind(manifest, own, settings, rows, words), [])
     if rows is not None or words is not None:
         raise ValueError("skipping images changes the rows: choose rows afterwards, or fail at unreadable images")

@@ -25,7 +25,6 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images import paths
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.io.output import replacing, writing
-from idmetric.protocols.common.result import Result
 from idmetric.protocols.generator.layouts import LAYOUTS, Layout, indexed, prompted
 from idmetric.protocols.generator.pattern import (
     GENERATED,
@@ -419,12 +418,6 @@ def _write_cell(path: Path, grid: Image.Image, column: int, row: int, key: str) 
 
 
 # Options of commands
-
-
-def asked(results: Sequence[Result], args: argparse.Namespace, *names: str) -> list[Result]:
-    """The results with these options of the command line among their settings, as far as they are given."""
-    given = {name: value for name in names if (value := getattr(args, name)) is not None}
-    return [replace(result, settings={**result.settings, **given}) for result in results]
 
 
 def where_of(args: argparse.Namespace, training: str | None = None) -> Where:

@@ -36,7 +36,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,8 @@ from idmetric.protocols.generator.columns import (
 )
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.outputs import asked, read, where_of
+from idmetric.protocols.generator.outputs import read, where_of
+from idmetric.protocols.options import GeneratorOptions
 
 LEVEL = 0.05  # of a test
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
@@ -189,28 +189,6 @@ def value_of(named: NamedScore, identity: Array, subject: Names, settings: Setti
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        by: columns to group by. against: compare each method with this one alone.
-        scr: similarities under which a subject has failed; empty: the threshold of a calibration, where there is one.
-        calibration: the file to use in place of the model's own. rate: its false-accept rate.
-        copies: look for copies. copy_rate: compare with mirrored references.
-        held_out: references are not among the generators' training images, says the user.
-    """
-
-    by: tuple[str, ...] = ()
-    against: str | None = None
-    scr: tuple[float, ...] = ()
-    calibration: Path | None = None
-    rate: float = 0.05
-    copies: bool = True
-    copy_rate: bool = False
-    held_out: bool = False
-
-
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's outputs and references, or of the rendered example."""
     if args.data is None:
@@ -223,25 +201,15 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
     clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
-    options = Options(
-        tuple(args.by),
-        args.against,
-        tuple(args.scr),
-        args.calibration,
-        args.rate,
-        not args.no_copies,
-        args.copy_rate,
-        args.held_out or args.data is None,
-    )
-    results = run(data, models, settings, options, clip)
-    return asked(results, args, "pattern", "layout", "benchmark", "references", "training", "clip_t")
+    options = replace(args.options, held_out=args.held_out or args.data is None)
+    return run(data, models, settings, options, clip)
 
 
 def run(
     data: Manifest,
     models: Models,
     settings: Settings = Settings(),
-    options: Options = Options(),
+    options: GeneratorOptions = GeneratorOptions(),
     clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with rows for methods, their groups, and their paired differences.
@@ -340,7 +308,7 @@ def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, 
     return row | shared
 
 
-def _compare(images: Images, found: Scores, settings: Settings, options: Options, result: Result) -> None:
+def _compare(images: Images, found: Scores, settings: Settings, options: GeneratorOptions, result: Result) -> None:
     if len(images.methods) < 2:
         return
     cells, places = found.cells, images.places()

@@ -42,29 +42,13 @@ from idmetric.protocols.common.columns import Array, Ints, listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.outputs import asked, read, where_of
+from idmetric.protocols.generator.outputs import read, where_of
+from idmetric.protocols.options import SetsOptions
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
 _SIMILARITIES = ("centroid",)
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        pool: take all subjects as one set. biased: CMMD's estimator, see `cmmd`. draws: of each set and n.
-    """
-
-    pool: bool = False
-    biased: bool = False
-    draws: int = 100
-
-    def measures(self) -> dict[str, Callable[[Array, Array], float]]:
-        """Name -> the measure of two sets."""
-        return {"CMMD": partial(cmmd, biased=self.biased), "Frechet": frechet_distance, "centroid": centroid_similarity}
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
@@ -74,13 +58,9 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     return read(where_of(args))
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    results = run(data, models, settings, Options(args.pool, args.biased, args.draws))
-    return asked(results, args, "pattern", "layout", "benchmark", "references")
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: SetsOptions = SetsOptions()
+) -> list[Result]:
     """A result for each model, with rows for methods, measures and numbers of images.
 
     Args:
@@ -164,9 +144,9 @@ class Sets:
 class _Found:
     """Scores of sets, with the floors of a subject computed once for all methods."""
 
-    def __init__(self, scorer: VectorScorer, sets: Sets, seed: int, options: Options) -> None:
+    def __init__(self, scorer: VectorScorer, sets: Sets, seed: int, options: SetsOptions) -> None:
         self.scorer, self.sets, self.seed, self.options = scorer, sets, seed, options
-        self.measures = options.measures()
+        self.measures = _measures(options)
         self._floors: dict[tuple[str, int], dict[str, Array]] = {}
 
     def of(self, method: str) -> list[dict[str, Any]]:
@@ -205,6 +185,11 @@ class _Found:
             for name, measure in self.measures.items():
                 found[name][k] = measure(x, photos[order[:n]])
         return found
+
+
+def _measures(options: SetsOptions) -> dict[str, Callable[[Array, Array], float]]:
+    """Name -> the measure of two sets."""
+    return {"CMMD": partial(cmmd, biased=options.biased), "Frechet": frechet_distance, "centroid": centroid_similarity}
 
 
 def _summary(score: Array | None, floor: Array | None, measure: str) -> dict[str, Any]:

@@ -30,9 +30,7 @@ measured.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,31 +45,14 @@ from idmetric.protocols.common.ranked import Measure, Search, answerable, search
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
+from idmetric.protocols.options import IDSimOptions
 
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": precision_at_1}
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        which: the benchmark of all rows; None: by the column dataset.
-        triplets: number for each of CUTE's objects and modes.
-        paper: a row of `IDSIM_ROWS` to compare with, for all models; None: by the model's name.
-    """
-
-    which: str | None = None
-    triplets: int = 10
-    paper: str | None = None
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.set, args.triplets, args.paper))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: IDSimOptions = IDSimOptions()
+) -> list[Result]:
     """A result for each model: a row for each benchmark, of PetFace also for each species and their mean.
 
     Raises:
@@ -80,7 +61,7 @@ def run(data: Manifest, models: Models, settings: Settings = Settings(), options
         UnreadableError: see `scorers.bind`.
     """
     skip = settings.on_error == "skip"
-    made = plans(data, members(data, options.which), per_object=options.triplets, seed=settings.seed)
+    made = plans(data, members(data, options.set), per_object=options.triplets, seed=settings.seed)
     _searches(data, made, skip)  # before anything is embedded
     needed = np.unique(np.concatenate([plan.rows() for plan in made.values()]))
     bound = bind(data.take(needed), models, settings)

@@ -41,31 +41,33 @@ from idmetric.evaluate import segmentation as measures
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.paper_numbers import IDSIM_TABLE_2C, idsim_row
-from idmetric.protocols.common.rendered import rendered_objects
+from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search, tasks
-from idmetric.protocols.idsim_table2c_segmentation.search import Options as Options  # part of this module
+from idmetric.protocols.options import SegmentationOptions
 
 OPTIONAL = ("data",)
-_OPTIONS = Options()
 
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    sam = None
-    if args.sam is not None:
-        sam = PerSAM(args.sam, positives=args.points[0], negatives=args.points[1], device=args.device)
-    options = Options(args.references, args.match, args.others, args.score, args.side, sam)
+    """Run on the images that are given, or on rendered objects; with PerSAM where --sam names a model."""
+    options, sam = args.options, None
+    if options.sam is not None:
+        sam = PerSAM(options.sam, positives=options.points[0], negatives=options.points[1], device=args.device)
     if data is None:
-        if args.out is None:
-            raise ValueError("--out DIR is needed: objects are rendered there (or give images with masks: --data PATH)")
-        data = rendered_objects(args.out / "world", args.identities, settings.progress)
-    return run(data, models, settings, options)
+        data = rendered_objects(world_in(args.out), options.identities, settings.progress)
+    return run(data, models, settings, options, sam)
 
 
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = _OPTIONS) -> list[Result]:
+def run(
+    data: Manifest,
+    models: Models,
+    settings: Settings = Settings(),
+    options: SegmentationOptions = SegmentationOptions(),
+    sam: PerSAM | None = None,
+) -> list[Result]:
     """A result for each model: a row for the location prior, and one for PerSAM if there is a SAM.
 
     Raises:
@@ -85,13 +87,13 @@ def run(data: Manifest, models: Models, settings: Settings = Settings(), options
     looked, notes = tasks(bound.manifest, settings, options)
     about = {**settings.as_dict(), "references": options.references, "match": options.match, "score": options.score}
     about |= {"distance": "patch", "others": "all" if options.others is None else options.others, "side": options.side}
-    if options.sam is not None:
-        about |= {"sam": options.sam.name, "points": (options.sam.positives, options.sam.negatives)}
+    if sam is not None:
+        about |= {"sam": sam.name, "points": (sam.positives, sam.negatives)}
     pods = set(data.column("dataset")) == {"pods"}
     results = []
 
     for scorer, result in bound.results("segmentation", about, notes):
-        found = search(cast(VectorScorer, scorer), bound.manifest, looked, options, settings.progress)
+        found = search(cast(VectorScorer, scorer), bound.manifest, looked, options, sam, settings.progress)
         label = result.signature.get("model", "") if pods else ""
         result.rows.extend(_row(method, kept, settings, label) for method, kept in found.items())
         result.items.update({method: kept.columns() for method, kept in found.items()})

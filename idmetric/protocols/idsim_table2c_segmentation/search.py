@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,38 +15,17 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.patches import Layout, Match, on_grid, patch_similarity, prototypes, spread
+from idmetric.distance.patches import Layout, on_grid, patch_similarity, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.models.embedding import Embedding, concatenate
 from idmetric.protocols.common.columns import Array, free, listed
 from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of
+from idmetric.protocols.options import SegmentationOptions
 from idmetric.scoring.heatmaps import coverage, layout
 
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        references: images shown of each subject; PerSAM, and so Table 2c, takes one.
-        match: see `idmetric.scoring.heatmaps`.
-        others: number of images of other subjects to search for each subject, drawn by the seed; None = all, as on
-            PODS.
-        score: the part of a target compared with the reference: the mask's box, or the mask.
-        side: longer side, in pixels, at which masks are compared; 0 = their own. Maps are smooth: it changes little.
-        sam: runs PerSAM; None leaves it out.
-    """
-
-    references: int = 1
-    match: Match = "prototype"
-    others: int | None = None
-    score: Literal["box", "mask"] = "box"
-    side: int = 512
-    sam: PerSAM | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +38,7 @@ class Task:
     others: tuple[int, ...]
 
 
-def tasks(data: Manifest, settings: Settings, options: Options) -> tuple[list[Task], list[str]]:
+def tasks(data: Manifest, settings: Settings, options: SegmentationOptions) -> tuple[list[Task], list[str]]:
     """A task for each identity with references and targets, and notes on identities without."""
     identity, ids, part = data.column("identity"), data.column("id"), free(data, "part")
     masked = [mask is not None for mask in data.sources("mask")]
@@ -141,7 +120,12 @@ class Subject:
 
 
 def search(
-    scorer: VectorScorer, data: Manifest, tasks: Sequence[Task], options: Options, progress: Progress | None = None
+    scorer: VectorScorer,
+    data: Manifest,
+    tasks: Sequence[Task],
+    options: SegmentationOptions,
+    sam: PerSAM | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Found]:
     """Every subject in every image of its task; each image is loaded, and seen by SAM, once.
 
@@ -153,7 +137,7 @@ def search(
     for k, task in enumerate(tasks):
         for row in (*task.own, *task.others):
             wanted[row].append(k)
-    found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if options.sam is not None else {})}
+    found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if sam is not None else {})}
     ids = data.column("id")
 
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
@@ -161,7 +145,7 @@ def search(
         picture = data.image(row)
         where = layout(scorer.model.metric, picture.height, picture.width, target)
         truth = _truth(data, row, picture, options.side)
-        seen = options.sam.encode(cast("str | bytes", data.source(row))) if options.sam is not None else None
+        seen = sam.encode(cast("str | bytes", data.source(row))) if sam is not None else None
         for k in looked:
             subject = subjects[k]
             own = row in subject.task.own
@@ -173,8 +157,8 @@ def search(
                 found[method].lines.append(line.of(one > measures.otsu(one), one))
                 if own:
                     found[method].curves.append(measures.iou_curve(one, truth, THRESHOLDS))
-            if options.sam is not None and seen is not None:
-                mask = options.sam.decode(seen, spread(grid, where, seen.size)).mask
+            if sam is not None and seen is not None:
+                mask = sam.decode(seen, spread(grid, where, seen.size)).mask
                 found["persam"].lines.append(line.of(_resized(mask, truth.shape), heat))
         if progress is not None:
             progress(done, len(wanted))
@@ -192,7 +176,7 @@ class _Line:
     present: bool
     target: Embedding
     where: Layout
-    options: Options
+    options: SegmentationOptions
 
     def of(self, mask: Mask, heat: Array) -> tuple[Any, ...]:
         """A line of `Found`."""
@@ -212,7 +196,7 @@ class _Line:
         return float(F.cosine_similarity(mean, self.subject.means, dim=-1).max())
 
 
-def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Options) -> Subject:
+def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: SegmentationOptions) -> Subject:
     parts, means = [], []
     for row in task.references:
         one = _unit(scorer.stored.embedding([row]))

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idmetric.io import json_file, toml_file
+from idmetric.io import json_file
 from idmetric.protocols.judges.reply import JudgeError
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(?P<body>.*?)\n?\s*```", re.DOTALL | re.IGNORECASE)
@@ -249,8 +249,7 @@ def read_question(path: Path) -> Question:
         JudgeError: naming the file and the error in it.
     """
     try:
-        given = toml_file.parse(path.read_text(encoding="utf-8")) if path.suffix == ".toml" else json_file.read(path)
-        return _question(path.stem, given)
+        return _question(path.stem, json_file.read(path))
     except JudgeError as error:
         raise JudgeError(f"{path}: {error}") from error
     except (OSError, ValueError) as error:

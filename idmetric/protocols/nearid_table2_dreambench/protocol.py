@@ -56,30 +56,12 @@ from idmetric.protocols.nearid_table2_dreambench.ratings import (
     rated,
     rated_methods,
 )
+from idmetric.protocols.options import DreamBenchOptions
 
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
 _FEWEST = 5  # collections that an interval needs
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Args:
-        categories: which to report, of `ratings.CATEGORIES`.
-        published_rounding: round each group's r to four decimals before the mean, as the released code does for its
-            table. It moves a cell by at most 0.00005, which matters only for a third decimal on the edge.
-    """
-
-    categories: tuple[str, ...] = tuple(CATEGORIES)
-    published_rounding: bool = False
-
-    def __post_init__(self) -> None:
-        unknown = [c for c in self.categories if c not in CATEGORIES]
-        if unknown or not self.categories:
-            raise ValueError(f"unknown category {(*unknown, '')[0]!r}: choose of {', '.join(CATEGORIES)}")
 
 
 class Cell(NamedTuple):
@@ -147,7 +129,7 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
 
 
-def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> tuple[list[Row], list[str]]:
+def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOptions) -> tuple[list[Row], list[str]]:
     """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
 
     For each category the methods, in the table's order, and the Fisher-z row if there are several; at the end, for all
@@ -160,7 +142,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
     rows: list[Row] = []
     notes, means, count = [], [], 0
 
-    for category in options.categories:
+    for category in options.category:
         found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
         rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
         if len(found) > 1:
@@ -172,7 +154,7 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: Options) -> 
             notes.append(f"{category}: {missing} images that people rated have no score and are left out")
 
     if not rows:
-        raise ValueError(f"no image of {', '.join(options.categories)} is rated by both {rater} and the human groups")
+        raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
         paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
         mean, _ = _fisher(means)
@@ -217,7 +199,9 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     return row
 
 
-def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: Options) -> Row:
+def _row(
+    rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
+) -> Row:
     """A cell with the interval over collections; several methods give their Fisher-z mean."""
     cells = [r.cell(options.published_rounding) for r in found]
     mean, spread = _fisher([c.value for c in cells]) if method == FISHER_ROW else cells[0]
@@ -231,7 +215,9 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
     return row
 
 
-def _interval(found: Sequence[Rated], settings: Settings, options: Options) -> tuple[float | None, float | None]:
+def _interval(
+    found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
+) -> tuple[float | None, float | None]:
     """The 95 % interval over collections, which all methods share; None if there are too few."""
     names = sorted({item[0] for r in found for item in r.items})
     if not settings.bootstrap or len(names) < _FEWEST:
@@ -262,20 +248,22 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
     Raises:
         ValueError: if there are neither ratings nor data, or data without a model or a model without data.
     """
-    if data is None and args.ratings is None:
+    options: DreamBenchOptions = args.options
+    if data is None and options.ratings is None:
         raise ValueError("--ratings PATH is needed, or --data with an imported manifest that holds ratings")
     if (data is None) != (not models):
         raise ValueError("--model scores the images of --data: give both, or neither for the published scores alone")
 
-    options = Options(tuple(args.category or CATEGORIES), args.published_rounding)
-    ratings = None if args.ratings is None else dreambench_ratings.read(args.ratings)
+    ratings = None if options.ratings is None else dreambench_ratings.read(options.ratings)
     if data is None:
         assert ratings is not None
         return published(ratings, settings, options)
     return run(data, models, settings, options, ratings=ratings)
 
 
-def published(ratings: Ratings, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def published(
+    ratings: Ratings, settings: Settings = Settings(), options: DreamBenchOptions = DreamBenchOptions()
+) -> list[Result]:
     """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
     raters = [name for name in ratings if name not in humans(ratings)]
     return [_result(ratings, rater, settings, options) for rater in [HUMAN, *sorted(raters)]]
@@ -285,7 +273,7 @@ def run(
     data: Manifest,
     models: Models,
     settings: Settings = Settings(),
-    options: Options = Options(),
+    options: DreamBenchOptions = DreamBenchOptions(),
     *,
     ratings: Ratings | None = None,
 ) -> list[Result]:
@@ -308,7 +296,7 @@ def run(
     if taken:
         raise ValueError(f"a model cannot be called {taken[0]!r}, which stands for people here")
 
-    bound = bind(rated(data, given, options.categories), models, settings)
+    bound = bind(rated(data, given, options.category), models, settings)
     images = pairs(bound.manifest, given)
     a, b = [image.reference for image in images], [image.generated for image in images]
     results = []
@@ -326,9 +314,9 @@ def run(
     return results
 
 
-def _result(ratings: Ratings, rater: str, settings: Settings, options: Options, label: str = "") -> Result:
+def _result(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOptions, label: str = "") -> Result:
     rows, notes = rate(ratings, rater, settings, options)
-    if rater != HUMAN and set(RANKED) <= set(options.categories):
+    if rater != HUMAN and set(RANKED) <= set(options.category):
         pooled = rank(ratings, rater, settings, label)
         rows += [] if pooled is None else [pooled]
     return Result(
@@ -342,14 +330,14 @@ def _result(ratings: Ratings, rater: str, settings: Settings, options: Options, 
     )
 
 
-def _table(ratings: Ratings, rater: str, options: Options) -> dict[str, list[Any]]:
+def _table(ratings: Ratings, rater: str, options: DreamBenchOptions) -> dict[str, list[Any]]:
     """Columns of every rated image: its method and item, each group's rating and the rater's score."""
     groups = humans(ratings)
     columns: dict[str, list[Any]] = {name: [] for name in ("category", "method", "collection", "prompt", *groups)}
     if rater != HUMAN:
         columns["score"] = []
 
-    for category in options.categories:
+    for category in options.category:
         for method in rated_methods(ratings):
             found = pair(ratings, rater, method, category)
             if found is None:

@@ -29,9 +29,8 @@ from typing import Any
 
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.images.paths import is_hidden, is_image
+from idmetric.images.paths import IMAGE_ENDINGS, is_hidden, is_image
 from idmetric.io import json_file
-from idmetric.io.extensions import IMAGE_ENDINGS
 from idmetric.protocols.common.paper_numbers import DREAMBENCH_METHODS
 
 Item = tuple[str, int]

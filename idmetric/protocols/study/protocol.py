@@ -24,10 +24,8 @@ identity counts with its anchor, an anchor of unknown identity for itself.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -38,30 +36,10 @@ from idmetric.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, mean
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.options import StudyOptions
 from idmetric.protocols.study.study import SLOTS, Task, owners
-from idmetric.protocols.study.votes import AGREEMENT
 
 _ROUNDING = 1e-9  # 1 - 0.2 may be a little below 0.8
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of this protocol in addition to `scorers.Settings`.
-
-    Attributes:
-        agreement: share of votes for one answer from which a label counts, above 0.5.
-        undecided: pairs below it are left out ("drop"), or "different", as in ID-Sim.
-    """
-
-    agreement: float = AGREEMENT
-    undecided: Literal["drop", "different"] = "drop"
-
-    def __post_init__(self) -> None:
-        if not 0.5 < self.agreement <= 1 or self.undecided not in ("drop", "different"):
-            raise ValueError(
-                f"agreement is above 0.5 and at most 1, undecided drop or different, got {self.agreement} and "
-                f"{self.undecided}"
-            )
 
 
 @dataclass(frozen=True)
@@ -88,12 +66,9 @@ class Labelled:
         return Labelled(tuple(side[chosen] for side in self.sides), self.share[chosen], self.owner[chosen])
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    return run(data, models, settings, Options(args.agreement, args.undecided))
-
-
-def run(data: Manifest, models: Models, settings: Settings = Settings(), options: Options = Options()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: Settings = Settings(), options: StudyOptions = StudyOptions()
+) -> list[Result]:
     """A result for each model: a row for pairs and one for triplets, as far as the manifest has them.
 
     Raises:
@@ -158,7 +133,13 @@ def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, task: Task, items: Labelled, settings: Settings, options: Options, result: Result
+    scorer: Scorer,
+    data: Manifest,
+    task: Task,
+    items: Labelled,
+    settings: Settings,
+    options: StudyOptions,
+    result: Result,
 ) -> None:
     """Add a row, the items and notes to a result."""
     scores = _scores(scorer, items)

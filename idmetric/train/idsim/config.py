@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from idmetric.io.settings import option
 from idmetric.train import pretrained
-from idmetric.train.options import Precision, option
+from idmetric.train.options import Precision
 
 Negatives = Literal["batch", "single"]
 PatchMetric = Literal["sinkhorn", "cosine", "pooled"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from idmetric.io.settings import option
 from idmetric.train import pretrained
-from idmetric.train.options import option
 
 # Defaults that differ between the losses (section 4.1 and supplement B). The paper does not say how long contrastive
 # and softmax-margin train; like recall@k they train the whole encoder for one pass.

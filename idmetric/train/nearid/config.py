@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmetric.io.settings import option
 from idmetric.train import pretrained
-from idmetric.train.options import Precision, option
+from idmetric.train.options import Precision
 
 if TYPE_CHECKING:
     from idmetric.train.nearid.data import Shape

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from idmetric.train.options import option
+from idmetric.io.settings import option
 
 Captions = Literal["image-to-text", "text-to-image", "both"]
 RANDOM = "random"  # as the model: a very small one

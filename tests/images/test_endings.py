@@ -6,8 +6,7 @@ from pathlib import Path
 
 from idmetric.data.importers.folders import pictures
 from idmetric.gallery.sources import Source, entries
-from idmetric.images.paths import listed
-from idmetric.io.extensions import IMAGE_ENDINGS
+from idmetric.images.paths import IMAGE_ENDINGS, listed
 from idmetric.scale.chunks import chunks
 
 NAMES = [f"a{ending}" for ending in IMAGE_ENDINGS] + ["b.JPG", "c.Pgm"]

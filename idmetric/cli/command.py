@@ -1,0 +1,285 @@
+"""How every command starts and ends: its parser, its results, its errors and its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from idmetric import __version__
+from idmetric.io.hints import MissingExtraError, did_you_mean
+from idmetric.io.output import OutputError, check, refuse_inputs, replacing
+
+CODES = {
+    0: "done",
+    1: "error",
+    2: "wrong usage",
+    3: "a distance exceeds --threshold",
+    4: "done, but images were skipped",
+    130: "stopped by Ctrl-C",
+    143: "stopped by SIGTERM",
+}
+_running = ["idmetric"]  # names of the commands that run, the innermost last
+
+
+class CommandError(Exception):
+    """An error that the user can fix; the message says how. Exit status 1."""
+
+
+class UsageError(Exception):
+    """The command cannot do what it was asked for; the message says why and how to fix it. Exit status 2."""
+
+
+# The parser
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help with a short usage: arguments that are needed, and `[options]` for all others."""
+
+    def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None) -> str:
+        needed = [
+            action
+            for action in actions
+            if action.required or (not action.option_strings and action.dest is not argparse.SUPPRESS)
+        ]
+        text = super()._format_usage(usage, needed, [], prefix)
+        rest = {action.dest for action in actions if action not in needed} - {"help", "version"}
+        return f"{text.rstrip()} [options]\n\n" if rest and not usage else text
+
+
+class Parser(argparse.ArgumentParser):
+    """An `ArgumentParser` that reports an error in one line, with the name that was probably meant."""
+
+    suggest_on_error = False  # Python 3.14 would suggest a second time
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": Help, **options})
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2 and one line on stderr, without the usage."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and message.endswith(f"required: {action.metavar}"):
+                message = f"{action.metavar} is needed: {', '.join(action.choices)}"
+        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+    def add_subparsers(self, **options: Any) -> Any:
+        """As in argparse; subcommands report their own unknown options."""
+        return super().add_subparsers(**{"parser_class": _Subparser, **options})
+
+    def add_version(self) -> None:
+        """Add --version."""
+        self.add_argument("--version", action="version", version=f"idmetric {__version__}")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """As in argparse, with suggestions for unknown options."""
+        return self._checked(*self.parse_known_args(args, namespace))
+
+    def parse_intermixed_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """As in argparse, with suggestions for unknown options."""
+        return self._checked(*self.parse_known_intermixed_args(args, namespace))
+
+    def _checked(self, found: Any, unknown: Sequence[str]) -> Any:
+        if unknown:
+            options = [name for action in self._actions for name in action.option_strings]
+            hint = did_you_mean(unknown[0].partition("=")[0], options)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            hint = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, f"{error.message}{hint}") from error
+
+
+class _Subparser(Parser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        return self._checked(*super().parse_known_args(args, namespace)), []
+
+
+def parser_of(
+    program: str,
+    dest: str,
+    table: Mapping[str, tuple[str, str]],
+    chosen: str | None,
+    add: Callable[[argparse.ArgumentParser, str], None],
+    description: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    """The parser of a command with all its subcommands by name, and the options of the chosen one.
+
+    Args:
+        dest: attribute of the arguments that holds the subcommand's name, e.g. "protocol".
+        table: subcommand -> its module (the help shows its docstring) and a line that describes it.
+        add: called with the chosen subcommand's parser and name to add its options.
+    """
+    parser = Parser(prog=program, description=description, epilog=epilog)
+    parser.add_version()
+    commands = parser.add_subparsers(dest=dest, metavar=dest.upper(), required=True)
+    for name, (module, line) in table.items():
+        sub = commands.add_parser(name, help=line, allow_abbrev=False)
+        if name == chosen:  # the docstring comes from the source: importing the module would load torch
+            source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
+            sub.description = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
+            add(sub, name)
+    return parser
+
+
+# The end
+
+
+def codes(*numbers: int) -> str:
+    """The line of --help that lists a command's exit codes."""
+    return f"Exit status: {', '.join(f'{number} {CODES[number]}' for number in numbers)}."
+
+
+def say(line: str) -> None:
+    """Print a line on stderr, after the name of the running command."""
+    print(f"{_running[-1]}: {line}", file=sys.stderr)
+
+
+def failed(error: object) -> int:
+    """Print an error as one line on stderr; returns exit status 1."""
+    say(f"error: {' '.join(str(error).split())}")
+    return 1
+
+
+@contextmanager
+def warnings_as_lines(quiet: bool = False, show: Callable[[str], object] = say) -> Iterator[None]:
+    """Show each warning that is given in the block as a line on stderr, once."""
+    shown: set[str] = set()
+
+    def show_text(message: Warning | str, *_: object, **__: object) -> None:
+        text = str(message)
+        if text not in shown:  # an image may be read several times
+            shown.add(text)
+            show(text)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always", UserWarning)
+        warnings.showwarning = show_text
+        yield
+
+
+@contextmanager
+def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]:
+    """Turn errors that the user can fix into a `CommandError`; any others are bugs, shown with their traceback.
+
+    Args:
+        more: kinds of errors in addition to those of values, files, packages and checkpoints.
+    """
+    from idmetric.checkpoints.errors import CheckpointError
+
+    kinds: tuple[type[Exception], ...] = (CheckpointError, ImportError, ValueError, OSError, *more)
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except kinds as error:
+        raise CommandError(" ".join(str(error).split()) if in_one_line else str(error)) from error
+
+
+def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:
+    """Run a command; returns its exit status. Wrong usage and Ctrl-C print one line, with status 2 and 130.
+
+    Args:
+        kept: printed when Ctrl-C stops the run: the results that are kept, and how the command resumes.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # bytes of file names that are not text: \\udcXX, as JSON writes them
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+    _running.append(parser.prog)
+    try:
+        status = run()
+        print(end="", flush=True)
+        return status
+    except UsageError as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    except (CommandError, MissingExtraError) as error:
+        say(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say(f"stopped; {kept}")
+        return 130
+    except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
+        _drop_stdout()
+        return 1
+    finally:
+        _running.pop()
+
+
+# Results
+
+
+def check_output(output: str | None) -> None:
+    """Check, before the work, that `write` can write there.
+
+    Raises:
+        UsageError: if it cannot.
+    """
+    if output is None:
+        return
+    try:
+        check(output)
+    except OSError as error:
+        raise UsageError(_says(error, output)) from error
+
+
+def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
+    """Check, before the work, that no output is an input.
+
+    Raises:
+        UsageError: naming the first that is.
+    """
+    try:
+        refuse_inputs(outputs, inputs)
+    except OSError as error:
+        raise UsageError(str(error)) from error
+
+
+def write(text: str, output: str | None = None, instead: str = "name a file with --output") -> None:
+    """Write to stdout, or atomically to a file; if the file fails after all the work, to stdout.
+
+    Args:
+        instead: what the user can do if stdout cannot be written.
+
+    Raises:
+        CommandError: if it cannot be written there.
+        BrokenPipeError: if nobody reads stdout any more.
+    """
+    if output is not None:
+        try:
+            with replacing(Path(output)) as temporary:
+                temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # file names may not be UTF-8
+        except OSError as error:
+            write(text, instead=instead)
+            raise CommandError(f"{_says(error, output)}; the result is on stdout instead") from error
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_stdout()
+        raise CommandError(f"cannot write to stdout: {error}; {instead}") from error
+
+
+def _says(error: OSError, output: str) -> str:
+    return str(error) if isinstance(error, OutputError) else f"cannot write {output!r}: {error}"
+
+
+def _drop_stdout() -> None:
+    """Discard pending output, on which Python would otherwise fail at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,98 @@
+"""Numbers, columns and CSV as people read them.
+
+The only place that writes CSV for people and spreadsheets. A spreadsheet runs a cell that begins with = + - @ as a
+formula, even if it is the name of a file. As OWASP advises (CSV Injection), such text gets a single quote in front.
+Numbers stay as they are. Data that this package reads back, such as manifests, is not written here: it must stay as it
+is, letter by letter.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Container, Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+DIGITS = 9  # any two float32 numbers differ in these
+
+
+def four(value: float) -> str:
+    """Four decimals; what rounds to zero has no sign.
+
+    >>> four(-0.00001), four(0.12345678)
+    ('0.0000', '0.1235')
+    """
+    return f"{round(value, 4) + 0.0:.4f}"
+
+
+def rounded(value: Any) -> Any:
+    """Nine significant digits of a float, also of those in dicts and lists; everything else as it is.
+
+    A score is computed in float32, so more digits are noise.
+
+    >>> rounded({"distance": 0.0934123471379280, "rank": 1})
+    {'distance': 0.0934123471, 'rank': 1}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") + 0.0  # no -0.0
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def in_csv(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for CSV: its floats by `four`; undefined ones (NaN) are empty."""
+    return {
+        key: ("" if math.isnan(value) else four(value)) if isinstance(value, float) else value
+        for key, value in row.items()
+    }
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Each row of cells as a line, the columns two spaces apart.
+
+    >>> aligned([["image", "distance"], ["a.png", "0.1"]], right=[1])
+    ['image  distance', 'a.png       0.1']
+
+    Args:
+        rows: as many cells in each. right: numbers of the columns that are aligned to the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if k in right else cell.ljust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:
+    """The first lines and, if there are more, a line with their number.
+
+    >>> first_few(["a", "b", "c"], shown=2)
+    ['a', 'b', 'and 1 more']
+    """
+    more = len(lines) - shown
+    return [*lines[:shown], f"and {more} more"] if more > 0 else list(lines)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last: full-width
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A header and a line for each row; None is an empty field, and text that a spreadsheet would run is quoted."""
+    lines: list[str] = []
+    # with \r\n, so that it also puts cells in quotes that hold a \r
+    writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
+    writer.writerows([_cell(value) for value in row] for row in (columns, *rows))
+    return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(_FORMULA) or _NUMBER.fullmatch(value):
+        return value
+    return f"'{value}"

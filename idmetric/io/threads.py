@@ -1,0 +1,63 @@
+"""Threads: work done ahead while its results are used in order, and NumPy's matrix products on one thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+def in_order(
+    work: Callable[[Item], Done], items: Iterable[Item], *, threads: int, waiting: int
+) -> Generator[Done, None, None]:
+    """`map(work, items)`, with up to `waiting` results under way or ready while one is used.
+
+    Args:
+        items: taken one by one, by the caller's thread, as there is room.
+        threads: at least 1. waiting: at least 1.
+
+    Raises:
+        Whatever `work` raises, where its result would have come; what has not begun then never does.
+    """
+    with ThreadPoolExecutor(threads) as pool:
+        ahead: deque[Future[Done]] = deque()
+        try:
+            for item in items:
+                ahead.append(pool.submit(work, item))
+                if len(ahead) > waiting:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+        finally:  # also where nobody wants the rest
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit BLAS to one thread in the block, if the main thread runs it: OpenBLAS may ignore the limits of others.
+
+    For products too small to be shared out: on threads they take as long, and the threads that wait for each other keep
+    the cores from those that decode images.
+
+    Without threadpoolctl, which scikit-learn brings along, nothing is limited.
+    """
+    pools = _pools() if threading.current_thread() is threading.main_thread() else None
+    with pools.limit(limits=1, user_api="blas") if pools is not None else nullcontext():
+        yield
+
+
+@cache
+def _pools() -> Any:
+    """The thread pools of the libraries that are loaded, found once: NumPy is loaded where a block is entered."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    return ThreadpoolController()
