@@ -17,10 +17,9 @@ from idmetric.checkpoints.errors import CheckpointError, naming, understanding
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files
 from idmetric.checkpoints.lora import merge_lora
-from idmetric.checkpoints.pth_file import load_pickled_tensors
 from idmetric.checkpoints.released import ADAPTER, ADAPTER_CONFIG, HEADS, Release
 from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import check_finite, read_finite
+from idmetric.checkpoints.weights import read_finite
 from idmetric.models import backbone as backbones
 from idmetric.models import dinov3
 
@@ -107,11 +106,7 @@ def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor]:
-    try:
-        state = load_pickled_tensors(path)  # the heads are published as pickles
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the head {str(path)!r}: {error}") from error
-    check_finite(state, path)
+    state = read_finite(path)
     trained = "modules_to_save.default."  # PEFT's copy of a module that it trains as a whole
     if any(key.startswith(trained) for key in state):
         state = {key.removeprefix(trained): value for key, value in state.items() if key.startswith(trained)}

@@ -1,9 +1,10 @@
-"""Tensors of safetensors files, and models that are filled with them."""
+"""Tensors of safetensors files and of published `.pth` files, and models that are filled with them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
@@ -27,14 +28,38 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """All tensors of a safetensors file of weights; each is read, to check that it is finite.
+    """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite.
 
     Raises:
-        CheckpointError: as `read_tensors` and `check_finite`.
+        CheckpointError: as `read_tensors`, `read_pickled` and `check_finite`.
     """
-    found = read_tensors(path)
+    found = read_pickled(path) if is_pickled(path) else read_tensors(path)
     check_finite(found, path)
     return found
+
+
+def is_pickled(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as `torch.save` begins one, whatever its name."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(4).startswith((b"PK\3\4", b"\x80\2"))  # the second by torch before 1.6
+    except OSError:
+        return False  # whoever reads it names the reason
+
+
+def read_pickled(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a file that `torch.save(state_dict, path)` wrote, on the CPU; no code of the file is run.
+
+    Raises:
+        CheckpointError: if it cannot be read, or holds anything but a table of tensors.
+    """
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many kinds, for damaged files and for pickles of other objects
+        raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
+    if not isinstance(found, dict) or not all(isinstance(v, Tensor) and isinstance(k, str) for k, v in found.items()):
+        raise CheckpointError(f"{os.fspath(path)!r} does not hold a table of tensors")
+    return dict(found)
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:

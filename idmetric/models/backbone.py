@@ -17,9 +17,8 @@ from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.config import check, check_arguments, check_view
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files, Hub, fetch
-from idmetric.checkpoints.pth_file import is_pickled, load_pickled_tensors
 from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import check_finite, check_state, load_state, read_finite
+from idmetric.checkpoints.weights import check_finite, check_state, is_pickled, load_state, read_finite
 from idmetric.images.fit import Fit, Resize
 from idmetric.images.kinds import check_interpolation
 from idmetric.io.lazy import lazy_module
@@ -178,14 +177,7 @@ def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
     Raises:
         CheckpointError: if the file cannot be read, or holds the tensors under a prefix.
     """
-    if is_pickled(weights):
-        try:
-            state = load_pickled_tensors(weights)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read weights {os.fspath(weights)!r}: {error}") from error
-        check_finite(state, weights)
-    else:
-        state = read_finite(weights)
+    state = read_finite(weights)
     if prefix := next((key.removesuffix("cls_token") for key in state if key.endswith(".cls_token")), ""):
         raise CheckpointError(
             f"{os.fspath(weights)!r} holds the backbone's tensors with the prefix {prefix!r}, as part of another "

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idmetric.checkpoints import config as configs
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError
@@ -68,7 +67,6 @@ class IDSimConfig:
     patch_stages: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        configs.check_mirror_sizes(self.mirror_sizes)
         if self.patch_stages and self.features != "final":
             raise ValueError(f"patch_stages = {self.patch_stages} needs features = 'final'")
 

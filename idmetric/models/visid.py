@@ -46,7 +46,6 @@ from idmetric.models.visid_files import (
     CLASSES,
     FILES,
     SETTINGS,
-    check_sizes,
     folder_revision,
     import_transformers,
     open_model,
@@ -109,7 +108,6 @@ class VisIDEmbed(Embedder):
             raise CheckpointError(
                 f"{name!r} holds a model of type {kind!r}, not {' or '.join(CLASSES)}: use idmetric.load"
             )
-        check_sizes(architecture, str(folder / checkpoint.CONFIG))
         with understanding(folder):
             mean, std = read_normalization(folder)
             configs.check_view(1, mean, std)

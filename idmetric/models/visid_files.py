@@ -17,17 +17,10 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite
 from idmetric.io.hints import install
 from idmetric.io.quiet import quiet
-from idmetric.io.settings import shown
 from idmetric.models.visid_config import VisIDConfig
 
 SETTINGS = "visid.json"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
-# of whole numbers in config.json, far above those of any published model
-_BOUNDS = {
-    **dict.fromkeys(("num_hidden_layers", "depth"), 1000),
-    **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size", "vocab_size"), 2**20),
-    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads"), 2**12),
-}
 # model_type -> transformers' class; the paper trains both (Table 1)
 CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
 
@@ -67,15 +60,6 @@ def open_model(architecture: Any, transformers: Any, folder: Path, dtype: torch.
     return whole.model, tokenizer
 
 
-def check_sizes(config: Any, name: str) -> None:
-    """Refuse an architecture beyond all bounds before transformers lays it out."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            check_sizes(value, name)
-        elif key in _BOUNDS and not (isinstance(value, int) and 1 <= value <= _BOUNDS[key]):
-            raise CheckpointError(f"{name!r}: {key} = {shown(value)}: 1 to {_BOUNDS[key]} are possible")
-
-
 def read_normalization(folder: Path) -> tuple[list[float], list[float]]:
     """Mean and deviation of the image processor's file, whichever name transformers gave it."""
     for name in (released.PROCESSOR, "processor_config.json"):
@@ -95,7 +79,7 @@ def read_settings(folder: Path) -> VisIDConfig:
         raise CheckpointError(f"{str(folder / SETTINGS)!r} has settings this version does not know: {sorted(unknown)}")
     try:
         settings = replace(VisIDConfig(), **values)
-        configs.check(VisIDConfig, values, numbers=False)
+        configs.check(VisIDConfig, values)
         return settings
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{str(folder / SETTINGS)!r}: {error}") from error

@@ -6,7 +6,6 @@ The oracle is `published.PublishedIDSim`, wrapped, trained and saved by peft.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,11 +117,10 @@ def test_metas_dinov2_file_is_read_too(tmp_path: Path) -> None:
     torch.save({**own, "mask_token": torch.zeros(1, 48)}, tmp_path / "meta.pth")  # the names are the same
     torch.save(own, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
     expected = pretrained_state(name, tmp_path / "timm.safetensors", args)
-    found = pretrained_state(name, tmp_path / "meta.pth", args)
-    assert found.keys() == expected.keys()
-    assert all(found[key].equal(expected[key]) for key in expected)
-    with pytest.raises(CheckpointError, match=r"torch before 1\.6 is converted by torch\.save"):
-        pretrained_state(name, tmp_path / "old.pth", args)
+    for file in ("meta.pth", "old.pth"):
+        found = pretrained_state(name, tmp_path / file, args)
+        assert found.keys() == expected.keys()
+        assert all(found[key].equal(expected[key]) for key in expected)
 
 
 def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> None:
@@ -139,16 +137,8 @@ def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> Non
     assert "with the prefix 'teacher.backbone.'" in refusal({f"teacher.backbone.{k}": v for k, v in state.items()})
     assert "with the prefix 'model.'" in refusal({f"model.{k}": v for k, v in state.items()})
     assert "does not hold a table of tensors" in refusal({"teacher": state})
-    assert "only tables of tensors are read" in refusal({**state, "evil": Path("x")})
+    assert "cannot read weights" in refusal({**state, "evil": Path("x")})
     assert "missing blocks.1." in refusal({k: v for k, v in state.items() if "blocks.1." not in k})
-
-    torch.save(state, trunk)
-    with zipfile.ZipFile(trunk) as archive, zipfile.ZipFile(tmp_path / "small", "w", zipfile.ZIP_DEFLATED) as small:
-        for part in archive.infolist():
-            small.writestr(part.filename, archive.read(part))
-    (tmp_path / "small").replace(trunk)
-    with pytest.raises(CheckpointError, match="are compressed"):
-        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
 
 
 # Adapters

@@ -1,7 +1,7 @@
 """Malformed inputs for what reads files; tests/io/test_fuzz_readers.py gives them to the readers.
 
-`damage` spoils bytes and JSON values; `images`, `tables`, `weights` and `texts` make inputs; `readers` says what reads
-them and which errors it may raise.
+`damage` spoils bytes and JSON values; `images` and `tables` make inputs; `readers` says what reads them and
+which errors it may raise.
 """
 
 from __future__ import annotations

@@ -372,7 +372,7 @@ def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -
     assert note.startswith("WARNING: 1 images are gray where the references are in color")
     assert "cat" in note
     assert "on_a_beach" in note
-    [result] = run(given(folder), {"pixels": open_model("pixels")}, PLAIN, Options(copies=False))
+    [result] = run(given(folder), {"pixels": open_model("pixels")}, PLAIN, GeneratorOptions(copies=False))
     assert "gray" not in " ".join(result.notes)  # not looked for
 
 

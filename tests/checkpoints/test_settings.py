@@ -1,10 +1,9 @@
-"""Model folders from anybody: settings are checked before memory is taken, and nothing but their own files is read."""
+"""Model folders from anybody: their settings are checked, and nothing but their own files is read."""
 
 from __future__ import annotations
 
 import json
 import pickle
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,13 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.lora import merge_lora
 from idmetric.checkpoints.released_idsim import read_head
 from idmetric.models.idsim import IDSimConfig
-from tests.fuzz import forget_peak, status
-from tests.fuzz.weights import model_files
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A small ViT's model folder."""
-    for name, data in model_files("vit").items():
-        (tmp_path / name).write_bytes(data)
+    size = {"embed_dim": 24, "depth": 2, "num_heads": 2}
+    IDSim(IDSimConfig("vit_tiny_patch16_224", 32, 8, backbone_args=size), device="cpu").save_pretrained(tmp_path)
     return tmp_path
 
 
@@ -40,26 +37,6 @@ def change(folder: Path, **values: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        {"embed_dim": 10**9}, {"embed_dim": 60_000}, {"depth": 10**9}, {"mlp_ratio": 60_000.0},
-        {"hidden": 60_000},
-        {"hidden": 10**9}, {"image_size": 8192}, {"image_size": 10**9}, {"num_classes": 60_000}, {"patch_size": 1},
-        {"backbone": "vit_giant_patch14_dinov2"}, {"depth": 10**400}, {"num_heads": 0}, {"in_chans": 60_000},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_settings_are_checked_before_memory_is_taken(folder: Path, values: dict[str, Any]) -> None:
-    load(folder, device="cpu")  # as it was, it opens
-    change(folder, **values)
-    before, start = forget_peak(), time.process_time()
-    with pytest.raises(CheckpointError):
-        load(folder, device="cpu")
-    assert status("VmHWM") - before < 100 * 2**20
-    assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize(
     ("values", "says"),
     [
         ({"image_size": "32"}, "image_size = '32': a whole number"), ({"image_size": 32.5}, "a whole number"),
@@ -68,9 +45,7 @@ def test_settings_are_checked_before_memory_is_taken(folder: Path, values: dict[
         ({"mean": [1e400, 0, 0]}, "mean"), ({"features": "first"}, "one of last-block, final"), ({"backbone": 5},
         "text"),
         ({"residual": "no"}, "true or false"), ({"backbone_args": [1]}, "an object"), ({"image_size": 0},
-        "from 1 to 65536"),
-        ({"interpolation": "x" * 5000}, "5000 letters"), ({"act_layer": {"a": [[[[[[[[[[1]]]]]]]]]]}},
-        "nested too deeply"),
+        "1 pixel or more"),
     ],
     ids=str,
 )  # fmt: skip
@@ -129,37 +104,6 @@ def test_a_pattern_is_a_name_or_the_end_of_one_and_regular_expressions_are_refus
     for pattern in (".*qkv", "(a+)+b", "[ab].qkv", "a|b", "^qkv", "qkv$", "a{9}", r"\d", ""):
         with pytest.raises(CheckpointError, match=r"alpha_pattern .* is a regular expression: only names of modules"):
             alphas(**{pattern: 2})
-
-
-def test_a_file_that_lies_about_its_length_takes_no_memory(folder: Path) -> None:
-    data = (folder / "model.safetensors").read_bytes()
-    for length in (2**64 - 1, 2**62, 10**9, 99_000_000):
-        (folder / "model.safetensors").write_bytes(length.to_bytes(8, "little") + data[8:])
-        with pytest.raises(CheckpointError, match="cannot read weights"):
-            load(folder, device="cpu")
-
-
-def test_an_architecture_of_transformers_is_bounded_too(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    from tests.models.test_visid import make_qwen
-
-    path = make_qwen(tmp_path) / "config.json"
-    whole = path.read_text()
-    for part, key, value in (
-        ("text_config", "num_hidden_layers", 10**9), ("vision_config", "depth", 10**9),
-        ("text_config", "hidden_size", 10**9),
-        ("text_config", "hidden_size", "x"), ("text_config", "hidden_size", 2**20),
-        ("vision_config", "hidden_size", 2**20),
-    ):  # fmt: skip
-        config = json.loads(whole)
-        assert key in config[part]
-        config[part][key] = value
-        path.write_text(json.dumps(config))
-        before, start = forget_peak(), time.process_time()
-        with pytest.raises(CheckpointError):
-            load(path.parent, device="cpu")
-        assert status("VmHWM") - before < 200 * 2**20
-        assert time.process_time() - start < 5
 
 
 def test_settings_that_are_right_still_open_all_kinds_of_model(tmp_path: Path) -> None:
