@@ -88,9 +88,9 @@ def test_planted_duplicates_are_found_and_the_mugs_come_together(values: Values,
     )
     assert again == "10 images, 0 embedded"
     assert found == planted
-    assert ["mug_a.png", "mug_b.png", "mug_c.png", "small.jpg"] in names
+    assert ["mug_a.png", "mug_b.png", "mug_c.png"] in names
     assert ["mug_other.png"] in names
-    assert {name for name, _ in nearest[:3]} == {"mug_a.png", "mug_c.png", "small.jpg"}
+    assert [name for name, _ in nearest[:3]] == ["mug_c.png", "mug_a.png", "mug_other.png"]
     assert (tmp_path / "examples/notebooks/curated/vectors.parquet").is_file()
 
 

