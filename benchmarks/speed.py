@@ -19,15 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import rows
 import torch
 import torch.nn.functional as F
+from rows import Row, over
+from timing import Clock
 from torch import Tensor
 
-from idmetric.cli.bench import rows
-from idmetric.cli.bench.rows import Row, over
-from idmetric.cli.bench.setting import Setting, make_files, open_model, read_files
-from idmetric.cli.bench.stages import pixels_of, prepared, trunk
-from idmetric.cli.bench.timing import Clock
+from idmetric.cli import bench
+from idmetric.cli.bench import make_files, open_model, pixels_of, prepared, read_files, trunk
 from idmetric.distance.cosine import cosine_distance
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.io.threads import in_order
@@ -53,21 +53,30 @@ ENCODERS = {
 
 
 @dataclass(frozen=True)
-class Compared(Setting):
+class Compared:
     """The input of all sections.
 
     Args:
+        files: encoded images, as bytes. batch: images per pass. clock: measures the times. dtype: of the weights.
         sets, tokens, channels: sizes of the Sinkhorn comparison, sets x sets pairs of sets of tokens.
         references, candidates: numbers of images that are compared with each other.
         sample: number of pairs for functions that would take too long on all pairs.
     """
 
+    files: tuple[bytes, ...]
+    batch: int
+    clock: Clock
+    dtype: torch.dtype = torch.float32
     sets: int = 20
     tokens: int = 784  # 28 x 28: ID-Sim at 448 pixels and patches of 16
     channels: int = 1024  # of a ViT-L
     references: int = 4
     candidates: int = 16
     sample: int = 20
+
+    def photos(self, count: int) -> list[Any]:
+        """That many decoded images."""
+        return bench.decoded(self.files, count)
 
 
 def overhead(metric: Embedder, setting: Compared) -> Iterator[Row]:
@@ -386,8 +395,8 @@ def measure(args: argparse.Namespace) -> list[Row]:
     if args.threads:
         torch.set_num_threads(args.threads)
     device = torch.device(args.device) if args.device else auto_device()
-    described = rows.describe(device)  # before the load of this run
-    print(rows.line(described), flush=True)
+    described = bench.describe(device)  # before the load of this run
+    print(bench.line(described), flush=True)
 
     count = max(2, args.batch, args.references + args.candidates)
     sizes = ("sets", "tokens", "channels", "references", "candidates", "sample", "batch")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from rows import Row, over, table
+from timing import Clock, Timing, cpu_ratio, quiet, ratio
 from torch import Tensor, nn
 
 from idmetric import Backbone, IDSim
 from idmetric.cli import bench
-from idmetric.cli.bench import stages
-from idmetric.cli.bench.rows import Row, describe, line, over, table
-from idmetric.cli.bench.setting import Setting, make_files, read_files
-from idmetric.cli.bench.timing import Clock, Timing, cpu_ratio, quiet, ratio
+from idmetric.cli.bench import decoded, describe, line, make_files, read_files
 from idmetric.distance import annealing, plan, sinkhorn
 from idmetric.images.read import ImageReadError
 from idmetric.models.embedding import Embedding
@@ -33,8 +31,8 @@ CLOCK = Clock(torch.device("cpu"), repeats=3, warmup=1)
 
 
 @pytest.fixture(scope="module")
-def setting() -> Setting:
-    return Setting(make_files(8, (40, 30)), batch=2, clock=CLOCK)
+def files() -> tuple[bytes, ...]:
+    return make_files(8, (40, 30))
 
 
 # Timing
@@ -115,23 +113,17 @@ def make_tokens(sets: int, tokens: int, channels: int) -> Tensor:
     return F.normalize(F.interpolate(coarse, tokens, mode="linear", align_corners=True).mT, dim=-1)
 
 
-def by_name(rows: Iterator[Row]) -> dict[str, Row]:
-    return {row.what: row for row in rows}
+def test_stages_time_decode_preprocess_backbone_heads_and_the_whole(metric: IDSim, files: tuple[bytes, ...]) -> None:
+    found = list(bench.stages(metric, files, 2, 0.01))
+    assert [row["what"] for row in found] == ["decode", "preprocess", "backbone", "heads", "whole", "whole, 1 image"]
+    for row, images in zip(found, (2, 2, 2, 2, 2, 1), strict=True):
+        assert row["images/s"] == pytest.approx(1000 * images / row["median ms"])
 
 
-@pytest.mark.slow
-def test_stages_time_decode_preprocess_backbone_heads_and_the_whole(metric: IDSim, setting: Setting) -> None:
-    found = by_name(stages.stages(metric, setting))
-    names = [what.split(",")[0] for what in found]
-    assert names == ["decode", "preprocess", "backbone", "heads", "whole", "whole"]
-    assert all(row.timing is not None and len(row.timing.seconds) == 3 for row in found.values())
-    assert [row.timing.items for row in found.values() if row.timing] == [2, 2, 2, 2, 2, 1]
-
-
-def test_what_the_stages_measure_is_what_embed_computes(metric: IDSim, setting: Setting) -> None:
-    photos = setting.photos(2)
-    x = stages.prepared(metric, photos)
-    heads = stages.heads_of(metric, x)
+def test_what_the_stages_measure_is_what_embed_computes(metric: IDSim, files: tuple[bytes, ...]) -> None:
+    photos = decoded(files, 2)
+    x = bench.prepared(metric, photos)
+    heads = bench.heads_of(metric, x)
     assert heads is not None
     with torch.no_grad():
         features, patches = heads()
@@ -179,8 +171,8 @@ def test_pairwise_of_200_references_and_2000_images_embeds_2200_times() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_reading_in_threads_gives_the_same_embeddings(metric: IDSim, setting: Setting, workers: int) -> None:
-    files = list(setting.files)
+def test_reading_in_threads_gives_the_same_embeddings(metric: IDSim, files: tuple[bytes, ...], workers: int) -> None:
+    files = list(files)
     mask = np.zeros((30, 40), np.uint8)
     mask[5:20, 5:30] = 255
     masks = [mask if k % 2 else None for k in range(len(files))]
@@ -218,14 +210,14 @@ def test_no_more_batches_are_held_than_there_are_workers(metric: IDSim, monkeypa
     assert 1 <= most <= 3  # two ahead of the one in use
 
 
-def test_an_unreadable_file_is_named_whoever_reads_it(metric: IDSim, setting: Setting) -> None:
-    files: list[Any] = [*setting.files, "gone.png", *setting.files]
+def test_an_unreadable_file_is_named_whoever_reads_it(metric: IDSim, files: tuple[bytes, ...]) -> None:
+    given: list[Any] = [*files, "gone.png", *files]
     threads = threading.active_count()
     with pytest.raises(ImageReadError, match=r"gone\.png"):
-        metric.embed(files, batch_size=2, workers=2)
+        metric.embed(given, batch_size=2, workers=2)
     assert threading.active_count() == threads
     with pytest.raises(ValueError, match="workers must be at least 0"):
-        metric.embed(files, workers=-1)
+        metric.embed(given, workers=-1)
 
 
 def test_gradients_flow_through_batches_that_threads_load(metric: IDSim) -> None:
@@ -235,12 +227,12 @@ def test_gradients_flow_through_batches_that_threads_load(metric: IDSim) -> None
     assert (pixels.grad.abs().sum((1, 2, 3)) > 0).all()
 
 
-def test_compile_reaches_embed_and_a_copy_has_its_own_weights(setting: Setting) -> None:
+def test_compile_reaches_embed_and_a_copy_has_its_own_weights(files: tuple[bytes, ...]) -> None:
     import copy
 
     from tests.conftest import random_model
 
-    model, photos = random_model("dinov3"), setting.photos(2)
+    model, photos = random_model("dinov3"), decoded(files, 2)
     plain = model.embed(photos).cls
     graphs: list[int] = []
 
@@ -286,7 +278,7 @@ def test_large_sets_are_solved_in_chunks_that_fit_a_cache() -> None:
 @pytest.mark.slow
 def test_the_command_prints_tables_and_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "bench.json"
-    words = "--model tiny --device cpu --batch 2 --repeats 3"
+    words = "--model tiny --device cpu --batch 2 --seconds 0.1"
     assert bench.main([*words.split(), "--json", str(file)]) == 0
     out = capsys.readouterr().out
     assert "cores" in out.splitlines()[0]
@@ -296,34 +288,14 @@ def test_the_command_prints_tables_and_writes_everything(tmp_path: Path, capsys:
     found = json.loads(file.read_text())
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert found["options"]["batch"] == 2
-    for row in found["rows"]:
-        assert len(row["timing"]["seconds"]) == 3
-        assert row["timing"]["median"] == pytest.approx(np.median(row["timing"]["seconds"]))
-
-
-@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (ValueError("no such model"), 1)])
-def test_what_was_measured_is_written_when_the_command_ends_early(
-    error: BaseException, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measured(setting: Setting) -> Iterator[Row]:
-        yield Row("start", "", "a", Timing((1.0, 1.0, 1.0)))
-
-    def ended(*_: Any, **__: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(stages, "start", measured)
-    monkeypatch.setattr("idmetric.cli.bench.setting.open_model", ended)
-    file = tmp_path / "bench.json"
-    assert bench.main(["--device", "cpu", "--json", str(file)]) == status
-    assert [row["what"] for row in json.loads(file.read_text())["rows"]] == ["a"]
+    assert [row["section"] for row in found["rows"]] == ["start"] * 3 + ["stages"] * 6
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--batch", "0"], "--batch-size/--batch: '0' is not a whole number, at least 1"),
-        (["--seconds", "0"], "--seconds must be above 0"),
-        (["--json", "nowhere/b.json"], "--json: cannot write 'nowhere/b.json': its folder is not there"),
+        (["--json", "nowhere/b.json"], "cannot write 'nowhere/b.json': its folder is not there"),
         (["--only", "all"], "invalid choice"),
     ],
 )

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from rows import Row, table
+from timing import Clock
 
 from benchmarks import speed
 from idmetric import Backbone, IDSim
-from idmetric.cli.bench.rows import Row, table
-from idmetric.cli.bench.setting import make_files, open_model
-from idmetric.cli.bench.timing import Clock
+from idmetric.cli.bench import make_files, open_model
 
 CLOCK = Clock(torch.device("cpu"), repeats=3, warmup=1)
 

@@ -20,8 +20,7 @@ from PIL import Image
 
 from idmetric import IDSim, load, score_pairs
 from idmetric.cli import score
-from idmetric.cli.bench import main as bench_main
-from idmetric.cli.bench.setting import read_files
+from idmetric.cli.bench import read_files
 from idmetric.cli.data import main as data_main
 from idmetric.cli.embed import main as embed_main
 from idmetric.cli.eval import main as eval_main
@@ -128,7 +127,7 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
     assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
     assert below([path for chunk in chunks([root]) for path in chunk.paths]) == expected  # embed
-    monkeypatch.setattr("idmetric.cli.bench.setting.read_image", lambda path: None)
+    monkeypatch.setattr("idmetric.images.read.read_image", lambda path: None)
     assert read_files(root, 2) == (b"e.png", b"who/a.png")  # bench
     assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
 
@@ -569,9 +568,6 @@ def test_galleries_and_data_commands_never_write_over_what_they_read(
         assert "-o 'm.parquet' is an input" in capsys.readouterr().err.replace("./", "")
     assert eval_main(["folder", "--data", "m.parquet", "--html", "m.parquet", "--model", "hsv", "--quiet"]) == 1
     assert "--html 'm.parquet' is an input" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        bench_main(["--images", "gen", "--json", "gen/a/0.png"])
-    assert "is an input" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
     (folder / "gen" / "found.csv").write_text("of the last run")
     assert gallery_main(["dedupe", "gen", "--output", "gen/found.csv", *shared]) == 0

@@ -1,0 +1,385 @@
+"""`idmetric bench`: how fast a model is on this machine, stage by stage, and the first score; as table and JSON."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric import __version__
+from idmetric.cli import options
+from idmetric.cli.command import Parser, check_output, codes, ended, fixable
+from idmetric.cli.options import check_model
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+    from torch import Tensor
+
+    from idmetric.models.embedder import Embedder
+
+SECTIONS = {
+    "stages": "decode, preprocess, backbone, heads, whole",
+    "start": "a command from nothing to its first score",
+}
+ALIAS = "idmetric-bench"  # name of the stand-alone command
+_EXAMPLES = """examples:
+  idmetric bench
+  idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8 --only stages
+  idmetric bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch-size 64"""
+
+SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops
+PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "geomloss", "lpips", "dreamsim")
+_STARTS = 3  # processes of each command, of which the median counts
+
+
+def build_parser(prog: str = ALIAS) -> Parser:
+    """The parser of the command."""
+    sections = "\n".join(f"  {name:<10}{text}" for name, text in SECTIONS.items())
+    parser = Parser(
+        prog=prog, description=f"Measure how fast models are on this machine.\n\nsections:\n{sections}",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
+    )  # fmt: skip
+    text = "as for `idmetric score --model`; may be repeated (default: tiny)"
+    parser.add_argument("--model", action="append", default=[], metavar="NAME", help=text)
+    text = "give published models random weights, which need no download and take the same time"
+    parser.add_argument("--random-weights", action="store_true", help=text)
+    text = "measure only this section; may be repeated (default: all)"
+    parser.add_argument("--only", action="append", default=[], choices=tuple(SECTIONS), metavar="SECTION", help=text)
+    options.add_device(parser)
+    parser.add_argument("--dtype", choices=options.DTYPES[:3], default="float32", help="default: %(default)s")
+    options.add_batch_size(parser, "--batch", dest="batch", default=8)
+    text = "photos to use (default: generated JPEG files of 960 x 720 pixels)"
+    parser.add_argument("--images", metavar="DIR", help=text)
+    parser.add_argument("--threads", type=options.positive, metavar="N", help="CPU threads (default: torch's choice)")
+    text = "measure each stage for so long, at least once (default: %(default)g)"
+    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help=text)
+    parser.add_argument("--json", metavar="FILE", help="also write all results there")
+    parser.add_version()
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
+    """Run the command; returns the exit status."""
+    parser = build_parser(prog)
+    args = parser.parse_args(argv)
+    return ended(partial(_measured, args), parser, "measured sections were printed")
+
+
+def _measured(args: argparse.Namespace) -> int:
+    for name in args.model:
+        check_model(name)
+    check_output(args.json)
+    with fixable(RuntimeError, in_one_line=True):
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    import torch
+
+    from idmetric.io.json_file import text
+    from idmetric.io.output import replacing
+    from idmetric.models.embedder import auto_device
+
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    device = torch.device(args.device) if args.device else auto_device()
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: torch sees no such device here: install its CUDA build, or choose cpu")
+    machine = describe(device)  # before the load of this run
+    print(line(machine), flush=True)
+
+    count = max(2, args.batch)
+    files = read_files(args.images, count) if args.images else make_files(count)
+    wanted, rows = args.only or list(SECTIONS), []
+    if "start" in wanted:
+        rows += _shown("start", "", list(start(files)))
+    for name in (args.model or ["tiny"]) if "stages" in wanted else ():
+        dtype = getattr(torch, args.dtype)
+        metric = open_model(name, random_weights=args.random_weights, device=device, dtype=dtype)
+        rows += _shown("stages", _weights(metric), list(stages(metric, files, args.batch, args.seconds)))
+
+    if args.json:
+        found = {"machine": machine, "options": vars(args), "rows": rows}
+        with replacing(Path(args.json)) as path:
+            path.write_text(text(found, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _shown(section: str, model: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    from idmetric.io.tables import aligned
+
+    columns = list(rows[0])
+    cells = [[f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in columns]
+             for row in rows]  # fmt: skip
+    table = "\n".join(aligned([columns, *cells], right=range(1, len(columns))))
+    print(f"\n{section}: {SECTIONS[section]}{model}\n{table}", flush=True)
+    return [{"section": section, **row} for row in rows]
+
+
+def _weights(metric: Embedder) -> str:
+    dtype = str(metric.dtype).removeprefix("torch.")
+    millions = sum(p.numel() for p in metric.parameters()) / 1e6
+    return f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {dtype}"
+
+
+# The sections
+
+
+def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float) -> Iterator[dict[str, Any]]:
+    """Measure decode, preprocess, backbone, heads, and the whole; then the whole for one image, as latency.
+
+    "decode" reads the encoded files; "preprocess" turns decoded images into the normalized batch that the encoder
+    takes, on its device; "heads" are the layers after the encoder.
+    """
+    import torch
+    from torch.utils.benchmark import Timer
+
+    from idmetric.images.read import read_image
+
+    photos = decoded(files, batch)
+    steps: dict[str, Callable[[], Any]] = {
+        "decode": lambda: [read_image(data) for data in files[:batch]],
+        "preprocess": lambda: prepared(metric, photos),
+    }
+    bare = trunk(metric)
+    if bare is not None:
+        x = prepared(metric, photos)
+        steps["backbone"] = lambda: bare(x)
+        if (heads := heads_of(metric, x)) is not None:
+            steps["heads"] = heads
+    steps["whole"] = lambda: metric.embed(photos, batch_size=batch)
+    steps["whole, 1 image"] = lambda: metric.embed(photos[:1])
+
+    for what, run in steps.items():
+        if metric.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(metric.device)
+        with torch.no_grad():
+            timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+            found = timer.blocked_autorange(min_run_time=seconds)
+        count = 1 if what.endswith("1 image") else batch
+        row = {"what": what, "images/s": count / found.median, "median ms": 1e3 * found.median,
+               "IQR ms": 1e3 * found.iqr}  # fmt: skip
+        if metric.device.type == "cuda":
+            row["peak MB"] = torch.cuda.max_memory_allocated(metric.device) / 1e6
+        yield row
+
+
+def start(files: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """Measure whole processes: `import torch`, `idmetric score` with the packaged model on the CPU, and `--help`.
+
+    They take turns; the first round, which is not counted, brings the files that Python reads into the system's cache.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{k}.jpg") for k in range(2)]
+        for path, data in zip(paths, files, strict=False):
+            path.write_bytes(data)
+        runs = processes(list(map(str, paths)))
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for _ in range(1 + _STARTS):
+            for name, run in runs.items():
+                before = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - before)
+    medians = {name: statistics.median(found[1:]) for name, found in seconds.items()}
+    for name, median in medians.items():
+        yield {"what": name, "median ms": 1e3 * median, "over import torch": median / medians["import torch"]}
+
+
+def processes(paths: Sequence[str]) -> dict[str, Callable[[], object]]:
+    """The commands of `start` on two images, by name."""
+    score, environment = ["-m", "idmetric.cli.score"], {**os.environ, "HF_HUB_OFFLINE": "1"}
+    words = {
+        "import torch": ["-c", "import torch"],
+        "idmetric score --model tiny, two images": [*score, "--model", "tiny", "--device", "cpu", *paths],
+        "idmetric score --help": [*score, "--help"],
+    }
+    run = partial(subprocess.run, check=True, capture_output=True, env=environment)
+    return {name: partial(run, [sys.executable, *rest]) for name, rest in words.items()}
+
+
+def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
+    """Turn decoded images into the normalized batch (B, 3, *image_size) that the encoder takes."""
+    return metric.normalize(pixels_of(metric, photos)).to(metric.dtype)
+
+
+def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
+    """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
+    from idmetric.images.read import load_batch
+
+    return load_batch(
+        photos, metric.image_size, background=metric.background, interpolation=metric.interpolation,
+        device=metric.device, fit=metric.fit,
+    )  # fmt: skip
+
+
+def trunk(metric: Embedder) -> Any:
+    """Return the model's timm encoder, or None."""
+    found = getattr(metric, "backbone", None)
+    return found if hasattr(found, "forward_features") else None
+
+
+def heads_of(metric: Embedder, x: Tensor) -> Callable[[], Any] | None:
+    """Return a function that runs ID-Sim's two heads on the tokens of a batch; None for models without heads."""
+    import torch
+
+    from idmetric.models.idsim import IDSim
+
+    if not isinstance(metric, IDSim):
+        return None
+    with torch.no_grad():
+        features, patches, _ = metric.trunk_features(x)
+    return lambda: metric.heads(features, patches)
+
+
+# Photos and models
+
+
+def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
+    """Read the first `count` images below a folder in the order of their names, repeating them if there are fewer.
+
+    Raises:
+        ValueError: if the folder holds no image.
+        ImageReadError: naming an image that cannot be read.
+    """
+    from idmetric.images.paths import listed
+    from idmetric.images.read import read_image
+
+    found = listed(folder)
+    for path in found[:count]:
+        read_image(path)
+    return tuple(Path(found[k % len(found)]).read_bytes() for k in range(count))
+
+
+def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
+    """Generate JPEG files with smooth shapes and grain, about as large as photos of that size; the same each time."""
+    import numpy as np
+    from PIL import Image
+
+    found = []
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        coarse = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
+        smooth = np.asarray(coarse.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
+        grain = rng.normal(0, 8, smooth.shape).astype(np.float32)
+        buffer = io.BytesIO()
+        Image.fromarray((smooth + grain).clip(0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=90)
+        found.append(buffer.getvalue())
+    return tuple(found)
+
+
+def decoded(files: Sequence[bytes], count: int) -> list[Image.Image]:
+    """Decode that many images, repeating the files if there are fewer."""
+    from idmetric.images.read import read_image
+
+    photos = [read_image(data) for data in files[:count]]
+    return [photos[k % len(photos)] for k in range(count)]
+
+
+def open_model(
+    name: str, *, random_weights: bool = False, device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> Embedder:  # fmt: skip
+    """Open a model by name, as `idmetric.load` does.
+
+    Args:
+        random_weights: open the published architecture with random weights, which need no download and do not change
+            times. Without effect on "tiny", which is in the package.
+
+    Raises:
+        CheckpointError: if it cannot be opened.
+        ValueError: for random weights of a model if its architecture is not known by name.
+    """
+    import torch
+
+    from idmetric.checkpoints import released
+    from idmetric.models.load import load_embedder
+
+    chosen: dict[str, Any] = {"device": device, "dtype": dtype}
+    if not random_weights or name == "tiny":
+        return load_embedder(name, **chosen)
+    torch.manual_seed(0)
+    model: Embedder
+    if name.startswith("timm:"):
+        from idmetric.models.backbone import Backbone
+
+        model = Backbone(name.removeprefix("timm:"), pretrained=False, **chosen)
+    elif name in released.IDSIM:
+        from idmetric.models.idsim import IDSim, IDSimConfig
+
+        model = IDSim(IDSimConfig(released.IDSIM[name].backbone), **chosen)
+    elif name in released.NEARID:
+        from idmetric.models.nearid import NearID, NearIDConfig
+
+        model = NearID(NearIDConfig(), **chosen)
+    else:
+        known = ", ".join([*released.IDSIM, *released.NEARID])
+        raise ValueError(f"no random weights for {name!r}: they can be made for {known} and timm:NAME")
+    model.name = f"{name}, random weights"
+    return model
+
+
+# The machine, without which a measurement means little
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Describe processor, cores, threads, device, load and versions as plain JSON values.
+
+    `busy` is the load average of the last minute per core, before the benchmark began. Above 0.2, other programs were
+    running, and only ratios are meaningful. None if the system does not report it.
+    """
+    import torch
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    cores = os.cpu_count() or 1
+    versions = {name: metadata.version(name) for name in PACKAGES if _is_installed(name)}
+    return {
+        "processor": _processor(),
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "busy": None if load is None else round(load / cores, 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "idmetric": __version__,
+        **versions,
+    }
+
+
+def line(machine: dict[str, Any]) -> str:
+    """Describe the machine in a sentence."""
+    found = (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; on {machine['device']}; "
+        f"{machine['system']}, Python {machine['python']}, torch {machine['torch']}, timm {machine['timm']}, idmetric "
+        f"{machine['idmetric']}"
+    )
+    if machine["busy"] is not None and machine["busy"] > 0.2:
+        found += f"\nOther programs were running (load {machine['busy']} per core): trust ratios, not single times."
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
