@@ -24,6 +24,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
+from idmetric.cli.data.common import of_splits, read_data
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
 from idmetric.io.settings import add_options, values_of
@@ -322,42 +323,6 @@ def _data(module: Any, args: argparse.Namespace, progress: Progress) -> Manifest
     else:
         manifest = getattr(module, "read_data", read_data)(args.data)
     return of_splits(manifest, args)
-
-
-def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
-    """The rows of the splits that --split names, or all rows.
-
-    Raises:
-        ValueError: for a split that --data lacks.
-    """
-    if not args.split:
-        return manifest
-    there = dict.fromkeys(manifest.column("split"))
-    missing = [split for split in args.split if split not in there]
-    if missing:
-        names = ", ".join(s for s in there if s) or "no splits"
-        raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric data split)")
-    return manifest.filter(split=args.split)
-
-
-def read_data(path: Path) -> Manifest:
-    """Read a manifest from a file or folder, or make one of a folder with one folder per identity.
-
-    Raises:
-        ValueError: if the path does not exist.
-    """
-    from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest.table import read
-
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
-    if path.is_file():
-        return read(path)
-    held = [path / f"manifest.{ending}" for ending in ("parquet", "csv", "jsonl")]
-    there = [file for file in held if file.is_file()]
-    if there:
-        return read(there[0])
-    return import_dataset("folder", path, name=path.resolve().name)
 
 
 def _settings(args: argparse.Namespace) -> Settings:

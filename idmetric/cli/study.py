@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from idmetric.cli import options
 from idmetric.cli.command import fixable, say
+from idmetric.cli.data.common import check_output, of_splits, read_data
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 
@@ -95,7 +96,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from idmetric.cli.eval import of_splits, read_data
     from idmetric.protocols.study.study import new_study
 
     data = of_splits(read_data(args.data), args)
@@ -131,7 +131,6 @@ def _write(study: Study, folder: Path, quiet: bool) -> None:
 
 
 def _collect(args: argparse.Namespace) -> int:
-    from idmetric.cli.data.common import check_output
     from idmetric.io.output import refuse_inputs
     from idmetric.protocols.study.study import CHOICES, INFO, TABLE, follow_up, read_study
     from idmetric.protocols.study.votes import collect, count, table

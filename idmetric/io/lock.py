@@ -27,7 +27,7 @@ def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]
     Raises:
         OSError: if the file cannot be created.
     """
-    path.touch()  # filelock would make folders on the way
+    path.open("ab").close()  # the system's own error; filelock would make folders on the way
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)

@@ -56,6 +56,42 @@ def check_output(path: Path, dry_run: bool = False) -> None:
         check(path, parents=True)
 
 
+def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
+    """The rows of the splits that --split names, or all rows.
+
+    Raises:
+        ValueError: for a split that --data lacks.
+    """
+    if not args.split:
+        return manifest
+    there = dict.fromkeys(manifest.column("split"))
+    missing = [split for split in args.split if split not in there]
+    if missing:
+        names = ", ".join(s for s in there if s) or "no splits"
+        raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric data split)")
+    return manifest.filter(split=args.split)
+
+
+def read_data(path: Path) -> Manifest:
+    """Read a manifest from a file or folder, or make one of a folder with one folder per identity.
+
+    Raises:
+        ValueError: if the path does not exist.
+    """
+    from idmetric.data.importers.run import import_dataset
+    from idmetric.data.manifest.table import read
+
+    if not path.exists():
+        raise ValueError(f"{path}: no such file or folder")
+    if path.is_file():
+        return read(path)
+    held = [path / f"manifest.{ending}" for ending in ("parquet", "csv", "jsonl")]
+    there = [file for file in held if file.is_file()]
+    if there:
+        return read(there[0])
+    return import_dataset("folder", path, name=path.resolve().name)
+
+
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
     """The values of a repeated option NAME=VALUE."""
     found = {}
