@@ -139,7 +139,7 @@ def _temporary() -> Iterator[str]:
 def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
-    from idmetric.images.mask_id import parse_mask_id
+    from idmetric.images.kinds import parse_mask_id
     from idmetric.models.load import imports_module, load_embedder
 
     masked = bool(args.masked or args.mask_dir)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli.command import CommandError
 
 if TYPE_CHECKING:
-    from idmetric.images.mask_id import MaskId
+    from idmetric.images.kinds import MaskId
 
 # literals, as --help should not import torch; tests compare them with idmetric.distance.matrix
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
@@ -143,7 +143,7 @@ def add_mask_id(options: Options) -> None:
 
 def mask_label(text: str) -> MaskId:
     """A label of a mask, as the type of an option."""
-    from idmetric.images.mask_id import parse_mask_id
+    from idmetric.images.kinds import parse_mask_id
 
     try:
         return parse_mask_id(text)

@@ -7,7 +7,6 @@ from that of all pixels, so scores carry a mark (`mark_of`).
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import warnings
@@ -43,9 +42,6 @@ Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright 
 # At once these sides, images of the packaged model move three to six times as far (docs/reports/speed.md).
 MARGIN = 2
 LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
-
-_RLE_PIXELS = 4_000_000  # at most, of a BMP that Pillow decodes in Python
-_COUNTED = 1000  # pages of a TIFF
 
 
 class Named(io.BytesIO):
@@ -127,21 +123,8 @@ def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
 
 
 def frames_of(image: Image.Image) -> int:
-    """How many frames or pages there are, up to a limit in TIFF, for Pillow's time grows with the square of its pages.
-
-    The preview in a phone's MPO photo and the layers of a PSD do not count.
-    """
-    if image.format in ("MPO", "PSD"):
-        return 1
-    if image.format != "TIFF":
-        return int(getattr(image, "n_frames", 1))
-    count = 1
-    with contextlib.suppress(EOFError):
-        while count < _COUNTED:
-            image.seek(count)
-            count += 1
-    image.seek(0)
-    return count
+    """How many frames or pages there are; the preview in a phone's MPO photo and the layers of a PSD do not count."""
+    return 1 if image.format in ("MPO", "PSD") else int(getattr(image, "n_frames", 1))
 
 
 def _file(source: Any, name: str) -> BinaryIO | str:
@@ -181,19 +164,14 @@ def _file(source: Any, name: str) -> BinaryIO | str:
 
 def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, needed: Needed | None = None) -> Image.Image:
     width, height = image.size
-    tiles = getattr(image, "tile", ())  # of a file that is not decoded yet
     if width < 1 or height < 1:
         raise ImageReadError(name, f"it has no pixels ({width} x {height})")
     if width * height > max_pixels:
         advice = "make it smaller, or raise max_pixels if you trust it"
         raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
-    if image.format == "BMP" and width * height > _RLE_PIXELS and any(tile[0] == "bmp_rle" for tile in tiles):
-        reason = f"run-length coded BMP of {width} x {height} pixels decodes too slowly: save it as PNG"
-        raise ImageReadError(name, reason)
 
     # What decoding forgets
-    key_bits = _key_bits(image)
-    cut = any(";16" in str(tile[3]) for tile in tiles) and not image.mode.startswith("I")
+    cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
     frames, stored = 1, None
     try:
         if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
@@ -206,8 +184,7 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
         raise ImageReadError(name, _explain(error)) from error
     if frames > 1:
-        count = f"{frames} frames" if frames < _COUNTED else f"{_COUNTED} frames or more"
-        message = f"{name} has {count}: only the first is used (open it with Pillow and seek for another)"
+        message = f"{name} has {frames} frames: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
     if not upright:
         return image
@@ -222,11 +199,6 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
         turned.info[STORED] = stored
     if cut:
         turned.info[CUT] = True
-    key = turned.info.get("transparency")
-    if key_bits is not None and isinstance(key, int | tuple):
-        values = key if isinstance(key, tuple) else (key,)
-        values = tuple(min(255, k * 255 // (2**key_bits - 1)) for k in values)  # some versions bring 1 bit to 255
-        turned.info["transparency"] = values if isinstance(key, tuple) else values[0]
     return turned
 
 
@@ -234,14 +206,6 @@ def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
     return value if value in range(1, 9) else None
-
-
-def _key_bits(image: Image.Image) -> int | None:
-    """Bits of a PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
-    tiles = getattr(image, "tile", None)
-    if image.format != "PNG" or not tiles:
-        return None
-    return {"1": 1, "L;2": 2, "L;4": 4, "RGB;16B": 16}.get(str(tiles[0][3]))
 
 
 def _explain(error: Exception) -> str:

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from idmetric.images.kinds import check_interpolation
 
-BLOCK = 1 << 20  # values that are averaged at a time
-
 
 def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
     """Resize (B, C, H, W) to (B, C, *size) with antialiasing, clamped to [0, 1]; differentiable.
@@ -58,36 +56,17 @@ def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
     if cover.shape[-2:] == tuple(size) and full == 1:
         return cover
     kind = cover.dtype if cover.is_floating_point() else torch.float32
-    if cover.numel() <= BLOCK or cover.requires_grad:
-        return _averaged(cover, size, (0, size[0]), full).to(kind).contiguous()
-    found = cover.new_empty((*cover.shape[:-2], *size), dtype=kind)
-    step = max(1, size[0] * BLOCK // max(cover.numel(), found.numel()))  # rows of the result
-    for start in range(0, size[0], step):
-        stop = min(start + step, size[0])
-        found[..., start:stop, :] = _averaged(cover, size, (start, stop), full)
-    return found
+    found = _average(_average(cover, size[1]).mT, size[0]).mT / full
+    return found.clamp(0, 1).to(kind).contiguous()
 
 
-def _averaged(cover: Tensor, size: tuple[int, int], part: tuple[int, int], full: float) -> Tensor:
-    """Rows part[0] to part[1] of coverage averaged to `size`, exactly."""
-    length = cover.shape[-2]
-    top, bottom = part[0] * length // size[0], -(-part[1] * length // size[0])
-    rows = cover[..., top:bottom, :]
-    exact = rows if rows.device.type == "mps" else rows.double()  # MPS has no float64
-    across = _average(exact, (0, size[1]), size[1], cover.shape[-1])
-    return (_average(across.mT, part, size[0], length, top).mT / full).clamp(0, 1)
-
-
-def _average(x: Tensor, part: tuple[int, int], count: int, length: int, first: int = 0) -> Tensor:
-    """Means over some of `count` equal stretches of an axis, ends counted by the fraction they cover.
-
-    Args:
-        x: values of the last axis from its place `first` on, as many as the stretches need.
-        part: the first stretch, and the one after the last. length: of the whole axis.
-    """
-    edges = torch.arange(part[0], part[1] + 1, dtype=x.dtype, device=x.device) * length / count - first
-    at = edges.long().clamp(max=x.shape[-1] - 1)
-    sums = F.pad(x.cumsum(-1), (1, 0))[..., at] + (edges - at) * x[..., at]
+def _average(x: Tensor, count: int) -> Tensor:
+    """Means over `count` equal stretches of the last axis, ends counted by the fraction they cover."""
+    wide = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
+    length = x.shape[-1]
+    edges = torch.arange(count + 1, dtype=wide, device=x.device) * length / count
+    at = edges.long().clamp(max=length - 1)
+    sums = x.cumsum(-1, dtype=wide)[..., at] + (edges - at - 1) * x[..., at]
     return sums.diff(dim=-1) * (count / length)
 
 

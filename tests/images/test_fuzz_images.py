@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import io
 import os
-import struct
 import subprocess
 import sys
 import time
@@ -19,9 +18,9 @@ import pytest
 from PIL import Image
 
 from idmetric.images.masks import read_mask
-from idmetric.images.read import ImageReadError, MultiFrameWarning, read_image
+from idmetric.images.read import ImageReadError, read_image
 from tests.fuzz import forget_peak, status
-from tests.fuzz.images import bomb, chunk, frames, pages, png
+from tests.fuzz.images import bomb, chunk, png
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
@@ -82,17 +81,6 @@ def test_a_compressed_block_of_a_gigabyte_takes_no_gigabyte(kind: bytes) -> None
     assert status("VmHWM") - before < 150 * 2**20
 
 
-def test_thousands_of_frames_cost_no_time() -> None:
-    start = time.process_time()
-    with pytest.warns(MultiFrameWarning, match="1000 frames or more"):
-        read_image(frames(20_000))
-    with pytest.warns(MultiFrameWarning, match="1000 frames or more"):
-        read_image(pages(20_000))
-    with pytest.warns(MultiFrameWarning, match="50 frames"):
-        read_image(pages(50, loop=True))  # its last page leads back to the first
-    assert time.process_time() - start < 2
-
-
 def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
     picture = Image.effect_noise((16, 16), 50).convert("RGB")
     data = io.BytesIO()
@@ -118,13 +106,6 @@ def fits(side: int) -> bytes:
     return unit(SIMPLE="T", BITPIX="8", NAXIS="0") + unit(**table) + gzip.compress(bytes(4 * side**2)) + bytes(2880)
 
 
-def run_lengths(side: int) -> bytes:
-    """A run-length coded BMP that ends each line after a pixel, which Pillow fills up in Python."""
-    rows = b"\1\1\0\0" * side + b"\0\1"
-    head = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, len(rows), 0, 0, 256, 0)
-    return b"BM" + struct.pack("<IHHI", 1078 + len(rows), 0, 0, 1078) + head + bytes(1024) + rows
-
-
 def test_formats_that_decode_slowly_or_run_programs_are_refused(tmp_path: Path) -> None:
     with Image.open(io.BytesIO(fits(4))) as opened:
         assert np.asarray(opened).shape == (4, 4)  # it is a good file
@@ -141,13 +122,8 @@ def test_formats_that_decode_slowly_or_run_programs_are_refused(tmp_path: Path) 
         with pytest.raises(ImageReadError, match="not an image of a known format"):
             read_image(data.getvalue())
 
-    assert read_image(run_lengths(8)).size == (8, 8)
-    start = time.process_time()
-    with pytest.raises(ImageReadError, match="run-length coded BMP of 6000 x 6000 pixels"):
-        read_image(run_lengths(6000))
     with pytest.raises(ImageReadError):
         read_image(fits(3000))
-    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("kind", sorted({"PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "TGA"}))

@@ -27,7 +27,6 @@ from idmetric.gallery import Gallery
 from idmetric.images.masks import Labelled, MaskWarning, read_indices, read_mask, same_shape
 from idmetric.images.read import ImageReadError, describe, read_image
 from idmetric.images.regions import cut_out
-from idmetric.images.resize import average_to
 from idmetric.losses.identity import IdentityLoss
 from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures
@@ -359,20 +358,6 @@ def test_a_map_of_labels_with_255_for_unknown_gets_a_warning() -> None:
         read_mask(saved(Image.fromarray(subject().astype(np.uint8) * 255), "JPEG"))
 
 
-def test_a_palette_mask_that_looks_inverted_is_warned_of() -> None:
-    on = subject()
-    white, black = (255, 255, 255), (0, 0, 0)
-    for indices in (on, ~on):  # whichever is more
-        with pytest.warns(MaskWarning, match="black on white, and counts by index"):
-            found = read_mask(palette(indices, {0: white, 1: black}))
-        assert torch.equal(found, torch.from_numpy(indices).float())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read_mask(palette(on, {0: white, 1: black}), mask_id=1)  # it was chosen
-        for colours in ({0: black, 1: white}, {0: white, 1: (128, 0, 0)}, {0: (128, 0, 0), 1: black}):
-            read_mask(palette(on, colours))
-
-
 # Several labels
 
 
@@ -592,15 +577,6 @@ def test_masks_of_a_loss_must_have_the_images_shape(metric: Embedder) -> None:
 
 
 # Memory
-
-
-def test_averaging_in_blocks_is_the_plain_average(monkeypatch: pytest.MonkeyPatch) -> None:
-    cover = torch.rand(2, 301, 203, generator=torch.Generator().manual_seed(0))
-    for size in ((17, 12), (301, 203), (400, 500), (5, 300)):
-        plain = average_to(cover, size)
-        with monkeypatch.context() as patch:
-            patch.setattr("idmetric.images.resize.BLOCK", 5000)
-            assert (average_to(cover, size) - plain).abs().max() < 1e-6
 
 
 MEMORY = """

@@ -434,22 +434,6 @@ def test_transparency_by_key_and_by_palette() -> None:
     assert array(read_image(deep, background=(1, 2, 3))).tolist() == [[[1, 2, 3], [255] * 3]]
 
 
-@pytest.mark.parametrize(
-    ("depth", "colour", "row", "key", "first", "second"),
-    [
-        (1, 0, b"\x40", (1,), [0, 0, 0], [1, 2, 3]),
-        (2, 0, b"\x60", (2,), [85, 85, 85], [1, 2, 3]),
-        (4, 0, b"\x2b", (11,), [34, 34, 34], [1, 2, 3]),
-        (16, 2, struct.pack(">6H", 5000, 6000, 7000, 65535, 0, 257), (65535, 0, 257), [19, 23, 27], [1, 2, 3]),
-    ],
-)
-def test_transparency_by_key_at_other_bit_depths(
-    depth: int, colour: int, row: bytes, key: tuple[int, ...], first: list[int], second: list[int]
-) -> None:
-    data = png(2, 1, depth, colour, b"\0" + row, chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
-    assert array(read_image(data, background=(1, 2, 3))).tolist() == [[first, second]]
-
-
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"])
 def test_modes_convert_as_pillow_converts_them(mode: str) -> None:
     image = Image.fromarray(noise(12, 12)).convert(mode)
