@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -24,7 +23,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from idmetric import Backbone
@@ -34,7 +32,6 @@ from idmetric.io.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
 from idmetric.train.processes import MainFailed, Processes
-from idmetric.train.stop import dump
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
@@ -73,16 +70,6 @@ def a_minute_offline() -> Iterator[None]:
     finally:
         socket.socket.connect = plain  # type: ignore[method-assign]
     assert time.process_time() - start < 60
-
-
-def kept(batch: Any) -> dict[str, Tensor]:
-    """A recipe's batch, written as `fit` does where it gives NaN, and read again: its tensors by name."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "batch"
-        dump(batch, place, {"step": 1})
-        assert json.loads(place.with_suffix(".json").read_text())["step"] == 1
-        found: dict[str, Tensor] = load_file(place.with_suffix(".safetensors"))
-    return found
 
 
 def read_log(path: Path) -> dict[str, list[tuple[int, float]]]:

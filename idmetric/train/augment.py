@@ -3,31 +3,28 @@
     augment = partial(idsim, size=(448, 448))
     image = augment(image, generator(seed, step, place))
 
-Every step draws the same random numbers in the same order as torchvision's transform of that kind, and applies them
-with torchvision's own functions on 8-bit images: with torch's random numbers the results are equal. (torchvision's
-transforms take no generator, and torch's global one cannot serve the threads that read images.)
+They are torchvision's transforms of 8-bit images. These draw from torch's global generator, which is seeded by the
+given one for the time of a call, and then as it was; threads take turns.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.random import Generator
 from PIL import Image
 from torch import Tensor
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode
-from torchvision.transforms.v2 import functional as F
 
 Size = tuple[int, int]  # height, width
 Range = tuple[float, float]
-Box = tuple[int, int, int, int]  # top, left, height, width
 Augment = Callable[[Image.Image, Generator], Image.Image]
-
-
-# The papers' augmentations
+_DRAWING = Lock()  # torch's global generator
 
 
 def idsim(
@@ -44,13 +41,18 @@ def idsim(
 ) -> Image.Image:
     """ID-Sim, C.4: random resized crop (ratio 1), color jitter (brightness, contrast, saturation), Gaussian blur.
 
-    `keep_shape`: see `resized_crop`. The paper doesn't say whether its crop sees the image squashed to a square (as its
-    metric does; the default) or in its own shape (False). For square images the two are the same.
+    Args:
+        keep_shape: crop in the image's own shape, as if it were first squashed to a square, as the metric does.
+            Otherwise crops are squares: a photo of 3:4 then always becomes its central square at scales above 0.75.
+            The paper doesn't say which; for square images the two are the same.
     """
-    image = resized_crop(image, rng, size, scale, (1.0, 1.0), keep_shape=keep_shape, interpolation=interpolation)
-    if rng.random() < jitter_p:
-        image = color_jitter(image, rng, *jitter)
-    return blur(image, rng, 7, (0.05, 0.6)) if rng.random() < blur_p else image
+    ratio = image.width / image.height if keep_shape else 1.0
+    return _transformed(
+        image, rng,
+        v2.RandomResizedCrop(size, scale, (ratio, ratio), InterpolationMode(interpolation)),
+        v2.RandomApply([v2.ColorJitter(*jitter)], jitter_p),
+        v2.RandomApply([v2.GaussianBlur(7, (0.05, 0.6))], blur_p),
+    )  # fmt: skip
 
 
 def nearid(
@@ -70,13 +72,13 @@ def nearid(
     torchvision they apply to every image, and flipping to half of them. They come after the foreground masking, as in
     the release.
     """
-    image = _resize(image, size, interpolation)
-    if rng.random() < flip:
-        image = F.horizontal_flip(image)
-    rng.random()  # jitter and shift each have a probability of 1
-    image = color_jitter(image, rng, *jitter)
-    rng.random()
-    return shift_scale(image, rng, shift, scale)
+    return _transformed(
+        image, rng,
+        v2.Resize(size, InterpolationMode(interpolation)),
+        v2.RandomHorizontalFlip(flip),
+        v2.ColorJitter(*jitter),
+        v2.RandomAffine(0, (shift, shift), scale, interpolation=InterpolationMode.BILINEAR),
+    )  # fmt: skip
 
 
 def ilgen(
@@ -94,100 +96,21 @@ def ilgen(
 
     The paper cites He et al. 2020 (MoCo) for it; numbers and order are those of MoCo's published code, version 1.
     """
-    image = resized_crop(image, rng, size, scale, interpolation=interpolation)
-    if rng.random() < grey_p:
-        image = F.rgb_to_grayscale(image, num_output_channels=3)
-    rng.random()  # jitter has a probability of 1
-    image = color_jitter(image, rng, *jitter)
-    return F.horizontal_flip(image) if rng.random() < flip else image
+    return _transformed(
+        image, rng,
+        v2.RandomResizedCrop(size, scale, interpolation=InterpolationMode(interpolation)),
+        v2.RandomGrayscale(grey_p),
+        v2.ColorJitter(*jitter),
+        v2.RandomHorizontalFlip(flip),
+    )  # fmt: skip
 
 
-# Their steps
-
-
-def resized_crop(
-    image: Image.Image,
-    rng: Generator,
-    size: Size,
-    scale: Range,
-    ratio: Range = (3 / 4, 4 / 3),
-    *,
-    keep_shape: bool = False,
-    interpolation: str = "bicubic",
-) -> Image.Image:
-    """A random part of the image at one size (torchvision's RandomResizedCrop).
-
-    Args:
-        size: (height, width) of the result.
-        scale: range of the part's share of the image's area.
-        ratio: range of the part's width / height, drawn uniformly in its logarithm.
-        keep_shape: measure `ratio` in units of the image's own width / height, as if the image were first squashed to a
-            square. Otherwise, as in torchvision, ratio 1 cuts squares: a photo of 3:4 then always becomes its central
-            square at scales above 0.75, although the models see whole photos, squashed.
-    """
-    width, height = image.size
-    unit = width / height if keep_shape else 1.0
-    top, left, high, wide = crop_box(height, width, scale, (ratio[0] * unit, ratio[1] * unit), rng)
-    return _resize(image.crop((left, top, left + wide, top + high)), size, interpolation)
-
-
-def crop_box(height: int, width: int, scale: Range, ratio: Range, rng: Generator) -> Box:
-    """Top, left, height and width of a random part, drawn as torchvision's RandomResizedCrop draws it.
-
-    Ten tries; if no part of the drawn area and ratio fits, the largest central one of the nearest ratio.
-    """
-    area, low, high = height * width, math.log(ratio[0]), math.log(ratio[1])
-    for _ in range(10):
-        target = area * rng.uniform(*scale)
-        aspect = math.exp(rng.uniform(low, high))
-        w, h = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
-        if 0 < w <= width and 0 < h <= height:
-            return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
-    w, h = width, height
-    if width / height < ratio[0]:
-        h = round(width / ratio[0])
-    elif width / height > ratio[1]:
-        w = round(height * ratio[1])
-    return (height - h) // 2, (width - w) // 2, h, w
-
-
-def shift_scale(image: Image.Image, rng: Generator, shift: float = 0.1, scale: Range = (0.9, 1.1)) -> Image.Image:
-    """Move and scale the image within its frame, which is black elsewhere (torchvision's RandomAffine).
-
-    Args:
-        shift: largest move, as a share of width and of height.
-        scale: range of the factor.
-    """
-    width, height = image.size
-    right = round(rng.uniform(-shift * width, shift * width))
-    down = round(rng.uniform(-shift * height, shift * height))
-    factor = rng.uniform(*scale)
-    moved: Image.Image = F.affine(image, 0.0, [right, down], factor, [0.0, 0.0], InterpolationMode.BILINEAR, 0)
-    return moved
-
-
-def color_jitter(
-    image: Image.Image, rng: Generator, brightness: float, contrast: float, saturation: float, hue: float = 0.0
-) -> Image.Image:
-    """Change brightness, contrast, saturation and hue at random, in random order (torchvision's ColorJitter).
-
-    The first three are multiplied by a factor within 1 - x .. 1 + x (never below 0), the hue is moved by -x .. x turns
-    of the color circle; 0 leaves it unchanged.
-    """
-    order = rng.permutation(4)
-    factors = [rng.uniform(max(0.0, 1 - x), 1 + x) if x else None for x in (brightness, contrast, saturation)]
-    factors.append(rng.uniform(-hue, hue) if hue else None)
-    change = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue)
-    for k in order:
-        if (factor := factors[k]) is not None:
-            image = change[k](image, factor)
+def _transformed(image: Image.Image, rng: Generator, *steps: Callable[[Any], Any]) -> Image.Image:
+    with _DRAWING, torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(rng.integers(2**63)))
+        for step in steps:
+            image = step(image)
     return image
-
-
-def blur(image: Image.Image, rng: Generator, kernel: int = 7, sigma: Range = (0.05, 0.6)) -> Image.Image:
-    """Gaussian blur with a random standard deviation in pixels, limited to a square kernel of `kernel` pixels."""
-    blurred: Image.Image = F.gaussian_blur(image, [kernel] * 2, [rng.uniform(*sigma)] * 2)
-    return blurred
 
 
 def add_noise(pixels: Tensor, strength: float, rng: Generator) -> Tensor:
@@ -197,7 +120,3 @@ def add_noise(pixels: Tensor, strength: float, rng: Generator) -> Tensor:
     """
     noise = torch.from_numpy(rng.standard_normal(tuple(pixels.shape), dtype=np.float32))
     return (pixels + strength * noise.to(pixels)).clamp(0, 1)
-
-
-def _resize(image: Image.Image, size: Size, interpolation: str) -> Image.Image:
-    return image.resize((size[1], size[0]), Image.Resampling[interpolation.upper()])

@@ -34,7 +34,7 @@ from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
 from tests.reference.losses_loop import cos, mean, one_of, softplus
 from tests.reference.sinkhorn_loop import sinkhorn
-from tests.train_parts import a_minute_offline, in_two_processes, kept, killed_at, launched, same_results
+from tests.train_parts import a_minute_offline, in_two_processes, killed_at, launched, same_results
 
 SIDE = 48  # pixels: 9 patches
 CONFIG = Config(
@@ -254,7 +254,6 @@ def test_noise_gives_no_negative_away(tmp_path: Path) -> None:
         near, far = (pixels[0] - pixels[slot] for slot in (1, 2))
         right.append(((near.abs() < far.abs()).double() + (near.abs() == far.abs()).double() / 2).mean())
         if step == 0:
-            assert len(kept([part])) >= 1  # a batch that gives NaN can be written
             change = part.pixels - clean.pixels
             inside = (clean.pixels > 0.35) & (clean.pixels < 0.65)  # what clamping leaves alone
             for slot in range(3):

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from idmetric.train.visme import batch_sampler as drawing
 from idmetric.train.visme.batch_sampler import draw
@@ -97,23 +95,6 @@ def test_a_batch_is_refused_or_keeps_every_promise(world: tuple[Data, Plan], ste
     except ScheduleError:
         return
     assert slow_faults(batch, data, plan) == []
-
-
-@settings(max_examples=200, deadline=None)
-@given(worlds())
-def test_a_batch_is_refused_only_where_there_is_none(world: tuple[Data, Plan]) -> None:
-    data, plan = world
-    # as many datasets as blocks: each gives one
-    plan = replace(plan, batch_size=plan.samples * len(data.pools), sampling="identity", small_datasets="stop")
-    wanted = [sorted(set(data.shown[pool.queries].tolist())) for pool in data.pools for _ in range(plan.samples)]
-    edges = [(row, n) for row, names in enumerate(wanted) for n in names]
-    graph = csr_array((np.ones(len(edges)), np.array(edges).T), shape=(len(wanted), 15))
-    possible = (maximum_bipartite_matching(graph, perm_type="column") >= 0).all()
-    if possible:
-        assert slow_faults(draw(usable(data, plan), plan, 0), data, plan) == []
-    else:
-        with pytest.raises(ScheduleError, match="dataset 'd"):
-            draw(usable(data, plan), plan, 0)
 
 
 def test_scarce_datasets_get_what_the_others_can_spare() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from idmetric.train.visme.config import Config
 from idmetric.train.visme.pools import Batch, Data, Pool, Rows, ScheduleError, expected_blocks
 
-_TRIES = 20  # draws of a batch before it counts as impossible, if its samples show several identities each
+_TRIES = 20  # draws of a batch before it counts as impossible
 _Placed = list[list[tuple[int, int]]]  # of each block: instance and target row of each sample
 
 
@@ -63,8 +63,8 @@ def _aware(
     """Blocks without repeated identities, and the block of each identity.
 
     Instances fill a block in an even random order, except for instances with an identity of the batch: so an identity
-    is drawn in proportion to its instances. The scarcest datasets go first. If a block cannot be filled, the other ones
-    make room (augmenting paths); an error proves that it is impossible, unless samples show several identities each.
+    is drawn in proportion to its instances. The scarcest datasets go first. If a block cannot be filled, the batch is
+    drawn again, and that block goes first.
     """
     wanted = Counter(datasets)
     spare = [data.identities[d] - wanted[d] * config.samples for d in datasets]
@@ -76,8 +76,6 @@ def _aware(
         if failed < 0:
             return filling.finished(), filling.taken
         first = [failed, *(b for b in first if b != failed)]
-        if all(data.pools[d].same for d in datasets):
-            break
     own = datasets[failed]
     name = data.pools[own].name
     others = ", ".join(sorted({repr(data.pools[d].name) for d in datasets} - {repr(name)}))
@@ -99,15 +97,12 @@ class _Filling:
 
     def fill(self, block: int) -> bool:
         """Put M samples into a block; False if that is impossible."""
-        d, placed = self.datasets[block], self.placed[block]
-        for i in _shuffled(len(self.data.pools[d]), self.rng):
+        placed = self.placed[block]
+        for i in _shuffled(len(self.data.pools[self.datasets[block]]), self.rng):
             if len(placed) == self.config.samples:
-                break
+                return True
             self._place(block, i)
-        while len(placed) < self.config.samples:
-            if not (self.data.pools[d].same and self._make_room(block)):
-                return False
-        return True
+        return len(placed) == self.config.samples
 
     def finished(self) -> _Placed:
         """Instances with their targets, in random order within a block."""
@@ -131,41 +126,6 @@ class _Filling:
             self.taken[int(shown[target])] = block
         self.taken[first] = block
         self.placed[block].append((instance, target))
-
-    def _make_room(self, block: int) -> bool:
-        """Add a sample to a block: along a chain, each block gives a sample to the previous one and gets another.
-
-        (An augmenting path of the matching between blocks and identities.)
-        """
-        came: dict[int, tuple[int, int]] = {}  # block -> the block to which it gives an identity, and this identity
-        seen, queue = {block}, deque([block])
-        while queue:
-            here = queue.popleft()
-            pool = self.data.pools[self.datasets[here]]
-            for what in self.rng.permutation(np.unique(self.data.shown[pool.queries])).tolist():
-                owner = self.taken.get(what)
-                if owner is None:
-                    self._shift(here, what, came)
-                    return True
-                if owner not in seen and self.data.pools[self.datasets[owner]].same:
-                    seen.add(owner)
-                    came[owner] = (here, what)
-                    queue.append(owner)
-        return False
-
-    def _shift(self, here: int, what: int, came: Mapping[int, tuple[int, int]]) -> None:
-        """Give the free identity `what` to block `here`, and move identities along the chain."""
-        while True:
-            pool = self.data.pools[self.datasets[here]]
-            new = (int(self.rng.choice(np.flatnonzero(self.data.shown[pool.queries] == what))), -1)
-            self.taken[what] = here
-            if here not in came:
-                self.placed[here].append(new)
-                return
-            before, given = came[here]
-            at = next(k for k, (i, _) in enumerate(self.placed[here]) if self.data.shown[pool.queries[i]] == given)
-            self.placed[here][at] = new
-            here, what = before, given
 
 
 def _with_targets(pool: Pool, instances: Sequence[int], rng: np.random.Generator) -> list[tuple[int, int]]:
