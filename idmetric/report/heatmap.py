@@ -26,11 +26,9 @@ def colours(values: ArrayLike, low: float | None = None, high: float | None = No
     if v.ndim != 2 or not v.size or not np.isfinite(v).all():
         raise ValueError(f"a heatmap needs finite values (H, W), got shape {v.shape}")
     start, end = v.min() if low is None else low, v.max() if high is None else high
-    at = np.clip((v - start) / (end - start), 0, 1) if end > start else np.zeros_like(v)
-    at *= len(_STOPS) - 1
-    below = np.minimum(at.astype(int), len(_STOPS) - 2)
-    part = (at - below)[..., None]
-    found: NDArray[np.uint8] = np.rint(_STOPS[below] * (1 - part) + _STOPS[below + 1] * part).astype(np.uint8)
+    at = (v - start) / (end - start) if end > start else np.zeros_like(v)
+    bands = [np.interp(at, np.linspace(0, 1, len(_STOPS)), band) for band in _STOPS.T]
+    found: NDArray[np.uint8] = np.rint(np.stack(bands, -1)).astype(np.uint8)
     return found
 
 

@@ -10,11 +10,12 @@ A file's extension selects its format. Colors follow the order of the models and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,14 +24,17 @@ from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
-from idmetric.protocols.common.result import Result, Value, slug
+from idmetric.protocols.common.result import Result, Row, Value, names_of, slug
 from idmetric.protocols.generator.columns import copying
-from idmetric.report.curves import step_curves, steps_of
 from idmetric.report.figure import Place, new_figure, save_figure
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Array = NDArray[np.float64]
-_POINTS = 1000  # of a curve, which keeps SVG files small
 _BINS = 60
+_COLUMNS = 3  # panels of steps in a row
+_ANCHOR = "real"  # dashed in the panel of identity
 
 
 @dataclass(frozen=True)
@@ -41,48 +45,16 @@ class Scored:
     same: ArrayLike
 
 
-# Curves
-
-
-def roc_curve(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array]:
-    """Return false-accept and true-accept rates at each threshold, from (0, 0) to (1, 1); equal scores are one step."""
-    hits, seen, total = _steps(scores, same)
-    own = hits[-1]
-    return np.r_[0, (seen - hits) / (total - own)], np.r_[0, hits / own]
-
-
-def precision_recall_curve(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array]:
-    """Return recall and precision at each threshold, highest first."""
-    hits, seen, _ = _steps(scores, same)
-    return hits / hits[-1], hits / seen
-
-
-def ecdf(values: ArrayLike) -> tuple[Array, Array]:
-    """Return the sorted values, and the share of values up to each."""
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    if not len(ordered):
-        raise ValueError("no values: a distribution needs at least one")
-    return ordered, np.arange(1, len(ordered) + 1) / len(ordered)
-
-
-def _steps(scores: ArrayLike, same: ArrayLike) -> tuple[Array, Array, int]:
-    """Count accepted pairs of one identity, and all accepted pairs, at each score, highest first; and all pairs."""
-    s, r = comparable(scores), np.asarray(same, dtype=bool)
-    if s.ndim != 1 or s.shape != r.shape or r.all() or not r.any():
-        raise ValueError(f"needs scores (N,) and labels of both kinds, got {s.shape}, {int(r.sum())} of {r.size} true")
-    order = np.argsort(-s, kind="stable")
-    ends = np.r_[np.flatnonzero(np.diff(s[order])), len(s) - 1]
-    return np.cumsum(r[order])[ends].astype(float), ends + 1.0, len(s)
-
-
 # Plots
 
 
 def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
     """Draw ROC curves of models, with their areas; chance is dashed."""
+    from sklearn.metrics import roc_curve
+
     figure, [axes] = new_figure(1, 1)
     for name, found in pairs.items():
-        x, y = _thinned(*roc_curve(found.score, found.same))
+        x, y, _ = roc_curve(found.same, comparable(found.score))
         axes.plot(x, y, label=f"{name} ({roc_auc(found.score, found.same):.3f})")
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
     axes.set(xlabel="false-accept rate", ylabel="true-accept rate", title=title, xlim=(0, 1), ylim=(0, 1.005))
@@ -91,10 +63,12 @@ def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
 
 def precision_recall(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
     """Draw precision over recall of models, with average precision; the share of pairs of one identity is dashed."""
+    from sklearn.metrics import precision_recall_curve
+
     figure, [axes] = new_figure(1, 1)
     for name, found in pairs.items():
-        x, y = _thinned(*precision_recall_curve(found.score, found.same))
-        axes.step(x, y, where="pre", label=f"{name} ({average_precision(found.score, found.same):.3f})")
+        precision, recall, _ = precision_recall_curve(found.same, comparable(found.score))
+        axes.step(recall, precision, where="post", label=f"{name} ({average_precision(found.score, found.same):.3f})")
     base = np.mean([np.mean(np.asarray(found.same, dtype=float)) for found in pairs.values()])
     axes.axhline(float(base), color="0.6", linestyle="--", linewidth=1)
     axes.set(xlabel="recall", ylabel="precision", title=title, xlim=(0, 1), ylim=(0, 1.005))
@@ -110,7 +84,7 @@ def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> 
         above, below = axes[column], axes[len(pairs) + column]
         for label, own, color in (("different", s[~r], "C3"), ("same", s[r], "C0")):
             above.hist(own, bins=bins.tolist(), density=True, alpha=0.5, color=color, label=label)
-            below.plot(*_thinned(*ecdf(own)), color=color, label=label)
+            below.ecdf(own, color=color, label=label)
         above.set(title=name if not title else f"{name}, {title}", yticks=[])
         below.set(xlabel="similarity", ylabel="share not above", ylim=(0, 1.005))
 
@@ -121,8 +95,8 @@ def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: Pla
     """Draw the ECDF of models' similarities to part-edits, and of the oracle 1 - |part| / |object| (NearID, Fig. 9)."""
     figure, [axes] = new_figure(1, 1)
     for name, values in scores.items():
-        axes.plot(*_thinned(*ecdf(values)), label=name)
-    axes.plot(*_thinned(*ecdf(oracle)), color="black", linestyle="--", label="oracle")
+        axes.ecdf(values, label=name)
+    axes.ecdf(oracle, color="black", linestyle="--", label="oracle")
     axes.set(xlabel="similarity to the edited view", ylabel="share not above", title=title, ylim=(0, 1.005))
     save_figure(figure, path)
 
@@ -248,6 +222,53 @@ def trade_off(
     save_figure(figure, path)
 
 
+# Training steps
+
+
+def steps_of(result: Result) -> dict[int, Row]:
+    """Step -> row of a result with rows of steps; empty for others."""
+    return {int(str(row["step"])): row for row in result.rows if str(row.get("step", "")).isdigit()}
+
+
+def step_curves(results: Sequence[Result], path: Place) -> None:
+    """Draw each number over training steps, a panel per number, with intervals as bands; the best step has a ring.
+
+    Args:
+        results: with rows of steps, one result per model.
+    """
+    names = [name for name in names_of(results, Value) if name != _ANCHOR]
+    figure, axes = new_figure(math.ceil(len(names) / _COLUMNS), min(_COLUMNS, len(names)), width=3.4)
+    for panel, name in zip(axes, names, strict=False):
+        for k, result in enumerate(results):
+            rows = steps_of(result)
+            _curve(panel, rows, name, f"C{k % 10}", result.model)
+            anchors = [v.value for row in rows.values() if isinstance(v := row.get(_ANCHOR), Value)]
+            if name == "identity" and anchors:
+                panel.axhline(anchors[-1], color=f"C{k % 10}", linestyle="--", linewidth=1)
+        panel.set(title=name, xlabel="step")
+
+    for panel in axes[len(names) :]:
+        panel.remove()
+    for panel in axes[1 : len(names)]:  # one legend is enough
+        for line in panel.get_lines():
+            line.set_label(None)
+    save_figure(figure, path)
+
+
+def _curve(panel: Axes, rows: Mapping[int, Row], name: str, color: str, label: str) -> None:
+    found = {step: value for step, row in sorted(rows.items()) if isinstance(value := row.get(name), Value)}
+    panel.plot(list(found), [v.value for v in found.values()], color=color, marker=".", label=label, zorder=3)
+    banded = {step: v for step, v in found.items() if v.low is not None and v.high is not None}
+    low, high = ([getattr(v, end) for v in banded.values()] for end in ("low", "high"))
+    panel.fill_between(list(banded), low, high, color=color, alpha=0.15, linewidth=0)
+    for step, value in found.items():
+        if rows[step].get("best"):
+            panel.plot([step], [value.value], color=color, marker="o", markersize=11, fillstyle="none", zorder=4)
+
+
+# All plots of results
+
+
 def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -> list[Path]:
     """Draw all plots that the results' items allow, as `name`.PLOT.`ending`; each of several datasets has its plots.
 
@@ -326,11 +347,3 @@ def _sensitivities(result: Result) -> dict[str, tuple[Value, Value]]:
         if row.get("bench") == "sensitivity" and isinstance(identity, Value) and isinstance(context, Value):
             found[str(row["which"])] = identity, context
     return found
-
-
-def _thinned(x: Array, y: Array) -> tuple[Array, Array]:
-    """Keep about `_POINTS` of the points, including the first and the last."""
-    if len(x) <= _POINTS:
-        return x, y
-    chosen = np.unique(np.linspace(0, len(x) - 1, _POINTS).round().astype(int))
-    return x[chosen], y[chosen]

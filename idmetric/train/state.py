@@ -23,7 +23,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from idmetric.distance.finite import first_nonfinite
 from idmetric.io import json_file
 from idmetric.io.output import replacing
 
@@ -104,29 +103,21 @@ def load(
     """Restore exactly the state that `save` wrote.
 
     Raises:
-        TrainError: if it cannot be read, or does not fit.
+        TrainError: if it cannot be read.
     """
     record, tensors = read_record(folder), _read_tensors(folder)
-    for part, module in modules.items():
-        own, found = dict(trained(module)), _below(tensors, part)
-        shapes = [{name: value.shape for name, value in held.items()} for held in (own, found)]
-        if odd := sorted(name for name, _ in shapes[0].items() ^ shapes[1].items()):
-            raise TrainError(f"{folder}: its tensors are not those of {part!r}; the first that differs is {odd[0]!r}")
     load_weights(folder, modules)
-    try:
-        groups = optimizer.state_dict()["param_groups"]
-        for group, values in zip(groups, record["optimizer"]["groups"], strict=True):
-            group |= {k: tuple(v) if isinstance(group.get(k), tuple) else v for k, v in values.items()}
-        states: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["state"].items()}
-        for key, value in _below(tensors, "optimizer").items():
-            index, _, name = key.partition("/")
-            states.setdefault(int(index), {})[name] = value
-        optimizer.load_state_dict({"state": states, "param_groups": groups})
-        _lay_out(optimizer)
-        if scaler.is_enabled():
-            scaler.load_state_dict(record["scaler"])
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise _damaged(f"{folder} is damaged: {type(error).__name__}: {error}") from error
+    groups = optimizer.state_dict()["param_groups"]
+    for group, values in zip(groups, record["optimizer"]["groups"], strict=True):
+        group |= {k: tuple(v) if isinstance(group.get(k), tuple) else v for k, v in values.items()}
+    states: dict[int, dict[str, Any]] = {int(k): dict(v) for k, v in record["optimizer"]["state"].items()}
+    for key, value in _below(tensors, "optimizer").items():
+        index, _, name = key.partition("/")
+        states.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    _lay_out(optimizer)
+    if scaler.is_enabled():
+        scaler.load_state_dict(record["scaler"])
 
 
 def load_weights(folder: Path, modules: Mapping[str, nn.Module]) -> None:
@@ -152,16 +143,12 @@ def read_record(folder: Path) -> dict[str, Any]:
     """Read the state.json of a checkpoint.
 
     Raises:
-        TrainError: if it cannot be read or is of a later version.
+        TrainError: if it cannot be read.
     """
     try:
-        record = json_file.read(folder / _RECORD)
-        version = int(record["format"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise _damaged(f"{folder} cannot be read: {error}") from error
-    if version > FORMAT:
-        raise TrainError(f"{folder} has format {version}; this version of idmetric reads {FORMAT}")
-    return dict(record)
+        return dict(json_file.read(folder / _RECORD))
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, error) from error
 
 
 def prune(out: Path, keep: int, best: int | None) -> None:
@@ -187,16 +174,13 @@ def copied(tensor: Tensor) -> Tensor:
 
 def _read_tensors(folder: Path) -> dict[str, Tensor]:
     try:
-        found = dict(load_file(folder / _TENSORS))
+        return dict(load_file(folder / _TENSORS))
     except (OSError, SafetensorError) as error:
-        raise _damaged(f"{folder} cannot be read: {error}") from error
-    if name := first_nonfinite(found):
-        raise _damaged(f"{folder / _TENSORS}: {name} has values that are NaN or infinite")
-    return found
+        raise _damaged(folder, error) from error
 
 
-def _damaged(reason: str) -> TrainError:
-    return TrainError(f"{reason}; delete this folder to resume from the one before")
+def _damaged(folder: Path, error: Exception) -> TrainError:
+    return TrainError(f"{folder} cannot be read: {error}; delete this folder to resume from the one before")
 
 
 def _delete(folder: Path) -> None:

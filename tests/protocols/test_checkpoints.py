@@ -22,8 +22,7 @@ from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.generator.example import STEPS, checkpoints_example
 from idmetric.protocols.options import CheckpointsOptions
-from idmetric.report.curves import step_curves
-from idmetric.report.plots import draw
+from idmetric.report.plots import draw, step_curves
 from tests.protocols.parts import PLAIN, picture, values
 from tests.protocols.test_generator import cosine
 from tests.protocols.test_mveb import clip_folder
@@ -223,7 +222,7 @@ def test_the_best_step_is_the_earliest_in_the_interval_of_the_highest(
 def test_curves_mark_the_best_step_and_have_a_panel_for_each_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("idmetric.report.curves.save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr("idmetric.report.plots.save_figure", lambda figure, path: drawn.append(figure))
     drawn: list = []
     found = rows(identity=[(0.1, 0.05), (0.5, 0.4), (0.6, 0.5)], real=[0.7] * 3, copies=[0, 0, 0], drift=[0, 0.1, 0.2])
     labeled = [{"step": str(step), "best": "yes" if step == 100 else ""} | row for step, row in found.items()]

@@ -509,13 +509,6 @@ def test_five_hundred_noisy_images_are_less_than_25_megabytes(metric: IDSim, cou
     assert page.count('"partner":') == 2 * 500
 
 
-def test_rows_of_others_are_refused(metric: IDSim) -> None:
-    album = Album(metric, 1, 0)
-    album.add({"distance": 0.1}, ("a", None), ("b", None), None, None)
-    with pytest.raises(ValueError, match="a page of 1 rows was collected for 1 others"):
-        album.finish([{"distance": 0.1}])
-
-
 # Evaluations
 
 

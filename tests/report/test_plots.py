@@ -15,11 +15,8 @@ from idmetric.report.plots import (
     Scored,
     distributions,
     draw,
-    ecdf,
     precision_recall,
-    precision_recall_curve,
     roc,
-    roc_curve,
     trade_off,
 )
 
@@ -32,26 +29,6 @@ def scored(request: pytest.FixtureRequest) -> Scored:
     rng = np.random.default_rng(request.param)
     same = rng.random(80) < 0.3
     return Scored(rng.normal(same, 1).round(request.param), same)
-
-
-def test_curves_are_scikit_learn_s(scored: Scored) -> None:
-    metrics = pytest.importorskip("sklearn.metrics")
-    x, y = roc_curve(scored.score, scored.same)
-    expected = metrics.roc_curve(scored.same, scored.score, drop_intermediate=False)
-    np.testing.assert_allclose(x, expected[0])
-    np.testing.assert_allclose(y, expected[1])
-    recall, precision = precision_recall_curve(scored.score, scored.same)
-    expected = metrics.precision_recall_curve(scored.same, scored.score)
-    np.testing.assert_allclose(precision, expected[0][-2::-1])
-    np.testing.assert_allclose(recall, expected[1][-2::-1])
-
-
-def test_an_ecdf_is_the_share_not_above() -> None:
-    values, share = ecdf([0.5, -1, 0.5, 2])
-    assert values.tolist() == [-1, 0.5, 0.5, 2]
-    assert share.tolist() == [0.25, 0.5, 0.75, 1]
-    with pytest.raises(ValueError, match="no values"):
-        ecdf([])
 
 
 @pytest.mark.slow
@@ -69,11 +46,6 @@ def test_the_same_numbers_give_the_same_file(plot: Any, ending: str, scored: Sco
         assert files[0].read_text().count("<path") > 20  # something is drawn
         assert files[0].read_text() == files[1].read_text()
         assert files[0].stat().st_size < 400_000
-
-
-def test_pairs_of_one_kind_have_no_curve() -> None:
-    with pytest.raises(ValueError, match=r"labels of both kinds, got .*2 of 2 true"):
-        roc_curve([0.1, 0.2], [True, True])
 
 
 def test_all_plots_that_results_allow_are_drawn(tmp_path: Path) -> None:
