@@ -31,15 +31,15 @@ class _Columns:
     """Base of both: reads columns, and puts None where a cell is empty."""
 
     def __init__(
-        self, metric: Embedder, read: Sequence[str | None], outside: Outside, mask_id: MaskId | None, batch_size: int,
-        on_error: OnError,
+        self, metric: Embedder, read: Sequence[str | None], output: str, outside: Outside, mask_id: MaskId | None,
+        batch_size: int, on_error: OnError,
     ) -> None:  # fmt: skip
         if on_error not in ("raise", "none"):
             raise ValueError(f"on_error must be raise or none, got {on_error!r}")
         self.metric, self.batch_size, self.on_error = metric, batch_size, on_error
         self.read = [name for name in read if name is not None]  # columns
+        self.output, self.mask_id = output, mask_id
         self.outside: Outside = outside
-        self.mask_id = mask_id
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """A batch of columns, or one row, to the new columns."""
@@ -50,6 +50,13 @@ class _Columns:
 
     def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         raise NotImplementedError
+
+    def _columns(self, values: list[Any], *lost: Mapping[int, str]) -> dict[str, list[Any]]:
+        """The new columns: the values and, unless errors are raised, why rows have none."""
+        if self.on_error == "raise":
+            return {self.output: values}
+        errors = [next((of[row] for of in lost if row in of), None) for row in range(len(values))]
+        return {self.output: values, f"{self.output}_error": errors}
 
     def _embed(
         self, batch: Mapping[str, Sequence[Any]], column: str, mask_column: str | None, patches: bool
@@ -107,8 +114,8 @@ class EmbedColumn(_Columns):
         normalize: bool = False,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(metric, (column, mask_column), outside, mask_id, batch_size, on_error)
-        self.column, self.output, self.mask_column, self.normalize = column, output, mask_column, normalize
+        super().__init__(metric, (column, mask_column), output, outside, mask_id, batch_size, on_error)
+        self.column, self.mask_column, self.normalize = column, mask_column, normalize
 
     def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         rows, found, lost = self._embed(batch, self.column, self.mask_column, patches=False)
@@ -119,12 +126,7 @@ class EmbedColumn(_Columns):
                 vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
             for row, vector in zip(rows, vectors, strict=True):
                 values[row] = vector
-        return {self.output: values, **self._errors(lost, len(values))}
-
-    def _errors(self, lost: Mapping[int, str], count: int) -> dict[str, list[Any]]:
-        if self.on_error == "raise":
-            return {}
-        return {f"{self.output}_error": [lost.get(row) for row in range(count)]}
+        return self._columns(values, lost)
 
 
 class ScoreColumns(_Columns):
@@ -151,17 +153,16 @@ class ScoreColumns(_Columns):
         batch_size: int = 32,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(metric, (a, b, mask_a, mask_b), outside, mask_id, batch_size, on_error)
+        super().__init__(metric, (a, b, mask_a, mask_b), output, outside, mask_id, batch_size, on_error)
         self.columns, self.masks = (a, b), (mask_a, mask_b)
-        self.distance, self.patches, self.output = distance, needs_patches(distance), output
+        self.distance, self.patches = distance, needs_patches(distance)
 
     def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
         (rows_a, x, lost_a), (rows_b, y, lost_b) = (
             self._embed(batch, column, mask, self.patches)
             for column, mask in zip(self.columns, self.masks, strict=True)
         )
-        count = len(batch[self.columns[0]])
-        values: list[float | None] = [None] * count
+        values: list[float | None] = [None] * len(batch[self.columns[0]])
         both = sorted(set(rows_a) & set(rows_b))
         if both and x is not None and y is not None:
             device = self.metric.device
@@ -169,10 +170,7 @@ class ScoreColumns(_Columns):
             far = self.metric(left.to(device), right.to(device), self.distance)
             for row, value in zip(both, far.tolist(), strict=True):
                 values[row] = value
-        found: dict[str, list[Any]] = {self.output: values}
-        if self.on_error == "none":
-            found[f"{self.output}_error"] = [lost_a.get(row) or lost_b.get(row) for row in range(count)]
-        return found
+        return self._columns(values, lost_a, lost_b)
 
 
 def _is_row(batch: Mapping[str, Any], columns: Sequence[str]) -> bool:

@@ -18,6 +18,8 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -96,15 +98,7 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
         return _of_arrays(a, b, kind, joint_weight, matrix=False)
     from idmetric.distance.cosine import cosine_distance
 
-    if kind == "cls":
-        return cosine_distance(a.cls, b.cls)
-    if kind == "patch_pooled":
-        return cosine_distance(_pooled(a), _pooled(b))
-    if kind == "joint_pooled":
-        return cosine_distance(a.cls, b.cls) + cosine_distance(_pooled(a), _pooled(b))
-    if kind == "joint":
-        return cosine_distance(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch")
-    return _sinkhorn(a, b, kind)
+    return _of_kind(a, b, kind, joint_weight, cosine_distance, _sinkhorn)
 
 
 def distance_matrix(
@@ -127,15 +121,26 @@ def distance_matrix(
         return _of_arrays(a, other, kind, joint_weight, matrix=True)
     from idmetric.distance.cosine import cosine_matrix
 
+    return _of_kind(a, other, kind, joint_weight, cosine_matrix, partial(_sinkhorn_matrix, self_b=self_b))
+
+
+def _of_kind(
+    a: Embedding,
+    b: Embedding,
+    kind: DistanceName,
+    joint_weight: float,
+    cosine: Callable[..., Tensor],
+    transport: Callable[..., Tensor],
+) -> Tensor:
     if kind == "cls":
-        return cosine_matrix(a.cls, other.cls)
+        return cosine(a.cls, b.cls)
     if kind == "patch_pooled":
-        return cosine_matrix(_pooled(a), _pooled(other))
+        return cosine(_pooled(a), _pooled(b))
     if kind == "joint_pooled":
-        return cosine_matrix(a.cls, other.cls) + cosine_matrix(_pooled(a), _pooled(other))
+        return cosine(a.cls, b.cls) + cosine(_pooled(a), _pooled(b))
     if kind == "joint":
-        return cosine_matrix(a.cls, other.cls) + joint_weight * _sinkhorn_matrix(a, other, "patch", self_b)
-    return _sinkhorn_matrix(a, other, kind, self_b)
+        return cosine(a.cls, b.cls) + joint_weight * transport(a, b, "patch")
+    return transport(a, b, kind)
 
 
 def _of_arrays(a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool) -> Any:

@@ -51,10 +51,10 @@ from idmetric.distance.annealing import (
     flipped,
     halves,
     no_autocast,
+    over_threads,
     self_potentials,
     wants_graph,
 )
-from idmetric.distance.threads import over_threads
 
 MAX_ELEMENTS = 2**24
 _CACHED = 2**20  # elements of a chunk that a CPU's cache holds: larger ones were half as quick

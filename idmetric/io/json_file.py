@@ -40,7 +40,7 @@ def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST
         ValueError: as `read_text`, or as `parse`.
     """
     found = read_text(path, encoding, most)
-    return _parse_toml(found) if os.fspath(path).endswith(".toml") else parse(found)
+    return tomllib.loads(found) if os.fspath(path).endswith(".toml") else parse(found)
 
 
 def text(value: Any, **options: Any) -> str:
@@ -70,21 +70,3 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-_DOTS = 1000  # in a line; Python's parser takes memory with the square of a name's parts
-
-
-def _parse_toml(text: str) -> dict[str, Any]:
-    """The table of a TOML text.
-
-    Raises:
-        ValueError: if it is not TOML, or nested so deeply that Python cannot hold it.
-    """
-    if any(line.count(".") > _DOTS for line in text.splitlines()):
-        raise ValueError(f"a line has more than {_DOTS} dots")
-    try:
-        found: dict[str, Any] = tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    return found

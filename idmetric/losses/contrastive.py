@@ -6,10 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.losses.arrays import cosines, full, masked_mean
+from idmetric.losses.arrays import cosines, full
+
+_MOST = 2**24  # cosines held at once
 
 
-def contrastive(positive: Tensor, negative: Tensor, *, margin: float = 1.0, valid: Tensor | None = None) -> Tensor:
+def contrastive(positive: Tensor, negative: Tensor, *, margin: float = 1.0) -> Tensor:
     """Mean of d+^2 / 2 + max(0, margin - d-)^2 / 2 with d the Euclidean distance of unit descriptors.
 
     The form is Hadsell et al. 2006, Eq. 4 (ILGen cites Chopra et al. 2005, gives no formula, and a margin of 1); d
@@ -19,38 +21,27 @@ def contrastive(positive: Tensor, negative: Tensor, *, margin: float = 1.0, vali
         positive: cosine of each anchor to its positive, (B,); ILGen draws one of the same class at random.
         negative: cosines of each anchor to its negatives, (B, N); ILGen has N = 1, see `hardest_negatives`.
         margin: distance beyond which a negative no longer counts; unit descriptors are at most 2 apart.
-        valid: bool (B, N), False where a negative does not count.
 
     Returns:
         A scalar >= 0: mean over an anchor's negatives, then over anchors. In float32 or better.
     """
     if positive.ndim != 1 or negative.ndim != 2 or len(negative) != len(positive) or not len(positive):
         raise ValueError(f"need shapes (B,) and (B, N), B >= 1; got {tuple(positive.shape)}, {tuple(negative.shape)}")
-    if valid is None:
-        valid = torch.ones_like(negative, dtype=torch.bool)
     near = 2 - 2 * full(positive)
     # the floor keeps the slope of the root finite where two descriptors coincide
     apart = (2 - 2 * full(negative)).clamp_min(1e-12).sqrt()
-    far = masked_mean(F.relu(margin - apart).square(), valid, 1)
-    return (near + far).mean() / 2
+    far = F.relu(margin - apart).square()
+    return (near + far.mean(1)).mean() / 2
 
 
 @torch.no_grad()
-def hardest_negatives(
-    anchor: Tensor,
-    candidate: Tensor,
-    anchor_label: Tensor,
-    candidate_label: Tensor,
-    *,
-    max_elements: int = 2**24,
-) -> Tensor:
+def hardest_negatives(anchor: Tensor, candidate: Tensor, anchor_label: Tensor, candidate_label: Tensor) -> Tensor:
     """For each anchor, the most similar candidate of another class ("the hardest one in the dataset").
 
     Args:
         anchor: (Q, D), of any length: cosines are taken.
         candidate: (N, D).
         anchor_label, candidate_label: int (Q,) and (N,).
-        max_elements: most cosines held at once (one anchor may exceed it).
 
     Returns:
         Indices into `candidate`, int64 (Q,); the first of equally similar ones.
@@ -59,7 +50,7 @@ def hardest_negatives(
         ValueError: if an anchor has no candidate of another class.
     """
     found = []
-    step = max(1, max_elements // max(1, len(candidate)))
+    step = max(1, _MOST // max(1, len(candidate)))
     for start in range(0, len(anchor), step):
         same = anchor_label[start : start + step, None] == candidate_label[None]
         if not len(candidate) or same.all(1).any():

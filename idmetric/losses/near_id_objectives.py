@@ -30,7 +30,6 @@ CIRCLE_MARGIN, CIRCLE_SCALE = 0.25, 64.0  # released code
 def symmetric_info_nce(
     tuples: Tuples,
     *,
-    chosen: Tensor | None = None,
     temperature: float | Tensor = TEMPERATURE,
     distractors: bool = False,
     released: bool = False,
@@ -38,9 +37,8 @@ def symmetric_info_nce(
     """Symmetric softmax cross-entropy between anchors and one positive each (Table 4, InfoNCE and "+ R neg").
 
     Args:
-        tuples: the whole batch; anchors without a positive take no part.
-        chosen: int (B,), the positive slot of each anchor, a valid one; None = the first valid. The released code
-            draws it at random each step.
+        tuples: the whole batch; the positive is an anchor's first valid one (the released code draws it at random).
+            Anchors without a positive take no part.
         temperature: tau > 0; the released code learns it from 0.07 (see `LearnableTemperature`).
         distractors: append each anchor's own distractors to its row of both softmaxes ("+ R neg"): in the direction
             positive -> anchor they are compared with the positive.
@@ -52,7 +50,7 @@ def symmetric_info_nce(
     """
     batch = fill(tuples, keep_missing=released)
     row = torch.arange(len(batch.anchor), device=batch.anchor.device)
-    slot = batch.positive_valid.to(torch.uint8).argmax(1) if chosen is None else chosen
+    slot = batch.positive_valid.to(torch.uint8).argmax(1)
     present, positive = batch.positive_valid[row, slot], batch.positive[row, slot]
     counted = present[:, None] if released else present[:, None] & present
     own = (row[:, None] == row) & counted
@@ -77,11 +75,9 @@ def oracle_info_nce(
     tuples: Tuples,
     oracle: Tensor,
     *,
-    chosen: Tensor | None = None,
     temperature: float | Tensor = TEMPERATURE,
     distractors: bool = False,
     alpha: float = ALPHA,
-    margin: float = 0.05,
     rank_temperature: float = TEMPERATURE,
     released: bool = False,
 ) -> Tensor:
@@ -89,12 +85,10 @@ def oracle_info_nce(
 
     The paper gives no weight for this row beyond L_disc + alpha L_rank of the table's caption.
     """
-    base = symmetric_info_nce(
-        tuples, chosen=chosen, temperature=temperature, distractors=distractors, released=released
-    )
+    base = symmetric_info_nce(tuples, temperature=temperature, distractors=distractors, released=released)
     batch = fill(tuples)
     near = cosines(batch.anchor[:, None], batch.distractor)[:, 0]
-    rank = oracle_ranking(near, oracle, batch.distractor_valid, margin=margin, temperature=rank_temperature)
+    rank = oracle_ranking(near, oracle, batch.distractor_valid, temperature=rank_temperature)
     return base + alpha * rank
 
 
@@ -171,22 +165,18 @@ def sigmoid_ranked(
 def circle_ranked(
     tuples: Tuples,
     *,
-    margin: float = CIRCLE_MARGIN,
-    scale: float = CIRCLE_SCALE,
     alpha: float = ALPHA,
-    rank_margin: float = CIRCLE_MARGIN,
     rank_temperature: float = TEMPERATURE,
     released: bool = False,
 ) -> Tensor:
     """Circle loss with distractors among the negatives, plus a hinge (Table 4, "Circle + Rank").
 
-    The hinge is (1/K) sum_k [ max_b l_b - l_rk + rank_margin ]+ over batch negatives b, with l = cos / tau.
+    The hinge is (1/K) sum_k [ max_b l_b - l_rk + m ]+ over batch negatives b, with l = cos / tau and m as in
+    `circle`.
 
     Args:
         tuples: the whole batch.
-        margin, scale: m and gamma of the circle loss (see `circle`).
         alpha: weight of the hinge.
-        rank_margin: m of the hinge, in logits.
         rank_temperature: tau of the hinge's logits.
         released: as the released code does: missing positives stay among the circle's negatives, and the hinge takes
             plain cosines and is averaged over the whole pool, in which an anchor's own and missing positives count
@@ -197,11 +187,9 @@ def circle_ranked(
     """
     c = batch_cosines(fill(tuples, keep_missing=released), keep_missing=released)
     negative = torch.cat([c.rest, c.near_valid], 1)
-    base = circle(
-        torch.cat([c.pool, c.near], 1), F.pad(c.own, (0, c.near.shape[1])), negative, margin=margin, scale=scale
-    )
+    base = circle(torch.cat([c.pool, c.near], 1), F.pad(c.own, (0, c.near.shape[1])), negative)
     c = batch_cosines(fill(tuples))
-    rank = _mean_hinge(c, rank_margin) if released else _max_hinge(c, rank_margin, rank_temperature)
+    rank = _mean_hinge(c) if released else _max_hinge(c, rank_temperature)
     return base + alpha * rank
 
 
@@ -235,13 +223,13 @@ def circle(
     return F.softplus((near + far).masked_fill(~both, -torch.inf)).mean()
 
 
-def _max_hinge(c: Cosines, margin: float, temperature: float) -> Tensor:
+def _max_hinge(c: Cosines, temperature: float) -> Tensor:
     check_temperature(temperature)
     top = c.pool.masked_fill(~c.rest, -torch.inf).amax(1)
-    gap = (top[:, None] - c.near) / temperature + margin
+    gap = (top[:, None] - c.near) / temperature + CIRCLE_MARGIN
     return masked_mean(F.relu(gap), c.near_valid)
 
 
-def _mean_hinge(c: Cosines, margin: float) -> Tensor:
-    gap = F.relu(c.pool[:, None] - c.near[:, :, None] + margin).masked_fill(~c.rest[:, None], 0)
+def _mean_hinge(c: Cosines) -> Tensor:
+    gap = F.relu(c.pool[:, None] - c.near[:, :, None] + CIRCLE_MARGIN).masked_fill(~c.rest[:, None], 0)
     return masked_mean(gap.mean(2), c.near_valid)

@@ -14,7 +14,7 @@ the query in, at similarity 1 to itself, which adds about 1 to every rank (floor
 follows it.
 
 **Memory.** Only positives are ranked: Q * P * N comparisons for Q queries with at most P positives among N images
-(400 * 3 * 1600 for ILGen's batch: 8 MB per array), in chunks of at most `max_elements`, recomputed on the way back.
+(400 * 3 * 1600 for ILGen's batch: 8 MB per array), in chunks of at most `MOST`, recomputed on the way back.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 from idmetric.losses.arrays import check_temperature, cosines, full, masked_mean
 
 KS = (1, 2, 4, 8)  # supplement B
+MOST = 2**24  # comparisons held at once; one query may exceed it
 
 
 def recall_at_k(
@@ -38,7 +39,6 @@ def recall_at_k(
     ks: Sequence[int] = KS,
     rank_temperature: float = 0.01,
     recall_temperature: float = 1.0,
-    max_elements: int = 2**24,
 ) -> Tensor:
     """1 - mean recall@k of queries against images (formula: module).
 
@@ -49,7 +49,6 @@ def recall_at_k(
         ks: depths of the ranking, >= 1.
         rank_temperature: of the comparison of two similarities, 0.01 in the paper.
         recall_temperature: of the comparison of a rank with k, 1.0 in the paper.
-        max_elements: most comparisons held at once (one query may exceed it).
 
     Returns:
         A scalar in [0, 1], mean over queries that have a positive; 0 where none has. In float32 or better.
@@ -64,7 +63,7 @@ def recall_at_k(
     count = positive.sum(1)
     most = int(count.max()) if count.numel() else 0
     place = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-    ranks = _ranks(full(similarity), place, database, rank_temperature, max_elements)
+    ranks = _ranks(full(similarity), place, database, rank_temperature)
     filled = torch.arange(most, device=count.device) < count[:, None]
     recalls = []
     for k in ks:
@@ -82,7 +81,6 @@ def batch_recall_at_k(
     ks: Sequence[int] = KS,
     rank_temperature: float = 0.01,
     recall_temperature: float = 1.0,
-    max_elements: int = 2**24,
 ) -> Tensor:
     """`recall_at_k` of a batch that searches itself (ILGen Fig. 5): images of one label are each other's positives.
 
@@ -91,7 +89,7 @@ def batch_recall_at_k(
         label: int (N,), the class of each image, in any order.
         query: indices (Q,) of the images that query, one per class in ILGen; None = all, as in the released code.
         query_in_database: keep each query in its own database, as in the released code.
-        ks, rank_temperature, recall_temperature, max_elements: as in `recall_at_k`.
+        ks, rank_temperature, recall_temperature: as in `recall_at_k`.
 
     Returns:
         A scalar in [0, 1], mean over queries with another image of their class.
@@ -108,13 +106,12 @@ def batch_recall_at_k(
         ks=ks,
         rank_temperature=rank_temperature,
         recall_temperature=recall_temperature,
-        max_elements=max_elements,
     )
 
 
-def _ranks(similarity: Tensor, place: Tensor, database: Tensor, temperature: float, max_elements: int) -> Tensor:
+def _ranks(similarity: Tensor, place: Tensor, database: Tensor, temperature: float) -> Tensor:
     """Smooth ranks (Q, P) of the images `place` (Q, P), a few queries at a time."""
-    step = max(1, max_elements // max(1, place.shape[1] * similarity.shape[1]))
+    step = max(1, MOST // max(1, place.shape[1] * similarity.shape[1]))
     if step >= len(similarity):
         return _ranks_of(similarity, place, database, temperature)
     chunks = zip(*(torch.split(x, step) for x in (similarity, place, database)), strict=True)

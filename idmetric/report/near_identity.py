@@ -8,10 +8,8 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
@@ -24,18 +22,6 @@ from idmetric.scoring.attention import attention_maps
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR = ("distractor", "identity-edit", "part-edit")
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Rows of some identities: numbers in the manifest, each row's identity, and whether it is one of its views.
-
-    A row that is not a view is a distractor of one.
-    """
-
-    rows: list[int]
-    identity: list[str]
-    view: list[bool]
 
 
 def draw_near_identity(
@@ -60,21 +46,23 @@ def draw_near_identity(
     Raises:
         ValueError: if the manifest has fewer such identities.
     """
-    chosen = choose(manifest, identities)
-    images = [manifest.image(row) for row in chosen.rows]
-    vectors = {name: m.embed(images, patches=False, batch_size=batch_size).cls for name, m in metrics.items()}
-    panels = {name: found.double().cpu().numpy() for name, found in vectors.items()}
-    near_identity(panels, chosen.identity, chosen.view, path, kernel=kernel, gamma=gamma)
+    chosen = _choose(manifest, identities)
+    images = [manifest.image(row) for row, _, _ in chosen]
+    owner, view = np.array([k for _, k, _ in chosen]), np.array([is_view for *_, is_view in chosen])
+    figure, axes = new_figure(1, len(metrics))
+    for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
+        vectors = metric.embed(images, patches=False, batch_size=batch_size).cls
+        places = kernel_pca(vectors.double().cpu().numpy(), 2, kernel, gamma)
+        for k in range(identities):
+            for shown, marker in ((owner == k) & view, "o"), ((owner == k) & ~view, "x"):
+                x, y = places[shown].T
+                panel.scatter(x, y, s=28, marker=marker, color=f"C{k % 10}", label=f"S{k + 1}" * (marker == "o"))
+        panel.set(title=name, xticks=[], yticks=[])
+    save_figure(figure, path)
 
 
-def choose(manifest: Manifest, count: int) -> Chosen:
-    """The manifest's first `count` identities with two views or more and a distractor of one of them.
-
-    Raises:
-        ValueError: if there are fewer, or count is below 1.
-    """
-    if count < 1:
-        raise ValueError(f"the number of identities must be at least 1, not {count}")
+def _choose(manifest: Manifest, count: int) -> list[tuple[int, int, bool]]:
+    """Rows of the first `count` identities: row, number of the identity, and whether it is a view, no distractor."""
     names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
     views: dict[str, list[int]] = {}
     near: dict[str, list[int]] = {}
@@ -89,35 +77,7 @@ def choose(manifest: Manifest, count: int) -> Chosen:
     found = [name for name, own in views.items() if len(own) > 1 and name in near][:count]
     if len(found) < count:
         raise ValueError(f"the manifest has {len(found)} identities with two views and a distractor, not {count}")
-    rows = [(row, name, view) for name in found for view, own in ((True, views), (False, near)) for row in own[name]]
-    return Chosen([r for r, *_ in rows], [n for _, n, _ in rows], [v for *_, v in rows])
-
-
-def near_identity(
-    vectors: Mapping[str, ArrayLike],
-    identity: ArrayLike,
-    view: ArrayLike,
-    path: Place,
-    *,
-    kernel: Kernel = "cosine",
-    gamma: float | None = None,
-) -> None:
-    """Draw embeddings in their first two kernel principal components; circles are views, crosses their distractors.
-
-    Args:
-        vectors: model -> embeddings (N, D).
-        identity: (N,), of a view, and of the view that a distractor was made from. view: bool (N,).
-    """
-    names, views = np.asarray(identity), np.asarray(view, dtype=bool)
-    figure, axes = new_figure(1, len(vectors))
-    for panel, (name, found) in zip(axes, vectors.items(), strict=True):
-        places = kernel_pca(found, 2, kernel, gamma)
-        for k, one in enumerate(dict.fromkeys(names.tolist())):
-            for chosen, marker in ((names == one) & views, "o"), ((names == one) & ~views, "x"):
-                x, y = places[chosen].T
-                panel.scatter(x, y, s=28, marker=marker, color=f"C{k % 10}", label=f"S{k + 1}" * (marker == "o"))
-        panel.set(title=name, xticks=[], yticks=[])
-    save_figure(figure, path)
+    return [(row, k, own is views) for k, name in enumerate(found) for own in (views, near) for row in own[name]]
 
 
 def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLike], path: Place) -> None:

@@ -70,8 +70,6 @@ def attach(
         raise ImportError(f"LoRA needs peft: {install('train')}") from error
     if _layers(module):
         raise ValueError("the module has LoRA already: attach it once, or fold it first")
-    if rank < 1 or not 0 <= dropout < 1:
-        raise ValueError(f"LoRA needs a rank of 1 or more and a dropout in [0, 1), got {rank} and {dropout}")
     names = target_names(module, targets)
     passing = _reading_weights(module, names)
     config = peft.LoraConfig(
@@ -135,12 +133,6 @@ def folded(module: nn.Module) -> Iterator[nn.Module]:
         for parent, name, layer, weight, original in kept:
             setattr(parent, name, layer)
             weight.copy_(original)
-
-
-def folded_state(module: nn.Module) -> dict[str, Tensor]:
-    """The module's state as if it had been trained without LoRA: its names before `attach`, copied to the CPU."""
-    with folded(module):
-        return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
 
 
 def _sum(layer: Any, weight: Tensor) -> Tensor:

@@ -68,12 +68,9 @@ def test_videos_and_folders_go_together(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 1)
     write_video(source / "film.mp4", [picture(i) for i in range(90)])
     write_video(source / "film_mask.mkv", [mask(0.4)] * 90, codec="ffv1")
-    assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.parquet", "--form", "jpg", "--blur", 20) == 0
+    assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.parquet") == 0
     manifest = read(tmp_path / "x.parquet")
     assert set(manifest.column("identity")) == {"got10k/film", "got10k/kind/clip0"}
-    assert {Path(str(p)).suffix for p in manifest.column("path")} == {".jpg"}
-    assert manifest[0].parameters is not None
-    assert manifest[0].parameters["sampling"]["blur"] == 20
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +104,7 @@ def test_clips_that_cannot_be_used_are_listed_or_skipped(
         assert text in shown
     assert not out.exists()
     assert len(list((tmp_path / "x_frames").iterdir())) == 2  # what could be done is done
-    assert run(*arguments, "--on-error", "skip", "--least", 2) == 4
+    assert run(*arguments, "--on-error", "skip") == 4
     shown = capsys.readouterr().err
     assert shown.count("skipped:") == 4
     assert len(set(read(out).column("identity"))) == 2
@@ -116,10 +113,11 @@ def test_clips_that_cannot_be_used_are_listed_or_skipped(
 
 def test_errors_name_what_is_wrong(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 1)
+    bare = write_folder(tmp_path / "bare" / "clip", 1).parent
     cases = [
         ((source, "-o", tmp_path / "x.txt"), "a manifest ends in .parquet, .csv, .jsonl"),
         ((tmp_path / "no", "-o", tmp_path / "x.csv"), "no such file or folder"),
-        ((source, "-o", tmp_path / "x.csv", "--blur", 1e9), "no instance has enough valid frames"),
+        ((bare, "-o", tmp_path / "x.csv", "--annotation", "none"), "no instance has enough valid frames"),
     ]
     for arguments, message in cases:
         run.fails(message, *arguments, "--sampling", "got10k")

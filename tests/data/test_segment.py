@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 from idmetric.cli.data import main
+from idmetric.data.frames.choose import SAMPLINGS
 from idmetric.data.frames.segment import SAM, Segmenter
 from idmetric.data.generate.weights import Place, WeightsError
 from idmetric.data.manifest.table import read
@@ -57,8 +59,15 @@ def lasot(root: Path, box: str = "10,8,40,24") -> Path:
 
 
 def words(root: Path, out: Path, *more: Any) -> list[str]:
-    given = ("frames", root, "--sampling", "lasot", "--fps", 2, "--rate", 2, "--stride", 1, "--annotation", "boxes")
-    return [str(x) for x in (*given, "--category-level", 1, "--coverage", 0.01, 0.99, "-o", out, "--quiet", *more)]
+    given = ("frames", root, "--sampling", "lasot", "--rate", 2, "--annotation", "boxes")
+    return [str(x) for x in (*given, "--category-level", 1, "-o", out, "--quiet", *more)]
+
+
+@pytest.fixture(autouse=True)
+def slow_clips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two frames a second, all annotated, and objects of any size."""
+    few = replace(SAMPLINGS["lasot"], fps=2, stride=1, coverage=(0.01, 0.99))
+    monkeypatch.setitem(SAMPLINGS, "lasot", few)
 
 
 def test_frames_of_lasot_get_masks_of_their_boxes(tmp_path: Path, segmenter: Segmenter) -> None:

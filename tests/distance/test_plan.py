@@ -13,9 +13,9 @@ from torch import Tensor
 from idmetric.distance import annealing
 from idmetric.distance import plan as module
 from idmetric.distance import sinkhorn as solver
+from idmetric.distance.annealing import over_threads
 from idmetric.distance.plan import Plan
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
-from idmetric.distance.threads import over_threads
 from tests.distance.test_sinkhorn import RELEASE, gradients, random_weights, spy, tokens
 from tests.reference import sinkhorn_loop
 

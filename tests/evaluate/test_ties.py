@@ -10,7 +10,6 @@ from scipy import stats
 from sklearn import metrics
 from threadpoolctl import threadpool_limits
 
-from idmetric.calibration.thresholds import best_f1
 from idmetric.evaluate import open_set, ranking
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.arrays import comparable, first_highest
@@ -43,8 +42,6 @@ def test_measures_of_noisy_scores_are_scikit_learns_of_rounded_ones(seed: int) -
     )
     assert ranking.roc_auc(scores, relevant) == pytest.approx(metrics.roc_auc_score(relevant, exact))
     assert ranking.ndcg(scores, relevant, 7) == pytest.approx(metrics.ndcg_score([relevant], [exact], k=7))
-    precision, recall, _ = metrics.precision_recall_curve(relevant, exact)
-    assert best_f1(scores, relevant).f1 == pytest.approx((2 * precision * recall / (precision + recall + 1e-12)).max())
 
     own = np.sort(exact[relevant])[::-1]
     places = [1 + k + (exact[~relevant] >= one).sum() for k, one in enumerate(own)]  # a tie loses

@@ -67,7 +67,7 @@ LOSSES: dict[str, Loss] = {
     "info_nce": of_similarities(info_nce),
     "hinge": of_similarities(hinge),
     "binary_cross_entropy": of_similarities(binary_cross_entropy),
-    "contrastive": of_similarities(contrastive),
+    "contrastive": of_similarities(lambda positive, negative, valid: contrastive(positive, negative)),
     "query_target_info_nce": visme,
     "label_info_nce": of_labels(label_info_nce),
     "recall_at_k": of_labels(batch_recall_at_k),

@@ -47,9 +47,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("clips", type=Path, help="a video, or a folder of clips at any depth")
     text = "folder of masks with the names of the clips, or annotations of YouTube-VIS (.json)"
     parser.add_argument("--masks", type=Path, help=text)
-    parser.add_argument(
-        "--frames", type=Path, help="folder to write frames to (default: OUT_frames next to the manifest)"
-    )
     parser.add_argument("--sampling", choices=SAMPLINGS, required=True, help="parameters of the paper for a dataset")
     text = "source of coverage: masks (default), boxes of groundtruth.txt (no masks are written), or none"
     parser.add_argument("--annotation", choices=("masks", "boxes", "none"), default="masks", help=text)
@@ -60,27 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "masks show one object, or indexed ones by number; auto (default): indexed if they are palette images"
     parser.add_argument("--objects", choices=("auto", "one", "indexed"), default="auto", help=text)
     parser.add_argument("--rate", type=float, help="frames per second of folders (default: the sampling's)")
-    for name, kind, text in (  # instead of the sampling's values
-        ("fps", float, "frames per second in which stride and windows are counted"),
-        ("stride", int, "frames between the annotated frames that are read"),
-        ("annotated", int, "annotated frames in a window"),
-        ("parts", int, "parts of a long clip"),
-        ("long", float, "seconds from which a clip counts as long (6)"),
-        ("blur", float, "smallest variance of the Laplacian (50)"),
-        ("least", int, "valid frames that an instance needs (2)"),
-    ):
-        parser.add_argument(f"--{name}", type=kind, help=text)
-    parser.add_argument(
-        "--coverage",
-        type=float,
-        nargs=2,
-        metavar=("LEAST", "MOST"),
-        help="smallest and largest coverage by the object (0.1 0.9)",
-    )
     parser.add_argument("--seed", type=natural, default=0, help="seed of the choice among valid frames (0)")
-    parser.add_argument(
-        "--form", choices=("png", "jpg"), default="png", help="png: lossless (default); jpg: quality 95"
-    )
     parser.add_argument(
         "--dataset", help="dataset of the manifest, prefix of identities (default: the sampling's name)"
     )
@@ -108,7 +85,7 @@ def _sample(args: argparse.Namespace, masks: Path | None) -> int:
     from idmetric.data.frames.clips import ClipError, find_clips
     from idmetric.data.frames.extract import to_manifest
 
-    folder = args.frames or args.out.with_name(f"{args.out.stem}_frames")
+    folder = args.out.with_name(f"{args.out.stem}_frames")
     settings = _settings(args)
     categories = None
     if masks is not None and _is_youtubevis(args):
@@ -152,17 +129,11 @@ def _is_youtubevis(args: argparse.Namespace) -> bool:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
-    from dataclasses import replace
-
     from idmetric.data.frames.choose import SAMPLINGS as FULL
     from idmetric.data.frames.extract import Settings
 
-    names = ("fps", "stride", "annotated", "parts", "long", "blur", "least")
-    changes = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    if args.coverage is not None:
-        changes["coverage"] = tuple(args.coverage)
-    sampling = replace(FULL[args.sampling], **changes)
-    return Settings(sampling, args.seed, args.annotation, args.objects, args.rate, args.form, _segmenter(args))
+    sampling = FULL[args.sampling]
+    return Settings(sampling, args.seed, args.annotation, args.objects, args.rate, segmenter=_segmenter(args))
 
 
 def _segmenter(args: argparse.Namespace) -> Segmenter | None:

@@ -18,6 +18,8 @@ from idmetric.train.visme.data import Prepared
 from idmetric.train.visme.pools import Batch, Data, Pool, Rows
 from idmetric.train.visme.wording import Item, Wording
 
+_HARD = 5  # hard negatives of a query in a validation, at most
+
 
 class Packed(NamedTuple):
     """The images of items, in any sizes, in two tensors; items of text alone have none.
@@ -112,32 +114,30 @@ def _key(side: int, item: Item) -> tuple[bool, str]:
 
 
 def precision_at_1(
-    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, *, queries: int = 256, hard: int = 5, chunk: int = 16,
+    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, *, queries: int = 256, chunk: int = 16,
     processes: Processes | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Share of queries that find their target as the nearest: {"p@1": mean over datasets, "p@1/NAME": ...}.
 
-    Candidates are the targets of the dataset's queries and hard negatives of all of them. Each query shows another
+    Candidates are the targets of the dataset's queries and up to five hard negatives of each. Each query shows another
     identity; queries, targets and negatives are the same in every validation.
 
     Args:
-        queries: most queries of a dataset. hard: most hard negatives of a query. chunk: items embedded at once.
+        queries: most queries of a dataset. chunk: items embedded at once.
         processes: they share the datasets, and all get all rates.
     """
     rank, count = (processes.rank, processes.count) if processes else (0, 1)
     pools = prepared.data.pools
 
     def own() -> dict[str, float]:
-        return {p.name: _rate(model, pictures, prepared, p, queries, hard, chunk) for p in pools[rank::count]}
+        return {p.name: _rate(model, pictures, prepared, p, queries, chunk) for p in pools[rank::count]}
 
     parts = processes.all_values(processes.together(own)) if processes else [own()]
     rates = {name: rate for part in parts for name, rate in part.items()}
     return {"p@1": float(np.mean(list(rates.values()))), **{f"p@1/{pool.name}": rates[pool.name] for pool in pools}}
 
 
-def _rate(
-    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool, queries: int, hard: int, chunk: int
-) -> float:
+def _rate(model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool, queries: int, chunk: int) -> float:
     rng = generator("validation", pool.name)
     order = rng.permutation(len(pool))
     _, first = np.unique(prepared.data.shown[pool.queries[order]], return_index=True)
@@ -145,7 +145,7 @@ def _rate(
     targets = pool.draw_targets(chosen, rng)
     pairs = prepared.wording.pairs(pool.queries[chosen], targets)
     shown = set(prepared.data.shown[pool.queries[chosen]].tolist())
-    near = {h for row in pool.rows[chosen].tolist() for h in prepared.data.designated(row)[:hard].tolist()}
+    near = {h for row in pool.rows[chosen].tolist() for h in prepared.data.designated(row)[:_HARD].tolist()}
     others = [prepared.wording.candidate(h) for h in sorted(near) if int(prepared.data.shown[h]) not in shown]
     query = _embed(model, pictures, [q for q, _ in pairs], chunk)
     found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
