@@ -161,17 +161,14 @@ def read_mask(
     return mask.float() if full == 1 else mask.float().div_(full)
 
 
-def read_indices(source: ImageLike, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint16]:
+def read_indices(source: ImageLike) -> NDArray[np.uint16]:
     """The object numbers (height, width) of an indexed mask: palette indices, or gray values as they are stored.
-
-    Args:
-        source, max_pixels: as for `read_image`.
 
     Raises:
         ImageReadError: as `read_image`, and for images with more than one channel.
     """
     name = describe(source)
-    image = open_image(source, max_pixels)
+    image = open_image(source)
     if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
         raise ImageReadError(name, f"its mode {image.mode} holds no object numbers: save it as a palette or gray PNG")
     values = np.asarray(image)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from idmetric.images.arrays import float_pixels, is_float
 from idmetric.images.kinds import (
-    MAX_PIXELS,
     SLACK,
     WHITE,
     Color,
@@ -37,12 +36,11 @@ def cut_out(
     *,
     mask_id: MaskId | None = None,
     background: Color = WHITE,
-    max_pixels: int = MAX_PIXELS,
 ) -> tuple[Image.Image | Tensor, Tensor]:
     """The subject of an image: the pixels outside its mask painted over or cut off, at the image's own size.
 
     Args:
-        image, background, max_pixels: as for `read_image`. mask, mask_id: as for `read_mask`.
+        image, background: as for `read_image`. mask, mask_id: as for `read_mask`.
         outside: "black" or "white" paints, "crop" paints black and cuts to the box of the pixels that the mask
             covers by half (or at all, if none is), "keep" leaves the image as it is.
 
@@ -61,9 +59,9 @@ def cut_out(
         subject = float_pixels(image, describe(image), background)
         size = (subject.shape[1], subject.shape[2])
     else:
-        subject = read_image(image, background=background, max_pixels=max_pixels)
+        subject = read_image(image, background=background)
         size = (subject.height, subject.width)
-    cover = read_mask(mask, size, image=subject, mask_id=mask_id, max_pixels=max_pixels)
+    cover = read_mask(mask, size, image=subject, mask_id=mask_id)
     if not cover.any():
         name = describe(mask.source if isinstance(mask, Labelled) else mask)
         raise ImageReadError(name, "it is empty: a mask must select something, white = subject")

@@ -63,7 +63,6 @@ def query_target_info_nce(
     identity: Tensor | None = None,
     negative_identity: Tensor | None = None,
     negative_valid: Tensor | None = None,
-    symmetric: bool = False,
 ) -> Tensor:
     """Each query picks its own target among all targets and all hard negatives of the batch (VisME Eq. 3-5).
 
@@ -80,8 +79,6 @@ def query_target_info_nce(
             its sum instead of being negatives. None = the paper, where they cannot occur.
         negative_identity: int (M,), the same for hard negatives.
         negative_valid: bool (M,), False at padding.
-        symmetric: also let each target pick its query among all queries, and average the two (CLIP); the paper's
-            loss has the direction of retrieval alone.
 
     Returns:
         A scalar >= 0, mean over queries. In float32 or better.
@@ -91,7 +88,6 @@ def query_target_info_nce(
     own = torch.eye(len(query), dtype=torch.bool, device=query.device)
     other = ~own if identity is None else identity[:, None] != identity[None]
     similarity = cosines(query, target)
-    back = info_nce_pairs(similarity.T, own, other, temperature=temperature) if symmetric else None
     positive, rivals = own, other
     if negative is not None:
         hard = torch.ones(len(query), len(negative), dtype=torch.bool, device=query.device)
@@ -101,8 +97,7 @@ def query_target_info_nce(
             hard = hard & (identity[:, None] != negative_identity[None])
         similarity = torch.cat([similarity, cosines(query, negative)], 1)
         positive, rivals = F.pad(own, (0, len(negative))), torch.cat([other, hard], 1)
-    loss = info_nce_pairs(similarity, positive, rivals, temperature=temperature)
-    return loss if back is None else (loss + back) / 2
+    return info_nce_pairs(similarity, positive, rivals, temperature=temperature)
 
 
 def label_info_nce(

@@ -192,7 +192,6 @@ def test_options_without_a_use_are_refused(quick: None, tmp_path: Path) -> None:
     drawn = ("--task", "ilgen", "--categories", tmp_path / "objects.txt")
     wrong: list[tuple[tuple[Any, ...], str]] = [
         ((source, "--task", "context", "--resolution", 512), "--resolution is used for --task distractor alone"),
-        ((source, "--task", "identity", "--side", 512), "--side is used for --task distractor alone"),
         ((source, "--task", "context", "--categories", "x"), "--categories is used for --task ilgen alone"),
         ((source, "--task", "ilgen", "--each", 2), "--each is used with --categories alone"),
         ((source, "--task", "ilgen", "--remover", "clean"), "--remover is used with --categories alone"),

@@ -54,7 +54,7 @@ def of_labels(loss: Callable[[Tensor, Tensor], Tensor]) -> Loss:
 
 def visme(x: Tensor, valid: Tensor) -> Tensor:
     return query_target_info_nce(
-        x[:, 0], x[:, 1], x[:, 2:].flatten(0, 1), negative_valid=valid[:, 1:].flatten(), temperature=0.1, symmetric=True
+        x[:, 0], x[:, 1], x[:, 2:].flatten(0, 1), negative_valid=valid[:, 1:].flatten(), temperature=0.1
     )
 
 

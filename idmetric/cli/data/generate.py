@@ -61,8 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural, default=0, help="seed of all random choices (0)")
     text = "distractor: work at the area of a square of this side (512), or at the engine's native one"
     parser.add_argument("--resolution", metavar="512|native|SIDE", help=text)
-    text = "distractor: shorter side of the results, resized by Lanczos (512); 0 keeps each image's size"
-    parser.add_argument("--side", type=natural, help=text)
     text = "column with the object's name for prompts: category (default), or text for descriptions"
     parser.add_argument("--class-from", choices=("category", "text"), help=text)
     parser.add_argument(
@@ -169,8 +167,7 @@ def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[
     if args.task == "identity":
         guidance = engine.settings["guidance"]
         return generate.identity_task(sources, engine, words, guidance=guidance, **common), engine
-    common |= {"side": side(args.resolution or "512"), "out_side": 512 if args.side is None else args.side}
-    return generate.distractor_task(sources, engine, words, **common), engine
+    return generate.distractor_task(sources, engine, words, side=side(args.resolution or "512"), **common), engine
 
 
 def _ilgen(work: Work, words: Wording) -> int:

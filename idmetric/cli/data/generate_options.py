@@ -26,7 +26,7 @@ def refuse_idle(args: argparse.Namespace) -> None:
     drawn = args.task == "ilgen" and args.categories is not None
     others = {"noise": ("copies", "limit", "dataset", "with_sources"), "grid": ("copies", "with_sources")}
     idle: dict[str, tuple[str, ...]] = {
-        "for --task distractor": () if args.task == "distractor" else ("resolution", "side"),
+        "for --task distractor": () if args.task == "distractor" else ("resolution",),
         "for --task ilgen": () if args.task == "ilgen" else ("categories", "padding"),
         "for --task grid": () if args.task == "grid" else ("factor", "views"),
         "for other tasks": others.get(args.task, ()),

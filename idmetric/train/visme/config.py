@@ -43,7 +43,6 @@ class Config:
         "candidates that are not negatives of a query: with its target's text, or of queries with its own text alone "
         "(in the paper C+ is the only match in a batch); identities: also candidates of its identity; or none",
     )
-    symmetric: bool = option(False, "targets also search their queries; the paper's Eq. 4 has one direction")
     # the model
     rank: int = option(16, "of LoRA (section 5.1; 32 is best in Figure 5)")
     alpha: float = option(32.0, "of LoRA (section 5.1)")

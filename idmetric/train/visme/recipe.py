@@ -121,9 +121,8 @@ class VisME(Recipe):
         query, target, negative = (part.flatten(0, 1) for part in parts)
         codes = {name: batch[name].to(embedded.device) for name in ("identity", "negative_identity", "negative_valid")}
         loss = query_target_info_nce(
-            query, target, negative if len(negative) else None, temperature=self.temperature(),
-            symmetric=self.config.symmetric, **codes,
-        )  # fmt: skip
+            query, target, negative if len(negative) else None, temperature=self.temperature(), **codes
+        )
         with torch.no_grad():
             candidates = torch.cat([target, negative[codes["negative_valid"]]])
             right = (query @ candidates.T).argmax(1) == torch.arange(len(query), device=query.device)
