@@ -27,7 +27,7 @@ diagonal of each *pair*, which is what geomloss does for a batch of one; here a 
 TF32 or bfloat16 products are switched on for float32, the products are taken in float64. Tokens that are not finite
 give NaN, unless their weight is zero.
 
-**Memory.** Cost matrices exist for one chunk of pairs at a time, forward and backward, and stay below `max_elements`
+**Memory.** Cost matrices exist for one chunk of pairs at a time, forward and backward, and stay below `MAX_ELEMENTS`
 numbers (two buffers) or one pair. On CPUs, each thread solves a chunk of its own, within the same bound. With a graph,
 a few potentials per token and pair are kept, never a cost matrix.
 
@@ -56,7 +56,7 @@ from idmetric.distance.annealing import (
     wants_graph,
 )
 
-MAX_ELEMENTS = 2**24
+MAX_ELEMENTS = 2**24  # of a chunk of cost matrices; one pair may exceed it
 _CACHED = 2**20  # elements of a chunk that a CPU's cache holds: larger ones were half as quick
 _THREADED = 2**15  # elements of a chunk from which a thread of its own pays
 
@@ -71,9 +71,6 @@ def sinkhorn_distance(
     scaling: float = 0.5,
     diameter: float | None = 2.0,
     debias: bool = True,
-    self_a: Tensor | None = None,
-    self_b: Tensor | None = None,
-    max_elements: int = MAX_ELEMENTS,
 ) -> Tensor:
     """Sinkhorn distance of each pair `a[k]`, `b[k]`; higher = more different (formula and reference: module).
 
@@ -87,18 +84,15 @@ def sinkhorn_distance(
         scaling: ratio of successive blurs, in (0, 1); nearer 1 = more iterations.
         diameter: first blur; None = bounding-box diagonal of each pair.
         debias: subtract the self terms, so that equal sets are at distance 0.
-        self_a: `self_potential` of `a` with the same weights and settings, (B, N), when it is at hand.
-        self_b: the same for `b`, (B, M).
-        max_elements: most elements of a chunk of cost matrices (one pair may exceed it).
 
     Returns:
         Distances (B,), float32 or float64, differentiable in tokens and weights.
     """
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(f"a and b need equal batches or one of 1, got {tuple(a.shape)} and {tuple(b.shape)}")
-    options = _options(blur, scaling, diameter, debias, max_elements)
+    options = _options(blur, scaling, diameter, debias)
     with no_autocast(a):
-        left, right = _cloud(a, b, weights_a, self_a, options), _cloud(b, a, weights_b, self_b, options)
+        left, right = _cloud(a, b, weights_a), _cloud(b, a, weights_b)
         size = max(len(a), len(b)) if len(a) and len(b) else 0
         rows, cols = (torch.arange(len(x), device=x.device).expand(size) for x in (a, b))
         return _scores(left, right, rows, cols, options)
@@ -114,24 +108,23 @@ def sinkhorn_matrix(
     scaling: float = 0.5,
     diameter: float | None = 2.0,
     debias: bool = True,
-    self_a: Tensor | None = None,
     self_b: Tensor | None = None,
-    max_elements: int = MAX_ELEMENTS,
 ) -> Tensor:
     """Sinkhorn distances of all pairs `a[i]`, `b[j]`; each image's self term is computed once.
 
-    Takes `a` (N, P, D) and `b` (M, Q, D), and otherwise the arguments of `sinkhorn_distance`, with weights and self
-    potentials (N, P) and (M, Q). When `a is b` and `weights_a is weights_b`, only the upper triangle is computed and
-    the debiased diagonal is exactly 0. With `diameter=None` self terms depend on the pair and are computed for each.
+    Takes `a` (N, P, D) and `b` (M, Q, D), and otherwise the arguments of `sinkhorn_distance`, with weights (N, P) and
+    (M, Q); `self_b` is the `self_potential` (M, Q) of `b` with the same weights and settings, when it is at hand. When
+    `a is b` and `weights_a is weights_b`, only the upper triangle is computed and the debiased diagonal is exactly 0.
+    With `diameter=None` self terms depend on the pair and are computed for each.
 
     Returns:
         Distances (N, M), float32 or float64, differentiable in tokens and weights.
     """
-    options = _options(blur, scaling, diameter, debias, max_elements)
+    options = _options(blur, scaling, diameter, debias)
     symmetric = a is b and weights_a is weights_b
     with no_autocast(a):
-        left = _cloud(a, b, weights_a, self_a, options)
-        right = left if symmetric else _cloud(b, a, weights_b, self_b, options)
+        left = _cloud(a, b, weights_a)
+        right = left if symmetric else _cloud(b, a, weights_b, self_b)
         if symmetric:
             rows, cols = torch.triu_indices(len(a), len(a), offset=int(debias), device=a.device)
         else:
@@ -148,26 +141,25 @@ def self_potential(
     blur: float = 0.05,
     scaling: float = 0.5,
     diameter: float = 2.0,
-    max_elements: int = MAX_ELEMENTS,
 ) -> Tensor:
     """Per-token potential p of OT(x, x), what debiasing subtracts: OT(x, x) / 2 = sum_i u_i p_i.
 
-    Compute it once per image and hand it to `sinkhorn_distance` or `sinkhorn_matrix` as `self_a` or `self_b`, with
-    the same weights and settings. It is kept per token, not summed, because the distance of similar sets is a small
-    difference of large potentials: subtracting before summing keeps its digits. It carries its share of the gradient
-    if made with grad; under `no_grad` that share is lost, which suits only the side that is not optimised.
+    Compute it once per image and hand it to `sinkhorn_matrix` as `self_b`, with the same weights and settings. It is
+    kept per token, not summed, because the distance of similar sets is a small difference of large potentials:
+    subtracting before summing keeps its digits. It carries its share of the gradient if made with grad; under `no_grad`
+    that share is lost, which suits only a side that is not optimised.
 
     Args:
         x: tokens, (N, P, D).
         weights: as in `sinkhorn_distance`, (N, P).
-        blur, scaling, diameter, max_elements: as in `sinkhorn_distance`; a bounding box of pairs has no place here.
+        blur, scaling, diameter: as in `sinkhorn_distance`; a bounding box of pairs has no place here.
 
     Returns:
         Potentials (N, P); those of tokens of weight zero mean nothing.
     """
-    options = _options(blur, scaling, diameter, True, max_elements)
+    options = _options(blur, scaling, diameter, True)
     with no_autocast(x):
-        return _self_potential(_cloud(x, x, weights, None, options), options)
+        return _self_potential(_cloud(x, x, weights), options)
 
 
 class _Options(NamedTuple):
@@ -175,13 +167,12 @@ class _Options(NamedTuple):
     scaling: float
     diameter: float | None
     debias: bool
-    max_elements: int
 
 
-def _options(blur: float, scaling: float, diameter: float | None, debias: bool, max_elements: int) -> _Options:
+def _options(blur: float, scaling: float, diameter: float | None, debias: bool) -> _Options:
     if not blur > 0 or not 0 < scaling < 1 or (diameter is not None and not 0 < diameter < math.inf):
         raise ValueError(f"need blur > 0, 0 < scaling < 1, diameter > 0 or None: got {blur=}, {scaling=}, {diameter=}")
-    return _Options(blur, scaling, diameter, debias, max_elements)
+    return _Options(blur, scaling, diameter, debias)
 
 
 def _saveable(x: Tensor) -> Tensor:
@@ -189,16 +180,12 @@ def _saveable(x: Tensor) -> Tensor:
     return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
 
 
-def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor | None, options: _Options) -> Cloud:
+def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor | None = None) -> Cloud:
     if x.ndim != 3 or x.shape[1] == 0 or x.shape[2] != other.shape[-1]:
         raise ValueError(f"need (images, tokens >= 1, same channels), got {tuple(x.shape)} and {tuple(other.shape)}")
     dtype = torch.promote_types(torch.promote_types(x.dtype, other.dtype), torch.float32)
     x = _saveable(x.to(dtype))
     if potential is not None:
-        if not options.debias or options.diameter is None:
-            raise ValueError("self potentials are used only with debias=True and a fixed diameter")
-        if potential.shape != x.shape[:2]:
-            raise ValueError(f"self potential of shape {tuple(potential.shape)} for tokens of shape {tuple(x.shape)}")
         potential = _saveable(potential.to(dtype))
     if weights is None:
         uniform = x.new_full(x.shape[:2], 1 / x.shape[1])
@@ -249,9 +236,9 @@ def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -
     if wants_graph(*a, *b) or not by_views(a.tokens, b.tokens):
         elements = max(elements, (tokens_a + tokens_b) * channels)  # the pairs' tokens are copied too
 
-    cpu, limit = rows.device.type == "cpu", options.max_elements
-    size = 1 if options.diameter is None else max(1, (min(limit, _CACHED) if cpu else limit) // elements)
-    threads = limit // (size * elements) if cpu and size * elements >= _THREADED else 1
+    cpu = rows.device.type == "cpu"
+    size = 1 if options.diameter is None else max(1, (min(MAX_ELEMENTS, _CACHED) if cpu else MAX_ELEMENTS) // elements)
+    threads = MAX_ELEMENTS // (size * elements) if cpu and size * elements >= _THREADED else 1
 
     chunks = []
     for i, j in zip(torch.split(rows, size), torch.split(cols, size), strict=True):

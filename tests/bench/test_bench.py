@@ -264,8 +264,8 @@ def test_far_tokens_do_not_slow_the_sinkhorn_and_keep_its_values() -> None:
 
 def test_large_sets_are_solved_in_chunks_that_fit_a_cache() -> None:
     tokens = make_tokens(4, 300, 8).double()
-    options = sinkhorn._options(0.05, 0.5, 2.0, True, sinkhorn.MAX_ELEMENTS)
-    cloud = sinkhorn._cloud(tokens, tokens, None, None, options)
+    options = sinkhorn._options(0.05, 0.5, 2.0, True)
+    cloud = sinkhorn._cloud(tokens, tokens, None)
     rows, cols = torch.arange(4).repeat_interleave(4), torch.arange(4).repeat(4)
     chunks = sinkhorn._chunks(cloud, cloud, rows, cols, options)
     assert [len(chunk.rows) for chunk in chunks] == [11, 5]  # 11 * 300 * 300 <= 2^20

@@ -172,5 +172,6 @@ def test_chunks_on_threads_change_nothing(mode: Any, diameter: float | None, mon
             torch.testing.assert_close(sinkhorn_matrix(a, b, diameter=diameter), expected[0])
         assert set(counts) == {1}
         counts.clear()
-        sinkhorn_matrix(a, b, diameter=diameter, max_elements=2 * 84 - 1)  # fewer than of two pairs
+        monkeypatch.setattr(solver, "MAX_ELEMENTS", 2 * 84 - 1)  # fewer than of two pairs
+        sinkhorn_matrix(a, b, diameter=diameter)
     assert set(counts) == {3}

@@ -113,7 +113,7 @@ def test_schedule_is_geomloss(geomloss: Any) -> None:
     theirs = pytest.importorskip("geomloss._legacy.sinkhorn_divergence").epsilon_schedule
     for diameter in (0.01, 0.05, 0.1, 0.4, 0.8, 1.6, 2.0, 3.7, 400.0):
         for scaling in (0.05, 0.1, 0.5, 0.7, 0.9, 0.99):
-            got = module._schedule(diameter, module._options(0.05, scaling, diameter, True, 1))
+            got = module._schedule(diameter, module._options(0.05, scaling, diameter, True))
             assert got == pytest.approx(theirs(2, diameter, 0.05, scaling), rel=1e-12)
 
 
@@ -244,23 +244,6 @@ def test_bad_weights_name_their_row(row: list[float]) -> None:
 # Self potentials
 
 
-@pytest.mark.parametrize("side", ["a", "b", "both"])
-def test_cached_self_potentials_change_nothing(side: str) -> None:
-    a, b = tokens(3, 9, 6), tokens(3, 7, 6, seed=1)
-    u, v = random_weights(3, 9), random_weights(3, 7, seed=1)
-
-    def cached(a: Tensor, b: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        self_a = self_potential(a, u) if side in ("a", "both") else None
-        self_b = self_potential(b, v) if side in ("b", "both") else None
-        return sinkhorn_distance(a, b, weights_a=u, weights_b=v, self_a=self_a, self_b=self_b)
-
-    def plain(a: Tensor, b: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        return sinkhorn_distance(a, b, weights_a=u, weights_b=v)
-
-    for got, expected in zip(gradients(cached, a, b, u, v), gradients(plain, a, b, u, v), strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
-
-
 def test_self_potential_sums_to_half_the_self_distance() -> None:
     a, u = tokens(3, 9, 6), random_weights(3, 9)
     self_distance = sinkhorn_distance(a, a, weights_a=u, weights_b=u, debias=False)
@@ -272,8 +255,8 @@ def test_self_potential_of_the_side_held_may_come_without_graph() -> None:
     a, b = tokens(2, 9, 6), tokens(2, 7, 6, seed=1)
     with torch.inference_mode():
         held, self_b = b.clone(), self_potential(b)
-    _, expected, _ = gradients(sinkhorn_distance, a, b)
-    _, got = gradients(lambda x: sinkhorn_distance(x, held, self_b=self_b), a)
+    _, expected, _ = gradients(sinkhorn_matrix, a, b)
+    _, got = gradients(lambda x: sinkhorn_matrix(x, held, self_b=self_b), a)
     torch.testing.assert_close(got, expected)
 
 
@@ -320,7 +303,7 @@ def test_matrix_computes_each_self_potential_once(monkeypatch: pytest.MonkeyPatc
     expected = sinkhorn_matrix(a, b)
     assert sum(len(chunk.rows) for _, chunk in solved) == 3 + 4
     solved.clear()
-    cached = sinkhorn_matrix(a, b, self_a=self_potential(a), self_b=self_potential(b))
+    cached = sinkhorn_matrix(a, b, self_b=self_potential(b))
     assert sum(len(chunk.rows) for _, chunk in solved) == 3 + 4
     torch.testing.assert_close(cached, expected)
     solved.clear()
@@ -362,7 +345,8 @@ def test_chunks_bound_memory_and_change_nothing(
     a, b = tokens(5, 9, 6, dtype=torch.float32), tokens(5, 9, 6, seed=1, dtype=torch.float32)
     whole = gradients(function, a, b)
     kernels = spy(monkeypatch, "_kernel", annealing)
-    chunked = gradients(lambda x, y: function(x, y, max_elements=max_elements), a, b)
+    monkeypatch.setattr(module, "MAX_ELEMENTS", max_elements)
+    chunked = gradients(function, a, b)
     most = max(len(x) for x, _ in kernels)  # forward, self terms and backward alike
     # A pair takes max(9 * 9 cost entries, (9 + 9) * 6 token entries) = 108 elements.
     assert most == min(max(1, max_elements // 108), 5 if function is sinkhorn_distance else 25)
@@ -371,7 +355,7 @@ def test_chunks_bound_memory_and_change_nothing(
         assert relative(got, expected) < 2e-5  # rounding of the costs reaches the plan divided by eps
     groups = spy(monkeypatch, "_transport")
     with torch.no_grad():
-        torch.testing.assert_close(function(a, b, max_elements=max_elements), whole[0], rtol=0, atol=1e-6)
+        torch.testing.assert_close(function(a, b), whole[0], rtol=0, atol=1e-6)
     assert all(len(chunks) == 1 for _, _, chunks, _ in groups)  # potentials do not pile up either
 
 
@@ -508,9 +492,6 @@ def test_second_derivative_is_refused() -> None:
         ({"diameter": -1.0}, "diameter"),
         ({"diameter": float("nan")}, "diameter"),
         ({"weights_a": torch.ones(2, 4)}, "weights of shape"),
-        ({"self_a": torch.ones(2, 4)}, "self potential of shape"),
-        ({"self_a": torch.ones(2, 5), "debias": False}, "debias"),
-        ({"self_b": torch.ones(2, 5), "diameter": None}, "diameter"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
