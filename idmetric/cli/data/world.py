@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--distractors", type=natural, default=1, help=text)
     text = "how much edited objects differ, 0..1; 1 = another object of its kind (default: 1.0 0.5)"
     parser.add_argument("--strengths", type=float, nargs="+", default=[1.0, 0.5], help=text)
+    text = "draw one of the strengths for each object instead of using all"
+    parser.add_argument("--mixed", action="store_true", help=text)
     parser.add_argument("--parts", type=natural, default=0, help="part edits of each object (default: 0)")
     parser.add_argument(
         "--context-edits", type=natural, default=0, help="edits of each view: same object, other background"
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
     plan = Plan(
         seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
-        strengths=tuple(args.strengths), parts=args.parts, context_edits=args.context_edits,
+        strengths=tuple(args.strengths), mixed=args.mixed, parts=args.parts, context_edits=args.context_edits,
         identity_edits=args.identity_edits, grids=tuple(args.grid), quality=args.quality,
     )  # fmt: skip
     total = plan.pictures * args.identities
