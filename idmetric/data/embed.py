@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,13 +26,13 @@ from PIL import Image, ImageOps
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.finite import NonFiniteError, reason
+from idmetric.embed.keys import MASK_RULES, folder_name, key_of, settings_digest
+from idmetric.embed.store import Store
 from idmetric.images.masks import MaskId, labelled, read_mask
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.io.columns import first_few
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.store.fingerprint import MASK_RULES, folder_name, key_of, settings_digest
-from idmetric.store.store import Store
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
@@ -210,6 +211,8 @@ def _embed(
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = Path(temporary.name) if temporary is not None else Path(store or "")
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
+    for line in (line for one in stores.values() for line in one.mend()):
+        warnings.warn(line, stacklevel=3)
 
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
         readers = all(model.reads_words for model in models.values())

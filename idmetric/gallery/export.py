@@ -28,7 +28,7 @@ def write_parquet(gallery: Gallery, path: Path) -> None:
         writer: pq.ParquetWriter | None = None
         for start in range(0, len(items), _ROWS):
             part = items[start : start + _ROWS]
-            vectors = table.rows_of([item.key for item in part])
+            vectors = table.rows_of(item.key for item in part)
             columns = {
                 "image": pa.array([i.place for i in part], pa.string()),
                 "name": pa.array([i.name for i in part], pa.string()),

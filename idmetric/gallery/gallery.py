@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.embed.keys import content_key, folder_name
+from idmetric.embed.nearest import Single, unit
+from idmetric.embed.store import DamagedShardError, Store
 from idmetric.gallery.errors import GalleryError, LostError, naming_shards, writing
 from idmetric.gallery.index import IMAGES, Item, locked_store, no_gallery, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
@@ -20,10 +23,6 @@ from idmetric.gallery.trust import check_trusted, trust
 from idmetric.gallery.update import Reader, Update, difference
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
-from idmetric.store.fingerprint import content_key, folder_name
-from idmetric.store.nearest import Index
-from idmetric.store.store import DamagedShardError, Store
-from idmetric.store.table import StoredTable
 
 if TYPE_CHECKING:
     from idmetric.images.masks import Images, Masks
@@ -34,6 +33,23 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _AGAIN = 3  # attempts to answer from a gallery that others change
+
+
+@dataclass(frozen=True)
+class Table:
+    """Unit vectors (N, D) of different images, and their keys."""
+
+    keys: list[str]
+    vectors: Single
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The number of each key's row."""
+        return {key: k for k, key in enumerate(self.keys)}
+
+    def rows_of(self, keys: Iterable[str]) -> Single:
+        """The vectors of keys, in their order."""
+        return self.vectors[[self.number[key] for key in keys]]
 
 
 class Gallery:
@@ -83,8 +99,8 @@ class Gallery:
                 self.sources, self._items = recorded(found[0]["sources"]), found[1]
         except GalleryError as error:  # update() mends it
             self._damage = error
-        self._shards = Store(self.store, self.patches, lambda _: None)
-        self._table: StoredTable | None = None
+        self._shards = Store(self.store, self.patches)
+        self._table: Table | None = None
         self._tables: dict[tuple[str, ...], Entry] | None = None
 
     @property
@@ -153,7 +169,7 @@ class Gallery:
             raise GalleryError(f"{item.place} has changed: bring the gallery up to date")
         return image, mask
 
-    def table(self) -> StoredTable:
+    def table(self) -> Table:
         """Return the vectors of all different images.
 
         Raises:
@@ -167,7 +183,7 @@ class Gallery:
                     f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
                     f"{str(self.store)!r}: `idmetric gallery build` or update() makes them again"
                 )
-            self._table = StoredTable(self._shards, keys)
+            self._table = Table(keys, unit(self._shards.vectors(keys)))
         return self._table
 
     def _all(self) -> list[Item]:
@@ -224,7 +240,8 @@ class Gallery:
             wanted = list(entries(self.sources, self.masked))
 
             with writing(self.folder):
-                damaged = self._mend(quick)
+                self._shards = Store(self.store, self.patches)
+                damaged = self._shards.mend()
                 reader = Reader(self.metric, self._shards, self.masked, self.outside, self.mask_id, batch_size)
                 try:
                     after = reader.run(wanted, before, quick, workers, progress)
@@ -284,15 +301,6 @@ class Gallery:
     def _check_sources(self, sources: Sequence[Source]) -> None:
         check_trusted(self.folder, [source for source in sources if source not in self._given])
 
-    def _mend(self, quick: bool) -> list[str]:
-        """Remove damaged shards, so that their images are embedded again; return their names."""
-        lost: list[DamagedShardError] = []
-        self._shards = Store(self.store, self.patches, lost.append)
-        lost += [] if quick else self._shards.check()
-        for error in lost:
-            error.path.unlink(missing_ok=True)
-        return [error.path.name for error in lost]
-
     # Searching
 
     def query(
@@ -303,7 +311,6 @@ class Gallery:
         masks: Masks = None,
         distance: str = "cls",
         rerank: int | None = None,
-        index: Index = "auto",
         exclude_same: bool = False,
         probability: bool = False,
         verify: bool = True,
@@ -317,7 +324,6 @@ class Gallery:
             masks: the queries' masks; pixels outside are replaced as in the gallery.
             distance: the distance to rank by. Any but "cls" needs `rerank`.
             rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
-            index: see `idmetric.store.nearest`; every index gives the same answer.
             exclude_same: leave out images with the query's own bytes.
             probability: add the probability of the same identity, by the model's calibration.
             verify: read the files in the answer, and leave out (with a `StaleWarning`) files that have changed since
@@ -337,9 +343,7 @@ class Gallery:
         self._check_model()
 
         return self.answer(
-            lambda: Search(self, k, distance, rerank, index, exclude_same, probability, verify).run(
-                images, masks, batch_size
-            )
+            lambda: Search(self, k, distance, rerank, exclude_same, probability, verify).run(images, masks, batch_size)
         )
 
     def answer(self, find: Callable[[], Answer]) -> Answer:

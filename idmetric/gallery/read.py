@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from idmetric.distance.finite import NonFiniteError, reason
+from idmetric.embed.keys import content_key
 from idmetric.gallery.index import Item
 from idmetric.images.masks import MaskId
 from idmetric.images.opening import Named, open_file
 from idmetric.images.read import ImageReadError, Outside
-from idmetric.store.fingerprint import content_key
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import distance_matrix, needs_patches
+from idmetric.embed.keys import key_of
+from idmetric.embed.nearest import nearest
+from idmetric.embed.store import Store
 from idmetric.evaluate.arrays import comparable
 from idmetric.gallery.errors import GalleryError, StaleWarning
 from idmetric.gallery.index import Item, by_key
@@ -19,9 +22,6 @@ from idmetric.images.masks import Labelled, labelled, split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.scoring.records import Record, Records
-from idmetric.store.fingerprint import key_of
-from idmetric.store.nearest import Index, nearest
-from idmetric.store.store import Store
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
@@ -40,7 +40,6 @@ class Search:
     k: int
     distance: str = "cls"
     rerank: int | None = None
-    index: Index = "auto"
     exclude_same: bool = False
     probability: bool = False
     verify: bool = True
@@ -68,9 +67,7 @@ class Search:
         if not self.by_key:
             raise GalleryError(f"the gallery {str(self.gallery.folder)!r} has no image that can be used")
         self.table = self.gallery.table()
-        self.stored = (
-            Store(self.gallery.store, True, lambda _: None, self.gallery.metric.model_id) if self.patches else None
-        )
+        self.stored = Store(self.gallery.store, True, self.gallery.metric.model_id) if self.patches else None
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:
         """Return all hits of all queries."""
@@ -111,11 +108,11 @@ class Search:
 
     def _shortlists(self, keys: list[str], queries: Embedding) -> list[list[tuple[Item, float]]]:
         """Return the nearest current items of each query, nearest first: `rerank` or k of them."""
-        need, total = self.rerank or self.k, len(self.table)
+        need, total = self.rerank or self.k, len(self.table.keys)
         found: dict[int, list[tuple[Item, float]]] = {}
         open_, length = list(range(len(keys))), min(need + 1, total)
         while open_:
-            rows, far = nearest(queries.cls[open_].float().numpy(), self.table, length, index=self.index)
+            rows, far = nearest(queries.cls[open_].float().numpy(), self.table.vectors, length)
             left = []
             for at, query in enumerate(open_):
                 hits = self._current(keys[query], rows[at].tolist(), far[at].tolist(), need)

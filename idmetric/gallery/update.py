@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from idmetric.embed.keys import MASKED
+from idmetric.embed.store import Store
 from idmetric.gallery.index import Item
 from idmetric.gallery.read import Loaded, embed, load
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 from idmetric.io.prefetch import in_order
-from idmetric.store.fingerprint import MASKED
-from idmetric.store.store import Store
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
@@ -32,7 +32,7 @@ class Update:
         images: usable images in the gallery now. embedded: how many of them were embedded in this update.
         new, changed, moved (from, to), deleted: compared with the previous update.
         unreadable: place -> why the image cannot be used.
-        damaged: shards that the disk had damaged; their images were embedded again.
+        damaged: a line about each damaged shard; its images were embedded again.
     """
 
     images: int

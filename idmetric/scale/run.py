@@ -218,7 +218,7 @@ def _kept(
     todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings, missing: list[Chunk]
 ) -> Iterator[Done]:
     """Yield the chunks with up-to-date parts; add the others to `missing`."""
-    from idmetric.store.fingerprint import content_key
+    from idmetric.embed.keys import content_key
 
     known: dict[str, Held] = {}  # parts of the chunks that are being read
 

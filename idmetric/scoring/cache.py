@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from idmetric.embed.keys import folder_name
+from idmetric.embed.store import Store
 from idmetric.evaluate.copies import SIZE
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 from idmetric.io.output import writing
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.store.fingerprint import folder_name
-from idmetric.store.store import DamagedShardError, Store
 
 Key = tuple[bool, str]  # whether there is a mask, and the content
 
@@ -43,22 +43,19 @@ class Cache:
         say: Callable[[str], None],
         mask_id: MaskId | None = None,
     ) -> None:
-        def damaged(error: DamagedShardError) -> None:
-            error.path.unlink(missing_ok=True)
-            say(f"the cache's shard {error.path.name} was damaged ({error.reason}): its images are embedded again")
-
         with writing(folder):  # before anything is embedded
             folder.mkdir(parents=True, exist_ok=True)
 
         stores = {False: metric.about(), True: metric.about(outside, mask_id)}
         made_by = metric.model_id
-        self._of = {m: Store(folder / folder_name(facts), patches, damaged, made_by) for m, facts in stores.items()}
+        self._of = {m: Store(folder / folder_name(facts), patches, made_by) for m, facts in stores.items()}
 
         color = "".join(f"{x:02x}" for x in metric.background)
         read = "" if metric.preprocessing == "standard" else f".{metric.preprocessing}"
         read += "" if metric.decode == "exact" else f".{metric.decode}"
-        self._small = Store(folder / f"pictures.{SIZE}.{color}{read}.reduced", damaged=damaged) if copies else None
+        self._small = Store(folder / f"pictures.{SIZE}.{color}{read}.reduced") if copies else None
         self._say, self._full = say, False
+        self._mend()
 
     def __contains__(self, key: Key) -> bool:
         masked, name = key
@@ -74,6 +71,7 @@ class Cache:
             own = store.readable([name for m, name in keys if m == masked])
             found |= {(masked, name): one for name, one in own.items()}
         small = {} if self._small is None else self._small.readable([name for _, name in keys])
+        self._mend()
 
         kept: list[tuple[Embedding, NDArray[np.uint8] | None] | None] = []
         for key in keys:
@@ -103,6 +101,11 @@ class Cache:
     def _save(self) -> None:
         for store in self._stores():
             store.save()
+
+    def _mend(self) -> None:
+        for store in self._stores():
+            for line in store.mend():
+                self._say(f"in the cache, {line}")
 
     def _stores(self) -> list[Store]:
         return [store for store in (*self._of.values(), self._small) if store is not None]

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.distance.matrix import needs_patches
+from idmetric.embed.keys import content_key
 from idmetric.images import paths
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, describe
@@ -23,7 +24,6 @@ from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.scores import File
 from idmetric.scoring.settings import Settings, Watcher
-from idmetric.store.fingerprint import content_key
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -30,9 +30,9 @@ from torch import Tensor
 
 from idmetric.checkpoints.fingerprint import tensors_digest
 from idmetric.data.manifest.table import Manifest
+from idmetric.embed.keys import key_of, settings_digest
 from idmetric.io.output import replacing
 from idmetric.models.embedder import Embedder
-from idmetric.store.fingerprint import key_of, settings_digest
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 

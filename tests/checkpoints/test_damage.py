@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 
 from idmetric import IDSim, load
 from idmetric.cli import score
+from idmetric.embed.store import Store
 from idmetric.gallery import Gallery
 from idmetric.models.embedding import Embedding
 from idmetric.scale import embed_dataset
@@ -23,7 +23,6 @@ from idmetric.scoring.encoder import Encoder
 from idmetric.scoring.memory import Seen
 from idmetric.scoring.reader import Loaded
 from idmetric.scoring.scores import File
-from idmetric.store.store import DamagedShardError, Store
 from tests.embed_parts import pictures, rows_of, same_rows, stored
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
@@ -99,39 +98,6 @@ def test_pairs_that_repeat_images_are_scored_on_a_full_disk(
     )
 
 
-def test_a_flipped_byte_anywhere_in_a_shard_changes_no_score(
-    words: list[str], tmp_path: Path, embedded: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert score.main(words) == 0
-    expected = json.loads(capsys.readouterr().out)["rows"]
-    shutil.copytree(tmp_path / "cache", tmp_path / "whole")
-    shards = sorted(path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.safetensors"))
-    assert len(shards) >= 2  # embeddings, and the small pictures that copies are found by
-    for shard in shards:
-        [held_here] = [
-            len(keys)
-            for path, keys in Store((tmp_path / "whole" / shard).parent).files().items()
-            if path.name == shard.name
-        ]
-        size = (tmp_path / "whole" / shard).stat().st_size
-        for at in np.unique(np.linspace(0, size - 1, 5).astype(int)).tolist():
-            shutil.rmtree(tmp_path / "cache")
-            shutil.copytree(tmp_path / "whole", tmp_path / "cache")
-            flipped(tmp_path / "cache" / shard, at)
-            embedded.clear()
-            assert score.main(words) == 0, (shard, at)
-            out, err = capsys.readouterr()
-            assert json.loads(out)["rows"] == expected, (shard, at)
-            assert f"the cache's shard {shard.name} was damaged" in err, (shard, at)
-            assert 0 < sum(embedded) <= held_here, (shard, at)  # images read before the damaged row are kept
-    assert score.main(words) == 0  # an image that was read before the damage was seen is remade here
-    capsys.readouterr()
-    embedded.clear()
-    assert score.main(words) == 0
-    assert "damaged" not in capsys.readouterr().err
-    assert not embedded
-
-
 def test_a_prune_while_images_are_scored_costs_no_score(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,16 +125,6 @@ def test_a_prune_while_images_are_scored_costs_no_score(
 
 
 # Shards
-
-
-def test_a_shard_with_nan_is_damaged(metric: IDSim, tmp_path: Path) -> None:
-    cls = torch.rand(2, 4)
-    stored(tmp_path, ["good", "fine"], Embedding(cls))
-    cls[1, 1] = float("nan")
-    stored(tmp_path / "bad", ["good", "bad"], Embedding(cls))
-    assert len(Store(tmp_path).vectors(["fine"])) == 1
-    with pytest.raises(DamagedShardError, match="hold NaN"):
-        Store(tmp_path / "bad").vectors(["bad"])
 
 
 def test_readable_looks_for_images_of_a_removed_shard_in_others(tmp_path: Path) -> None:

@@ -135,7 +135,6 @@ def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
         ("score", "a.png b.png --html page.html --model nope", "jinja2", "report"),
         ("gallery", "cluster . --model nope", "scipy", "gallery"),
         ("gallery", "build . -g index --parquet x.parquet --model nope", "pyarrow", "gallery"),
-        ("gallery", "query a.png -g index --index faiss --model nope", "faiss", "scale"),
         ("embed", ". --out vectors --model nope", "pyarrow", "data"),
         ("embed", ". --out vectors --ray --model nope", "ray", "scale"),
         ("eval", "folder --data . --plots png --out results --model no/where", "matplotlib", "report"),

@@ -21,13 +21,13 @@ import torch
 
 from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
+from idmetric.embed.store import Store
 from idmetric.gallery import Gallery
 from idmetric.io.progress import Progress
 from idmetric.models import embedder
 from idmetric.scoring.memory import Memory, Seen
 from idmetric.scoring.pairs import Pair, PairsFile
 from idmetric.scoring.scores import RequestError
-from idmetric.store.store import Store
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures, stored
 from tests.runner import Runner
@@ -155,7 +155,7 @@ KILLED = """
 import os, sys, time
 from idmetric.models import embedder
 from idmetric.cli.score import main
-from idmetric.store import store
+from idmetric.embed import store
 store._SAVE_IMAGES = 4  # write often
 original, batches = embedder.Embedder.embed, []
 def embed(metric, images, **options):

@@ -23,11 +23,11 @@ import idmetric
 from idmetric import IDSim
 from idmetric.cli import embed as command
 from idmetric.cli.main import main
+from idmetric.embed.keys import content_key
 from idmetric.io.prefetch import in_order
 from idmetric.scale import ScaleError, embed_dataset, embed_on_ray
 from idmetric.scale.chunks import ROWS, chunks, entries
 from idmetric.scale.places import place
-from idmetric.store.fingerprint import content_key
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures, rows_of, same_rows
 from tests.runner import Runner
@@ -366,7 +366,7 @@ def test_tables_are_cut_into_parts_whatever_their_row_groups(
     np.testing.assert_allclose(found[f"{tmp_path}/t.parquet#15"]["embedding"], expected[2], atol=1e-5)
     read: list[int] = []
     original = content_key
-    monkeypatch.setattr("idmetric.store.fingerprint.content_key", lambda x: (read.append(1), original(x))[1])
+    monkeypatch.setattr("idmetric.embed.keys.content_key", lambda x: (read.append(1), original(x))[1])
     assert embed_dataset(tmp_path / "t.parquet", out, quick=True, **work).embedded == 0
     assert read == []
 
