@@ -54,12 +54,13 @@ class Store:
         model: `Embedding.model` of all embeddings read here; default: the model that each shard names.
 
     Attributes:
-        unsaved: keys added since the last shard was written.
+        unsaved: keys added since the last shard was written. added: number of embeddings added so far.
         damaged: the errors of shards that cannot be read and are ignored; `mend` deletes them.
     """
 
     def __init__(self, folder: Path, patches: bool = False, model: str | None = None) -> None:
         self.folder, self.patches, self.model = folder, patches, model
+        self.added = 0
         self.drop()
         self.scan()
 
@@ -106,6 +107,7 @@ class Store:
         if not self._waiting:
             self._since = time.monotonic()
         self.unsaved.update(keys)
+        self.added += len(keys)
         self._waiting.append((tuple(keys), embedding))
         self._held += sum(x.nbytes for x in (embedding.cls, embedding.patches, embedding.weights) if x is not None)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.embed.keys import content_key, folder_name
-from idmetric.embed.nearest import Single, unit
+from idmetric.embed.nearest import unit
 from idmetric.embed.store import DamagedShardError, Store
 from idmetric.gallery.errors import GalleryError, LostError, naming_shards, writing
 from idmetric.gallery.index import IMAGES, Item, locked_store, no_gallery, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
+from idmetric.gallery.search import Search, Table
 from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
 from idmetric.gallery.trust import check_trusted, trust
-from idmetric.gallery.update import Reader, Update, difference
+from idmetric.gallery.update import Update, current_items, difference
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 
@@ -33,23 +34,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _AGAIN = 3  # attempts to answer from a gallery that others change
-
-
-@dataclass(frozen=True)
-class Table:
-    """Unit vectors (N, D) of different images, and their keys."""
-
-    keys: list[str]
-    vectors: Single
-
-    @cached_property
-    def number(self) -> dict[str, int]:
-        """The number of each key's row."""
-        return {key: k for k, key in enumerate(self.keys)}
-
-    def rows_of(self, keys: Iterable[str]) -> Single:
-        """The vectors of keys, in their order."""
-        return self.vectors[[self.number[key] for key in keys]]
 
 
 class Gallery:
@@ -136,7 +120,11 @@ class Gallery:
         """
         from idmetric.gallery.export import write_parquet
 
-        self.answer(lambda: write_parquet(self, Path(path)))
+        def write() -> None:
+            items = self._usable()
+            write_parquet(items, self.table().rows_of(item.key for item in items), self.about, Path(path))
+
+        self.answer(write)
 
     def entry(self, item: Item) -> Entry | None:
         """Return the entry to read an image from; None if no source holds it any more.
@@ -193,6 +181,12 @@ class Gallery:
             raise no_gallery(self.folder, self.about)
         return self._items
 
+    def _usable(self) -> list[Item]:
+        """`items`, at least one."""
+        if not len(self):
+            raise GalleryError(f"the gallery {str(self.folder)!r} has no image that can be used")
+        return self.items
+
     # Keeping it up to date
 
     def update(
@@ -242,9 +236,11 @@ class Gallery:
             with writing(self.folder):
                 self._shards = Store(self.store, self.patches)
                 damaged = self._shards.mend()
-                reader = Reader(self.metric, self._shards, self.masked, self.outside, self.mask_id, batch_size)
                 try:
-                    after = reader.run(wanted, before, quick, workers, progress)
+                    after = current_items(
+                        self.metric, self._shards, wanted, before, masked=self.masked, outside=self.outside,
+                        mask_id=self.mask_id, quick=quick, batch_size=batch_size, workers=workers, progress=progress,
+                    )  # fmt: skip
                 finally:  # also if the update is stopped
                     self._shards.save()
                 head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision,
@@ -252,7 +248,7 @@ class Gallery:
                 write_index(self.store, head, after)
 
             self._items, self._table, self._tables, self._damage = after, None, None, None
-            return difference(before, after, reader.embedded, damaged)
+            return difference(before, after, self._shards.added, damaged)
 
     def prune(self, *, others: bool = False, wait: bool = True) -> Pruned:
         """Remove embeddings of images that are no longer in the gallery; image files are never touched.
@@ -338,13 +334,16 @@ class Gallery:
             ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
             ValueError: for arguments that do not fit.
         """
-        from idmetric.gallery.search import Search
 
         self._check_model()
 
-        return self.answer(
-            lambda: Search(self, k, distance, rerank, exclude_same, probability, verify).run(images, masks, batch_size)
-        )
+        def search() -> Records:
+            return Search(
+                self.metric, self.about["outside"], self.outside, self.mask_id, self.store, self._usable(),
+                self.table(), self.read, k, distance, rerank, exclude_same, probability, verify,
+            ).run(images, masks, batch_size)  # fmt: skip
+
+        return self.answer(search)
 
     def answer(self, find: Callable[[], Answer]) -> Answer:
         """Return the result of `find`, repeated if another process prunes the gallery meanwhile.

@@ -25,8 +25,8 @@ from idmetric.scale.places import Place, ScaleError
 if TYPE_CHECKING:
     import torch
 
+    from idmetric.embed.pipeline import Input
     from idmetric.gallery.index import Item
-    from idmetric.gallery.read import Loaded
     from idmetric.models.embedder import Embedder
 
 Stored = Literal["float32", "float16"]
@@ -105,9 +105,9 @@ class Part:
         self._waiting: list[Any] = []
         self.rows, self.errors = 0, dict[str, str]()
 
-    def add(self, metric: Embedder, loaded: Sequence[Loaded]) -> None:
+    def add(self, metric: Embedder, loaded: Sequence[Input[Item]]) -> None:
         """Embed the images with pixels in one batch, and add rows for all."""
-        from idmetric.gallery.read import embed
+        from idmetric.embed.pipeline import embed
 
         items = [x.item for x in loaded]
         at = [k for k, x in enumerate(loaded) if x.pixels is not None]
@@ -116,6 +116,7 @@ class Part:
         if at:
             found, useless = embed(metric, [loaded[k] for k in at], self._layout.grid is not None)
             bad |= {at[k]: reason for k, reason in useless.items()}
+            found = found.cpu()
             for name, tensor in (("embedding", found.cls), ("patches", found.patches)):
                 if tensor is not None and name in self._schema.names:
                     numbers[name] = self._rows(tensor, at, len(items), bad)

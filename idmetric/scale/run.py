@@ -19,7 +19,7 @@ from idmetric.scale.parts import Held, Layout, Stored, as_text, held, writing
 from idmetric.scale.places import Place, ScaleError, checked_protocols, place
 
 if TYPE_CHECKING:
-    from idmetric.gallery.read import Loaded
+    from idmetric.embed.pipeline import Input
     from idmetric.models.embedder import Embedder
 
 Source = str | os.PathLike[str]
@@ -194,7 +194,7 @@ def embed_chunks(
     size, missing = settings.batch_size, list[Chunk]()
     yield from _kept(todo, folder, layout, settings, missing)
 
-    def read(one: tuple[Chunk, Entry]) -> tuple[Chunk, Loaded]:
+    def read(one: tuple[Chunk, Entry]) -> tuple[Chunk, Input[Item]]:
         return one[0], _load(metric, one[1])
 
     wanted = entries(missing, settings.filesystem, size, settings.allow)
@@ -207,7 +207,7 @@ def embed_chunks(
             yield Done(name, part.rows, part.rows - len(part.errors), part.errors)
 
 
-def _load(metric: Embedder, entry: Entry) -> Loaded:
+def _load(metric: Embedder, entry: Entry) -> Input[Item]:
     from idmetric.gallery.read import load
 
     item = Item(entry.name, entry.place, entry.files, "")

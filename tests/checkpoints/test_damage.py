@@ -19,9 +19,7 @@ from idmetric.models.embedding import Embedding
 from idmetric.scale import embed_dataset
 from idmetric.scale.parts import Layout, held
 from idmetric.scale.places import place
-from idmetric.scoring.encoder import Encoder
-from idmetric.scoring.memory import Seen
-from idmetric.scoring.reader import Loaded
+from idmetric.scoring.encoder import Encoder, Loaded, Seen
 from idmetric.scoring.scores import File
 from tests.embed_parts import pictures, rows_of, same_rows, stored
 
@@ -108,7 +106,7 @@ def test_a_prune_while_images_are_scored_costs_no_score(
     gallery.update(tmp_path / "photos" / "0002.png")
     original, pruned = Encoder.see, []
 
-    def see(self: Encoder, loaded: list[Loaded]) -> list[tuple[File, Seen]]:
+    def see(self: Encoder, loaded: list[Loaded]) -> dict[File, Seen]:
         if not pruned:  # they are known to be in the cache, and gone when they are wanted
             pruned.append(gallery.prune())
         return original(self, loaded)
