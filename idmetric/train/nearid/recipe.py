@@ -146,7 +146,7 @@ class Recipe(Interface):
             chunks.append(self._trunk(self._blank()))
         padding = batch["each"] - sum(map(len, chunks))  # every process sends the same number
         if padding:
-            chunks += chunks[0][:1].expand(padding, -1, -1).split(self.config.chunk)
+            chunks += torch.split(chunks[0][:1].expand(padding, -1, -1), self.config.chunk)
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
         found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
         learned = {"temperature": self.temperature().detach()} if self.config.learn_temperature else {}
