@@ -30,13 +30,13 @@ from idmetric.cli.bench.stages import pixels_of, prepared, trunk
 from idmetric.cli.bench.timing import Clock
 from idmetric.distance.cosine import cosine_distance
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.embed import pipeline
 from idmetric.io.prefetch import in_order
 from idmetric.models.embedder import Embedder
 from idmetric.models.identified import auto_device
 from idmetric.scoring.compare import score
 from idmetric.scoring.copies import CopyWarning
 from idmetric.scoring.scores import Scores
-from idmetric.scoring.settings import Settings
 
 BARE = "timm's forward"
 LARGE = (4000, 3000)  # pixels of a phone's photo
@@ -202,7 +202,7 @@ def _forward(metric: Embedder, x: Tensor) -> Any:
 
 
 def _read(metric: Embedder, paths: list[Path]) -> None:
-    threads = Settings().threads
+    threads = pipeline.threads(None)
     deque(in_order(metric.load_image, paths, threads=threads, waiting=2 * threads), maxlen=0)
 
 

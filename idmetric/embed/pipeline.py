@@ -53,12 +53,18 @@ def threads(workers: int | None) -> int:
 
 
 def batches(
-    items: Iterable[Item], read: Callable[[Item], AnyInput], *, batch_size: int, workers: int | None = None
+    items: Iterable[Item],
+    read: Callable[[Item], AnyInput],
+    *,
+    batch_size: int,
+    workers: int | None = None,
+    group: Callable[[AnyInput], object] = lambda one: None,
 ) -> Generator[list[AnyInput], None, None]:
     """Read items in threads, and yield them in order, `batch_size` images to embed at a time.
 
-    At most three batches of pixels are in memory. A batch is emptied when the next one is wanted. If a stopped run is
-    resumed, stored images do not change the batches of the remaining ones.
+    Images of different groups are in different batches. At most three batches of pixels are in memory, and a batch is
+    emptied when the next one is wanted. If a stopped run is resumed, stored images do not change the batches of the
+    remaining ones.
 
     Raises:
         ValueError: for a batch size below 1. Whatever `read` raises.
@@ -69,6 +75,10 @@ def batches(
     new = 0
     with closing(in_order(read, items, threads=threads(workers), waiting=2 * batch_size)) as ahead:
         for one in ahead:
+            if batch and group(one) != group(batch[0]):
+                yield batch
+                batch.clear()
+                new = 0
             batch.append(one)
             new += one.pixels is not None
             del one  # held only by the batch

@@ -38,8 +38,8 @@ def load_pixels(
 
 
 def load(
-    metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool, outside: Outside,
-    mask_id: MaskId | None = None,
+    metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool,
+    outside: Outside = "keep", mask_id: MaskId | None = None,
 ) -> Input[Item]:  # fmt: skip
     """Read an image and prepare it for the model.
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
@@ -77,7 +77,7 @@ def chunks(
     found: list[Chunk] = []
     files: list[tuple[str, Place]] = []
     for at in (place(source, filesystem) for source in sources):
-        kind, _ = at.info()
+        kind = at.kind()
         if kind == "folder":
             below = at.files()
             images = [name for name in below if os.path.splitext(name)[1].lower() in IMAGE_ENDINGS]
@@ -235,11 +235,8 @@ def _table(at: Place) -> Iterator[Any]:
     """Open a Parquet file to read its row groups a page at a time."""
     import pyarrow.parquet as pq
 
-    with ExitStack() as stack:
-        source = at.opened()
-        if not isinstance(source, str):  # pyarrow closes files that it has opened itself
-            stack.enter_context(source)
-        yield stack.enter_context(pq.ParquetFile(source, buffer_size=2**20, pre_buffer=False))
+    with at.opened() as opened, pq.ParquetFile(opened, buffer_size=2**20, pre_buffer=False) as table:
+        yield table
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,22 +15,11 @@ from idmetric.cli import score
 from idmetric.embed.store import Store
 from idmetric.gallery import Gallery
 from idmetric.models.embedding import Embedding
-from idmetric.scale import embed_dataset
-from idmetric.scale.parts import Layout, held
-from idmetric.scale.places import place
 from idmetric.scoring.encoder import Encoder, Loaded, Seen
 from idmetric.scoring.scores import File
-from tests.embed_parts import pictures, rows_of, same_rows, stored
+from tests.embed_parts import pictures, stored
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
-
-OLD = Path(__file__).parents[1] / "reference" / "v0.1"  # written by idmetric 0.1
-
-
-def flipped(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0x10
-    path.write_bytes(data)
 
 
 @pytest.fixture
@@ -136,60 +124,3 @@ def test_readable_looks_for_images_of_a_removed_shard_in_others(tmp_path: Path) 
     assert list(kept) == ["b"]
     torch.testing.assert_close(kept["b"].cls, found[1].cls)
     assert "a" not in opened
-
-
-# Parts
-
-ONE_PART = 10**9  # the hash of a path decides where a part ends: by default one path in 256 ends one
-
-
-@pytest.fixture
-def parts(metric: IDSim, tmp_path: Path) -> tuple[Path, Path]:
-    """Pictures, and a folder of their embeddings in one part."""
-    pictures(tmp_path / "photos", 3)
-    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric, rows=ONE_PART)
-    return tmp_path / "photos", tmp_path / "out"
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_a_part_with_damaged_vectors_is_made_again(metric: IDSim, parts: tuple[Path, Path], quick: bool) -> None:
-    photos, out = parts
-    expected, [part] = rows_of(out), list(out.glob("*.parquet"))
-    vector = np.array(next(iter(expected.values()))["embedding"], np.float32).tobytes()
-    at = part.read_bytes().find(vector)
-    assert at > 0
-    assert embed_dataset(photos, out, model=metric, rows=ONE_PART, quick=quick).embedded == 0
-    flipped(part, at + 5)
-    assert embed_dataset(photos, out, model=metric, rows=ONE_PART, quick=quick).embedded == 3
-    same_rows(rows_of(out), expected, atol=1e-6)
-
-
-def test_a_part_with_a_flipped_byte_is_made_again_or_reads_as_before(
-    metric: IDSim, parts: tuple[Path, Path], tmp_path: Path
-) -> None:
-    _, out = parts
-    expected, [part] = rows_of(out), list(out.glob("*.parquet"))
-    layout, data, seen = Layout.of(metric, False, "float32"), part.read_bytes(), 0
-    whole = held(place(out), part.name, layout)
-    assert whole is not None
-    for at in np.unique(np.linspace(0, len(data) - 1, 400).astype(int)).tolist():
-        flipped(part, at)
-        found = held(place(out), part.name, layout)
-        if found is None or found.images != whole.images:  # a run notices either
-            seen += 1
-        else:  # statistics, say, which nothing depends on
-            assert found == whole, at
-            same_rows(rows_of(out), expected)
-        part.write_bytes(data)
-    assert seen > 200
-
-
-def test_parts_of_0_1_without_a_checksum_of_their_metadata_are_read(metric: IDSim) -> None:
-    import pyarrow.parquet as pq
-
-    facts = json.loads(pq.read_schema(OLD / "part.parquet").metadata[b"idmetric.embed"])
-    assert b"idmetric.embed.crc32" not in pq.read_schema(OLD / "part.parquet").metadata
-    about = {key: value for key, value in facts.items() if key not in ("format", "size", "patches", "stored")}
-    found = held(place(OLD), "part.parquet", Layout(about, facts["size"], None, 0, "float32"))
-    assert found is not None
-    assert (len(found.images), found.errors) == (4, {})
