@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.keys import content_key, folder_name
+from idmetric.embed.keys import content, content_key, folder_name
 from idmetric.embed.nearest import unit
 from idmetric.embed.store import DamagedShardError, Store
 from idmetric.gallery.errors import GalleryError, LostError, naming_shards, writing
 from idmetric.gallery.index import IMAGES, Item, locked_store, no_gallery, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.search import Search, Table
-from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
+from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries, recorded
 from idmetric.gallery.trust import check_trusted, trust
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.images.masks import MaskId

@@ -17,8 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from idmetric.embed.keys import content
 from idmetric.gallery.errors import GalleryError
-from idmetric.gallery.sources import content, walk
+from idmetric.gallery.sources import walk
 from idmetric.images.paths import is_hidden
 from idmetric.io.output import replacing, writing
 from idmetric.io.text_file import MOST

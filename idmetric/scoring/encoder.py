@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from idmetric.distance.finite import NonFiniteError, shown
 from idmetric.distance.matrix import needs_patches
 from idmetric.embed import pipeline
-from idmetric.embed.keys import MASKED, content_key
+from idmetric.embed.keys import MASKED, content, content_key
 from idmetric.images import paths
 from idmetric.images.masks import labelled
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, describe
 from idmetric.io.prefetch import in_order
-from idmetric.io.text_file import MOST
 from idmetric.models.embedding import Embedding
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
@@ -229,16 +228,14 @@ class Encoder:
         """Return image and mask as `images` takes them (with a cache their bytes), and their key in the cache."""
         if self.cache is None:
             return path, mask, ""
-        files = [Path(path), *([] if mask is None else [Path(mask)])]
         try:
-            if not all(file.is_file() and 0 < file.stat().st_size <= MOST for file in files):
-                return path, mask, ""
-            image, *masks = (file.read_bytes() for file in files)
+            image, cover = content(path), None if mask is None else content(mask)
         except OSError:  # reported when the image is read
             return path, mask, ""
-        if mask is None:
-            return Named(image, path), None, content_key(image)
-        return Named(image, path), Named(masks[0], mask), content_key(image, masks[0])
+        if not image or cover == b"":
+            return path, mask, ""
+        named = None if cover is None or mask is None else Named(cover, mask)
+        return Named(image, path), named, content_key(image, cover)
 
     def unreadable(self, files: Iterable[File]) -> ImageReadError | None:
         """Return the error that lists all unreadable images with their reasons; None if all can be read now."""

@@ -21,6 +21,7 @@ from idmetric.calibration.curves import Platt
 from idmetric.cli.main import main
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed import store as kept
+from idmetric.embed.keys import content
 from idmetric.embed.nearest import nearest, unit
 from idmetric.embed.store import Store
 from idmetric.gallery import (
@@ -35,7 +36,6 @@ from idmetric.gallery import (
 )
 from idmetric.gallery import index as indexes
 from idmetric.gallery.clusters import identities, near_duplicates
-from idmetric.gallery.sources import content
 from idmetric.io.lock import locked
 from idmetric.models.idsim import IDSimConfig
 from tests.conftest import SMALL, random_model
