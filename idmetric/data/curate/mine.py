@@ -18,8 +18,8 @@ from idmetric.data.curate.balance import hashed
 from idmetric.data.manifest.lineage import lineages, with_parents_found
 from idmetric.data.manifest.same_image import has_image, image_keys
 from idmetric.data.manifest.table import Manifest
+from idmetric.embed.nearest import Neighbours, cosines, nearest_other
 from idmetric.evaluate.arrays import comparable
-from idmetric.store.nearest import Index, Neighbours, cosines, nearest_other
 
 Progress = Callable[[int, int], None]
 Key = tuple[str | None, str]  # image and text
@@ -61,7 +61,6 @@ def hard_negatives(
     relatives: bool = False,
     ceiling: float | None = None,
     seed: int = 0,
-    index: Index = "auto",
     progress: Progress | None = None,
 ) -> Mined:
     """Triplets of each anchor with the nearest images of other identities in its split.
@@ -78,7 +77,7 @@ def hard_negatives(
             nearest by construction, so a search would always find them.
         ceiling: leave out images with at least this cosine similarity, likely the same subject under another name.
         seed: of the positives.
-        index, progress: as in `nearest_other`.
+        progress: as in `nearest_other`.
 
     Returns:
         Rows of groups with slots anchor, positive (if there is one) and negative. Free columns are x_source (id in the
@@ -98,7 +97,7 @@ def hard_negatives(
         here = np.flatnonzero(splits[anchors] == part)
         shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, len(anchors)))
         near = nearest_other(vectors, families, k, anchors=anchors[here], pool=pool[splits[pool] == part],
-                             ceiling=ceiling, index=index, progress=shown)  # fmt: skip
+                             ceiling=ceiling, progress=shown)  # fmt: skip
         found.rows[here], found.similarity[here] = near.rows, near.similarity
         done += len(here)
 
@@ -127,7 +126,6 @@ def hard_pairs(
     *,
     ceiling: float | None = None,
     limit: int | None = None,
-    index: Index = "auto",
     progress: Progress | None = None,
 ) -> Mined:
     """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
@@ -154,7 +152,7 @@ def hard_pairs(
     done = 0
 
     for pool in pools:
-        near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling, index=index)
+        near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
         for a, others, similarities in zip(pool.tolist(), near.rows.tolist(), near.similarity.tolist(), strict=True):
             for b, s in zip(others, similarities, strict=True):
                 if b >= 0:

@@ -20,7 +20,7 @@ from idmetric.data.curate.balance import hashed
 from idmetric.data.curate.mine import grouped
 from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_found
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.store.nearest import nearest_other
+from idmetric.embed.nearest import nearest_other
 
 MIXTURES = ("real", "context", "identity")
 # ID-Sim, Table 6; "edits of context only" is Table 3's 1:1

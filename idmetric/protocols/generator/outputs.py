@@ -22,6 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 from idmetric.data.importers.files import ENDINGS, open_table
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.embed.keys import key_of
 from idmetric.images import paths
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.io.output import replacing, writing
@@ -39,7 +40,6 @@ from idmetric.protocols.generator.pattern import (
     UnmatchedWarning,
     split,
 )
-from idmetric.store.fingerprint import key_of
 
 
 def read_table(path: Path) -> list[Picture]:
