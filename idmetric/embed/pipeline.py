@@ -20,7 +20,7 @@ import numpy as np
 
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.embed.store import Store
-from idmetric.io.prefetch import in_order
+from idmetric.io.threads import in_order
 from idmetric.models.embedding import Embedding
 
 Item = TypeVar("Item")
