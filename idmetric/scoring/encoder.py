@@ -19,7 +19,6 @@ from idmetric.distance.matrix import needs_patches
 from idmetric.embed import pipeline
 from idmetric.embed.keys import MASKED, content, content_key
 from idmetric.images import paths
-from idmetric.images.masks import labelled
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, describe
 from idmetric.io.threads import in_order
@@ -210,6 +209,8 @@ class Encoder:
                     picture, mask_image, options.outside, mask_id=options.mask_id
                 )
             if self._watcher is not None:
+                from idmetric.images.masks import labelled  # which needs torch, unlike scores by exported models
+
                 self._watcher.add_picture(file, picture, labelled(mask, options.mask_id), options.outside)
         except ImageReadError as error:
             named = path if error.source == describe(picture) else error.source  # the picture has no name

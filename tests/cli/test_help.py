@@ -108,7 +108,6 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         "score a.png b.png --html page.html": "report",
         "gallery cluster . --threshold 0.3": "gallery",
         "gallery build . -g index --parquet x.parquet": "gallery",
-        "gallery query . -g index --index faiss": "scale",
         "embed . --out vectors": "data",
         "embed . --out vectors --ray": "data,scale",
         "export --model tiny --out tiny.onnx": "onnx",
