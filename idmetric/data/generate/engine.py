@@ -15,13 +15,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from idmetric.data.generate.weights import AUTO, Flat, GenerateError, Place, Weights, load_pipeline, version
+from idmetric.data.generate.weights import Flat, GenerateError, Place, Weighted, load_pipeline
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,12 +53,9 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Engine:
+class Engine(Weighted):
     """Base of all engines. A subclass adds its settings and weights as fields, and defines `options` or `edit`."""
 
-    place: Place = AUTO
-
-    name: ClassVar[str] = ""
     native: ClassVar[int] = 1024  # side of a square with the area that suits the engine best
     multiple: ClassVar[int] = 16  # sides must be divisible by it
     pipeline: ClassVar[str] = ""  # diffusers' class
@@ -66,24 +63,7 @@ class Engine:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything except the request that determines the pixels, as JSON values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
-        return {k: v.key if isinstance(v, Weights) else v for k, v in values.items()} | {"dtype": self.place.dtype}
-
-    @property
-    def weights(self) -> dict[str, Weights]:
-        """Its weights by field."""
-        return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
-
-    @property
-    def licences(self) -> dict[str, str]:
-        """Repository -> licence of its weights."""
-        return {w.key: w.licence for w in self.weights.values()}
-
-    @cached_property
-    def versions(self) -> dict[str, str]:
-        """Commit or fingerprint of its weights by field, available once they are loaded."""
-        return {name: version(w) for name, w in self.weights.items()}
+        return {**super().settings, "dtype": self.place.dtype}
 
     @cached_property
     def pipe(self) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -31,7 +31,6 @@ from idmetric.data.generate.weights import (
     load_tensors,
 )
 from idmetric.io.hints import need
-from idmetric.io.settings import accept, from_text
 
 _FLUX_DEV = "FLUX.1 [dev] Non-Commercial License"
 _LIGHTNING_REPO = "lightx2v/Qwen-Image-Lightning"
@@ -48,7 +47,7 @@ QWEN_IMAGE = Weights("Qwen/Qwen-Image", "apache-2.0")
 QWEN_CONTROLNET = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
 QWEN_LORA = Weights(_LIGHTNING_REPO, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
 
-POSITIONS = "rows and columns"  # positions of the image's tokens in the text encoder
+POSITIONS = "rows and columns"  # positions of the image's tokens in the text encoder, part of names of images
 
 
 @dataclass(frozen=True)
@@ -305,55 +304,16 @@ ENGINES: dict[str, type[Engine]] = {
     )
 }
 
-_KINDS = {"int": int, "float": float, "str": str}
-
 
 def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
-    """An engine by name; its weights are not loaded yet.
-
-    Args:
-        weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
-        settings: other values of its fields, as numbers or as text.
+    """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
 
     Raises:
         GenerateError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
     """
     if name not in ENGINES:
         raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
-    engine = ENGINES[name](place=place)
-    changed: dict[str, Any] = typed(name, engine, settings)
-    for part, where in (weights or {}).items():
-        if part not in engine.weights:
-            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(engine.weights)}")
-        changed[part] = engine.weights[part].at(where)
-    return replace(engine, **changed)
-
-
-def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings converted to the types of their fields: 30 and "30.0" give the same number.
-
-    Args:
-        name: of the engine, for messages.
-        owner: the engine, a dataclass; its fields that hold numbers or text are settings.
-
-    Raises:
-        GenerateError: for an unknown setting, or a value of another type.
-    """
-    kinds = {f.name: _KINDS[str(f.type)] for f in fields(owner) if str(f.type) in _KINDS}
-    if unknown := sorted(given.keys() - kinds.keys()):
-        raise GenerateError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(sorted(kinds)) or 'none'}")
-    found = {}
-    for setting, value in given.items():
-        kind = kinds[setting]
-        if isinstance(value, str):
-            value = from_text(value, kind)
-        elif kind is int and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        try:
-            found[setting] = accept(f"{name}.{setting}", value, kind, finite=True)
-        except ValueError as error:
-            raise GenerateError(str(error)) from None
-    return found
+    return ENGINES[name](place=place).changed(weights, settings)
 
 
 def canny(image: Image.Image, low: float, high: float) -> Image.Image:
