@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from idmetric.io import text_file
@@ -19,6 +19,26 @@ def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = text
         ValueError: as `text_file.read`, or as `parse`.
     """
     return parse(text_file.read(path, encoding, most))
+
+
+def lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines; blank lines are skipped.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: naming the line, if it is not a JSON object.
+    """
+    with open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = parse(line)
+            except ValueError as error:  # also raised for numbers with thousands of digits
+                raise ValueError(f"line {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} is not an object of columns")
+            yield row
 
 
 def text(value: Any, **options: Any) -> str:

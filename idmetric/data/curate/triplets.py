@@ -119,8 +119,6 @@ def mixture(
             raise TripletError(_shortage(name, len(found), need, len(pools), per_identity))
 
         if name == "context" and context_vectors is not None:
-            if len(context_vectors) != len(manifest):
-                raise ValueError(f"{len(context_vectors)} embeddings for the {len(manifest)} rows of subset 'context'")
             found = _nearest(chosen, found, context_vectors[rows])
 
         parts.append(_written(chosen, found, name))

@@ -301,12 +301,12 @@ def _named(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
 
 
 def _text(path: Path) -> Table:
-    read = _csv if path.suffix == ".csv" else _lines
+    read = _csv if path.suffix == ".csv" else json_file.lines
     if path.suffix == ".csv":
         with path.open(encoding="utf-8-sig", newline="") as file:
             columns = tuple(next(csv.reader(file), []))
     else:
-        columns = tuple(dict.fromkeys(name for row in _lines(path) for name in row))
+        columns = tuple(dict.fromkeys(name for row in json_file.lines(path) for name in row))
     return Table(columns, lambda: sum(1 for _ in read(path)), lambda _: read(path))
 
 
@@ -316,16 +316,3 @@ def _csv(path: Path) -> Iterator[dict[str, Any]]:
             if None in row or None in row.values():  # more fields than the header has, or fewer
                 raise SourceError(f"{path}: row {number} has another number of fields than the header")
             yield {name: value or None for name, value in row.items()}
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    row = json_file.parse(line)
-                except ValueError as error:
-                    raise SourceError(f"{path}: line {number} is not JSON: {error}") from error
-                if not isinstance(row, dict):
-                    raise SourceError(f"{path}: line {number} is not an object of columns")
-                yield row
