@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.clips import Clip, ClipError
-from idmetric.io import json_file, text_file
-from idmetric.io.hints import install
+from idmetric.data.frames.clips import Clip, ClipError, read_text
+from idmetric.io import json_file
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category
@@ -103,10 +103,8 @@ def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
     Raises:
         ValueError: if it is not such a code.
     """
-    try:
-        from pycocotools import mask
-    except ImportError as error:
-        raise ImportError(f"run-length codes need pycocotools: {install('data')}") from error
+    need("data", "reading run-length codes", pycocotools="pycocotools")
+    from pycocotools import mask
 
     try:
         height, width = code["size"]
@@ -127,11 +125,7 @@ def of_clips(clips: Sequence[Clip]) -> Categories:
         path = clip.frames / "meta_info.ini"
         if not path.is_file():
             continue
-        try:
-            lines = text_file.read(path, "utf-8-sig").splitlines()
-        except ValueError as error:
-            raise ClipError(f"{path}: {error}") from error
-        for line in lines:
+        for line in read_text(path).splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "object_class" and value.strip():
                 found[clip.name, 0] = value.strip()

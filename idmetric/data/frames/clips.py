@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 from idmetric.images.paths import walk
+from idmetric.io import text_file
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
@@ -73,16 +75,32 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGES and not path.name.startswith(".") and not path.stem.endswith("_mask")
 
 
+def read_text(path: Path) -> str:
+    """The text of a file that comes with a clip.
+
+    Raises:
+        ClipError: naming the file, if it is not text.
+    """
+    try:
+        return text_file.read(path, "utf-8-sig")
+    except ValueError as error:
+        raise ClipError(f"{path}: {error}") from error
+
+
 def _sources(root: Path, masks: Path | None) -> list[Path]:
     """Folders of frames and videos, without masks."""
     if root.is_file():
         return [root]
     taken = None if masks is None or masks.resolve() == root.resolve() else masks.resolve()
+
+    @cache
+    def holds_masks(folder: Path) -> bool:
+        named = any(name == "masks" or name.endswith("_masks") for name in folder.relative_to(root).parts)
+        return named or (taken is not None and folder.resolve().is_relative_to(taken))
+
     found: dict[Path, None] = {}
     for path in walk(root):
-        above = path.relative_to(root).parts[:-1]
-        is_mask = path.stem == "mask_video" or any(name == "masks" or name.endswith("_masks") for name in above)
-        if is_mask or (taken is not None and path.resolve().is_relative_to(taken)):
+        if path == masks or path.stem == "mask_video" or holds_masks(path.parent):
             continue
         if is_image(path):
             found[path.parent] = None
@@ -106,7 +124,8 @@ def _clip(path: Path, root: Path, masks: Path | None) -> Clip:
     else:
         own = (relative, named, *([Path(root.resolve().stem if video else root.resolve().name)] if alone else ()))
         places = [masks / part for part in own if part.parts] + ([masks] if alone else [])
-    return Clip(name, path, next((found for place in places if (found := _masks_at(place))), None), boxes)
+    found = next((found for place in places if place != path and (found := _masks_at(place))), None)
+    return Clip(name, path, found, boxes)
 
 
 def _masks_at(place: Path) -> Path | None:

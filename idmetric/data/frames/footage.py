@@ -20,13 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image
+from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
 from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
 from idmetric.images.opening import open_file, open_image
 from idmetric.images.paths import natural
 from idmetric.images.read import ImageLike, read_image
-from idmetric.io import text_file
 
 if TYPE_CHECKING:
     from idmetric.data.frames.segment import Segmenter
@@ -157,14 +156,14 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     """
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
-    lines = [line for line in _text(clip.boxes).splitlines() if line.strip()]
+    lines = [line for line in read_text(clip.boxes).splitlines() if line.strip()]
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
 
     absent = np.zeros(count, dtype=bool)
     for path in (clip.boxes.with_name(name) for name in ABSENT):
         if path.is_file():
-            flags = _split(_text(path))
+            flags = _split(read_text(path))
             if len(flags) != count:
                 raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
             absent |= np.array([flag != "0" for flag in flags])
@@ -246,13 +245,6 @@ def _is_palette(masks: Folder | Video) -> bool:
             return bool(image.mode == "P")
     except Exception:  # reading its pixels will report the error
         return False
-
-
-def _text(path: Path) -> str:
-    try:
-        return text_file.read(path, "utf-8-sig")
-    except ValueError as error:
-        raise ClipError(f"{path}: {error}") from error
 
 
 def _split(text: str) -> list[str]:

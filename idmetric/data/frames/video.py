@@ -13,7 +13,7 @@ from PIL import Image
 from idmetric.data.frames.clips import ClipError
 from idmetric.images.kinds import MAX_PIXELS
 from idmetric.images.read import ImageReadError
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 
 
 class Video:
@@ -104,10 +104,8 @@ class Video:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open the file in PyAV; errors of FFmpeg become a `ClipError` that names the file."""
-    try:
-        import av
-    except ImportError as error:
-        raise ImportError(f"videos need PyAV: {install('data')}") from error
+    need("data", "reading videos", av="PyAV")
+    import av
 
     try:
         with av.open(str(path)) as container:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Self
 from idmetric.io.hints import need
 from idmetric.io.settings import accept, from_text
 
-DTYPES = ("bfloat16", "float16", "float32")
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
 NO_CHECKER: Mapping[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
 _READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
@@ -91,7 +90,7 @@ class Place:
 
     Attributes:
         device: such as cuda:1, mps or cpu; None = the best available.
-        dtype: one of `DTYPES`. bfloat16 as in ID-Sim (A.2.1, A.2.2).
+        dtype: bfloat16 as in ID-Sim (A.2.1, A.2.2), float16 or float32.
         offload: keep only the active part on the device (slower, with a fraction of the memory).
     """
 
@@ -102,8 +101,6 @@ class Place:
     def torch_dtype(self) -> Any:
         import torch
 
-        if self.dtype not in DTYPES:
-            raise WeightsError(f"unknown dtype {self.dtype!r}; choose {', '.join(DTYPES)}")
         return getattr(torch, self.dtype)
 
     def torch_device(self) -> Any:
@@ -255,6 +252,19 @@ def load_tensors(weights: Weights) -> dict[str, Any]:
         return read_tensors(_file(weights))
     except CheckpointError as error:
         raise WeightsError(str(error)) from error
+
+
+def check_fit(model: Any, state: Mapping[str, Any], name: str, advice: str) -> None:
+    """Check that a model can take the weights of a file.
+
+    Raises:
+        WeightsError: if a weight is missing, unknown or of another shape.
+    """
+    there = model.state_dict()
+    wrong = sorted(there.keys() ^ state.keys())
+    wrong += sorted(k for k in there.keys() & state.keys() if there[k].shape != state[k].shape)
+    if wrong:
+        raise WeightsError(f"{name} does not fit {type(model).__name__}, first at {wrong[0]!r}: {advice}")
 
 
 def version(weights: Weights) -> str:

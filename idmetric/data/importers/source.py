@@ -22,7 +22,7 @@ from typing import Any
 from idmetric.images.paths import is_address
 from idmetric.images.paths import walk as files_below
 from idmetric.io import json_file
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
@@ -272,10 +272,8 @@ def _parquet(path: Path) -> Table:
 
 
 def _arrow(path: Path) -> Table:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ImportError(f"{path}: Arrow files need datasets: {install('data')}") from error
+    need("data", f"reading {path}", datasets="datasets")
+    import datasets
 
     whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
 
