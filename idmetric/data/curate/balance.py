@@ -60,14 +60,19 @@ def proportional(sizes: Mapping[str, int], total: int, seed: int = 0) -> dict[st
 # Selecting rows
 
 
+def first_rows(manifest: Manifest) -> dict[str, int]:
+    """identity -> its first row, for all identities except followers."""
+    found: dict[str, int] = {}
+    for row, (identity, follows) in enumerate(zip(manifest.column("identity"), followers(manifest), strict=True)):
+        if identity is not None and not follows:
+            found.setdefault(identity, row)
+    return found
+
+
 def datasets_of(manifest: Manifest) -> dict[str, str]:
     """identity -> dataset of its first row ("" if empty), for all identities except followers."""
-    home: dict[str, str] = {}
-    rows = zip(manifest.column("identity"), manifest.column("dataset"), followers(manifest), strict=True)
-    for identity, dataset, follows in rows:
-        if identity is not None and not follows:
-            home.setdefault(identity, dataset or "")
-    return home
+    datasets = manifest.column("dataset")
+    return {identity: datasets[row] or "" for identity, row in first_rows(manifest).items()}
 
 
 def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Manifest:

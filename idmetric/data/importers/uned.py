@@ -38,9 +38,14 @@ def rows(job: Job) -> Iterator[Row]:
                 shown = str(entry)[:60]
                 raise SourceError(f'{file}: an image must have a "path" and a "class_id", not {shown}') from error
             one = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
-            identity = None if isinstance(one, list) else f"{job.name}/{name}/{one}"
-            photo = str(_file(path, root / "images", name).absolute())
-            yield Row(identity, photo, None, f"{job.name}/train/{path}", dataset, "train", domain)
+            yield Row(
+                None if isinstance(one, list) else f"{job.name}/{name}/{one}",
+                path=str(_file(path, root / "images", name).absolute()),
+                id=f"{job.name}/train/{path}",
+                dataset=dataset,
+                split="train",
+                domain=domain,
+            )
 
 
 def _file(path: str, images: Path, name: str) -> Path:
