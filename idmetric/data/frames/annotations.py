@@ -40,10 +40,10 @@ def write_masks(
     Raises:
         ClipError: naming the file and the video, if the annotation is damaged.
     """
-    videos, annotations, _ = _read(path)
+    videos, annotations = _read(path)
     written = 0
     for video in progress(videos, len(videos), "masks"):
-        names, codes = video["file_names"], [one["segmentations"] for one in annotations[video["id"]]]
+        names, codes = video["file_names"], [own for own, _ in annotations[video["id"]]]
         if len(codes) > _MOST or any(len(own) != len(names) for own in codes):
             says = f"not one code for each of its {len(names)} files, or over {_MOST}"
             raise ClipError(f"{path}: video {video['id']}: {says}")
@@ -57,7 +57,7 @@ def write_masks(
             sizes = (code["size"] for own in codes for code in own if code is not None)
             try:
                 mask = _mask([own[frame] for own in codes], next(sizes, (video.get("height"), video.get("width"))))
-            except ValueError as error:
+            except (ValueError, KeyError, TypeError) as error:
                 raise ClipError(f"{path}: video {video['id']}, {name}: {error}") from error
             with replacing(target, parents=True) as temporary:
                 mask.save(temporary, format="PNG")
@@ -65,8 +65,8 @@ def write_masks(
     return written
 
 
-def _read(path: Path) -> tuple[list[Any], dict[Any, list[Any]], dict[Any, str]]:
-    """The videos of an annotation file, the annotations of each in the order of their ids, and names of categories.
+def _read(path: Path) -> tuple[list[Any], dict[Any, list[tuple[list[Any], str]]]]:
+    """The videos of an annotation file, and the codes and the category of each object, in the order of their ids.
 
     Raises:
         ClipError: naming the file, if it has other contents.
@@ -75,9 +75,9 @@ def _read(path: Path) -> tuple[list[Any], dict[Any, list[Any]], dict[Any, str]]:
         data = json_file.read(path)
         names = {category["id"]: category["name"] for category in data["categories"]}
         found = defaultdict(list)
-        for annotation in sorted(data["annotations"], key=lambda one: one["id"]):
-            found[annotation["video_id"]].append(annotation)
-        return [video for video in data["videos"] if video["file_names"]], found, names
+        for one in sorted(data["annotations"], key=lambda one: one["id"]):
+            found[one["video_id"]].append((list(one["segmentations"]), names[one["category_id"]]))
+        return [video for video in data["videos"] if video["file_names"]], found
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error})") from error
 
@@ -138,9 +138,9 @@ def of_youtubevis(path: Path) -> Categories:
     Raises:
         ClipError: naming the file, if it has no categories.
     """
-    videos, annotations, names = _read(path)
+    videos, annotations = _read(path)
     return {
-        (Path(video["file_names"][0]).parent.as_posix(), number): names[annotation["category_id"]]
+        (Path(video["file_names"][0]).parent.as_posix(), number): category
         for video in videos
-        for number, annotation in enumerate(annotations[video["id"]], 1)
+        for number, (_, category) in enumerate(annotations[video["id"]], 1)
     }
