@@ -105,20 +105,29 @@ class Engine(Weighted):
         return pipe(prompt=request.prompt, generator=generator, **options)
 
 
-class Inpainter(Engine):
-    """Base of engines that repaint the masked part of an image."""
+class Sampler(Engine):
+    """Base of engines with a number of steps and a guidance."""
 
     steps: int
     guidance: float
+
+    guided: ClassVar[str] = "guidance_scale"  # the pipeline's name of the guidance
+
+    def options(self, request: Request) -> dict[str, Any]:
+        guidance = self.guidance if request.guidance is None else request.guidance
+        return {"num_inference_steps": self.steps, self.guided: guidance}
+
+
+class Inpainter(Sampler):
+    """Base of engines that repaint the masked part of an image."""
+
     strength: float
 
     def options(self, request: Request) -> dict[str, Any]:
         image, mask = image_and_mask(request, self.name)
-        return {
-            "image": image, "mask_image": mask, "width": image.width, "height": image.height,
-            "num_inference_steps": self.steps, "guidance_scale": given(request.guidance, self.guidance),
-            "strength": given(request.strength, self.strength),
-        }  # fmt: skip
+        strength = self.strength if request.strength is None else request.strength
+        size = {"width": image.width, "height": image.height}
+        return {**super().options(request), "image": image, "mask_image": mask, "strength": strength, **size}
 
 
 @contextmanager
@@ -176,11 +185,6 @@ def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
         raise Flat(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
     size = request.size or (request.image.size if request.image is not None else image.size)
     return image if image.size == size else image.resize(size, PillowImage.Resampling.LANCZOS)
-
-
-def given(value: float | None, own: float) -> float:
-    """The request's value if it has one, else the engine's."""
-    return own if value is None else value
 
 
 def image_and_mask(request: Request, name: str) -> tuple[Image.Image, Image.Image]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from PIL import Image, ImageOps
 
-from idmetric.data.generate.engine import Engine, Inpainter, Request, given, image_and_mask
+from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler, image_and_mask
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
 from idmetric.data.generate.weights import (
@@ -111,7 +111,7 @@ class FluxCanny(Inpainter):
 
 
 @dataclass(frozen=True)
-class SDTurbo(Engine):
+class SDTurbo(Sampler):
     """SD-Turbo at 512 x 512 in one step (ILGen, section 4.1), without guidance, as it was distilled."""
 
     base: Weights = TURBO
@@ -130,10 +130,7 @@ class SDTurbo(Engine):
             raise GenerateError(f"{self.name}.side must be divisible by {self.multiple}, got {self.side}")
 
     def options(self, request: Request) -> dict[str, Any]:
-        return {
-            "width": self.side, "height": self.side, "num_inference_steps": self.steps,
-            "guidance_scale": given(request.guidance, self.guidance),
-        }  # fmt: skip
+        return {**super().options(request), "width": self.side, "height": self.side}
 
 
 @dataclass(frozen=True)
@@ -179,7 +176,7 @@ class SD2Background(Inpainter):
 
 
 @dataclass(frozen=True)
-class QwenEdit(Engine):
+class QwenEdit(Sampler):
     """Qwen-Image-Edit with the Lightning LoRA: 8 steps, guidance 1.0, bfloat16, flow-match Euler (ID-Sim, A.2.1).
 
     The pipeline works at the area of 1024 x 1024 in the image's aspect ratio: 1248 x 832 for ratio 3:2, ID-Sim's
@@ -194,6 +191,7 @@ class QwenEdit(Engine):
     guidance: float = 1.0
 
     name: ClassVar[str] = "qwen_edit"
+    guided: ClassVar[str] = "true_cfg_scale"
     multiple: ClassVar[int] = 1
 
     @property
@@ -209,10 +207,7 @@ class QwenEdit(Engine):
     def options(self, request: Request) -> dict[str, Any]:
         if request.image is None:
             raise GenerateError(f"{self.name} needs an image")
-        return {
-            "image": request.image, "num_inference_steps": self.steps,
-            "true_cfg_scale": given(request.guidance, self.guidance),
-        }  # fmt: skip
+        return {**super().options(request), "image": request.image}
 
 
 @dataclass(frozen=True)
@@ -232,6 +227,7 @@ class QwenEditInpaint(Inpainter):
     strength: float = 1.0
 
     name: ClassVar[str] = "qwen_edit_inpaint"
+    guided: ClassVar[str] = "true_cfg_scale"
     pipeline: ClassVar[str] = "QwenImageEditInpaintPipeline"
     multiple: ClassVar[int] = 1
 
@@ -246,14 +242,12 @@ class QwenEditInpaint(Inpainter):
         return self.place.settle(pipe)
 
     def options(self, request: Request) -> dict[str, Any]:
-        options = super().options(request)
-        guidance = options.pop("guidance_scale")
         # the negative prompt of the model's card; without one, diffusers ignores the guidance
-        return {**options, "true_cfg_scale": guidance, "negative_prompt": request.negative or " "}
+        return {**super().options(request), "negative_prompt": request.negative or " "}
 
 
 @dataclass(frozen=True)
-class QwenInpaint(Engine):
+class QwenInpaint(Sampler):
     """Qwen-Image, InstantX's inpainting ControlNet and the Lightning LoRA V1.1: 8 steps, true CFG 1.0 (NearID, 0.B.1).
 
     The ControlNet's scale is diffusers' 1.0. With true CFG 1.0 a negative prompt has no effect.
@@ -267,6 +261,7 @@ class QwenInpaint(Engine):
     scale: float = 1.0
 
     name: ClassVar[str] = "qwen_inpaint"
+    guided: ClassVar[str] = "true_cfg_scale"
     native: ClassVar[int] = 1328  # of the published distractors
 
     @cached_property
@@ -281,9 +276,8 @@ class QwenInpaint(Engine):
     def options(self, request: Request) -> dict[str, Any]:
         image, mask = image_and_mask(request, self.name)
         return {
-            "control_image": image, "control_mask": mask, "width": image.width, "height": image.height,
-            "num_inference_steps": self.steps, "true_cfg_scale": given(request.guidance, self.guidance),
-            "controlnet_conditioning_scale": self.scale,
+            **super().options(request), "control_image": image, "control_mask": mask, "width": image.width,
+            "height": image.height, "controlnet_conditioning_scale": self.scale,
         }  # fmt: skip
 
 

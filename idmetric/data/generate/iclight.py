@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, image_and_mask
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, image_and_mask
 from idmetric.data.generate.weights import NO_CHECKER, Weights, check_fit, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
@@ -75,7 +75,7 @@ class ICLight(Engine):
         image, mask = image_and_mask(request, self.name)
         first, again = self.pipes
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
-        front, guidance = on_gray(image, mask), given(request.guidance, self.guidance)
+        front, guidance = on_gray(image, mask), self.guidance if request.guidance is None else request.guidance
 
         with drawing(request, self.place) as generator:
             with conditioned(first.unet, self._latent(front)):
