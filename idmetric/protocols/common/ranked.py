@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import DIGITS, STEP, comparable, first_highest
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from idmetric import __version__
 from idmetric.data.embed import Look, content_keys
-from idmetric.data.manifest.lineage import blocks, lineages
-from idmetric.data.manifest.same_image import has_image, image_keys
+from idmetric.data.manifest.lineage import blocks, has_image, image_keys, lineages
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.embed.keys import settings_digest
 from idmetric.io import json_file
