@@ -14,14 +14,16 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from idmetric.distance.finite import NonFiniteError, reason
-from idmetric.embed.store import Store
 from idmetric.io.prefetch import in_order
 from idmetric.models.embedding import Embedding
+
+if TYPE_CHECKING:
+    from idmetric.embed.store import Store
 
 Item = TypeVar("Item")
 _KNOWN = 4  # a batch ends after so many times its size even if most of it is stored
