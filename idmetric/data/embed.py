@@ -389,7 +389,7 @@ def _embed_batch(
 ) -> dict[int, str]:
     """Embed the images of a batch that one model needs; return row -> reason of unusable ones."""
     wanted = [Input(x.item, keys[x.item], x.pixels[name]) for x in batch if x.pixels and name in x.pixels]
-    dtype = model.signature()["dtype"] if wanted else ""
+    dtype = model.signature().get("dtype", "float32") if wanted else ""
     bad = keep(
         store, wanted, lambda fresh: usable(lambda: model.embed([x.pixels for x in fresh], store.patches), dtype, name)
     )

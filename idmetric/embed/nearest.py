@@ -21,7 +21,7 @@ Double = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
-_CELLS = 2**22  # similarities held at once (16 MB)
+_CELLS = 2**23  # similarities held at once (32 MB)
 _MEASURED = 2**14  # pairs measured at once
 _NOISE = 1e-5  # of a similarity in float32, at most
 
@@ -172,10 +172,11 @@ def _shortlist(similarity: Single, k: int, ceiling: float | None) -> tuple[Ints,
     """Return the queries and rows that may be among the k best of a query, whatever float32 has lost."""
     if ceiling is not None:
         similarity[similarity >= ceiling + _NOISE] = -np.inf
-        k += int((similarity > ceiling - _NOISE).sum(1).max())  # these may lie on either side of it
+        k += int(np.count_nonzero(similarity > ceiling - _NOISE, axis=1).max())  # on either side of it, maybe
     k = min(k, similarity.shape[1])
     least = torch.from_numpy(similarity).topk(k, 1, sorted=False).values.amin(1, keepdim=True).numpy()
-    query, row = np.nonzero((similarity >= least - _NOISE) & (similarity > -np.inf))
+    least = np.maximum(least - _NOISE, np.finfo(np.float32).min)  # -inf of a query with fewer than k rows
+    query, row = np.divmod(np.flatnonzero(similarity >= least), similarity.shape[1])
     return query, row
 
 

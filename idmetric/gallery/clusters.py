@@ -181,11 +181,11 @@ def nearest_pairs(vectors: Single, neighbours: int) -> tuple[Ints, Ints, Double]
     """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first."""
     rows, far = nearest(vectors, vectors, neighbours + 1)
     one = np.broadcast_to(np.arange(len(vectors))[:, None], rows.shape)
-    pairs = np.stack([np.minimum(one, rows), np.maximum(one, rows)], -1)[one != rows]
-    pairs, first = np.unique(pairs, axis=0, return_index=True)
+    codes = (np.minimum(one, rows) * len(vectors) + np.maximum(one, rows))[one != rows]
+    code, first = np.unique(codes, return_index=True)
     found = far[one != rows][first]
-    order = np.lexsort((*pairs.T[::-1], comparable(found)))
-    return pairs[order, 0], pairs[order, 1], found[order]
+    order = np.lexsort((code, comparable(found)))
+    return code[order] // len(vectors), code[order] % len(vectors), found[order]
 
 
 class _Lookup:
