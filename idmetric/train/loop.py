@@ -32,7 +32,7 @@ from idmetric.train.recipe import Recipe as Recipe  # part of this module
 from idmetric.train.recipe import Settings as Settings
 from idmetric.train.recipe import evaluating, parameter_counts
 from idmetric.train.state import TrainError as TrainError
-from idmetric.train.stop import Interrupts
+from idmetric.train.stop import Interrupts, dump
 from idmetric.train.stop import NotFinite as NotFinite
 from idmetric.train.stop import Stopped as Stopped
 
@@ -186,11 +186,10 @@ class _Run:
         return {**values, "gradient_norm": norm} if math.isfinite(norm) else values
 
     def _refuse(self, step: int, batch: Any, loss: float, norm: float) -> NoReturn:
-        place = self.out / FAILED / f"step-{step + 1:06d}-process-{self.processes.rank}.pt"
+        place = self.out / FAILED / f"step-{step + 1:06d}-process-{self.processes.rank}"
         try:
-            place.parent.mkdir(exist_ok=True)
-            torch.save(batch, place)
-            kept = f"the batch is in {place} (torch.load(..., weights_only=False))"
+            dump(batch, place, {"step": step + 1, "loss": str(loss), "gradient_norm": str(norm)})
+            kept = f"the batch is in {place}.safetensors and .json"
         except Exception as error:  # such as a full disk: the first error must still be reported
             kept = f"the batch cannot be saved ({error})"
         self.processes.any(False)  # a launcher ends all processes as soon as one has failed

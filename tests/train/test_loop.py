@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import load
-from idmetric.train import loader, run_folder, state
+from idmetric.train import loader, loop, run_folder, state
 from idmetric.train.loader import Steps, seed_all
 from idmetric.train.log import Log, truncate
 from idmetric.train.loop import NotFinite, Settings, Stopped, TrainError, fit
@@ -167,7 +167,7 @@ def test_processes_stop_together_where_one_cannot_load(tmp_path: Path) -> None:
 def test_processes_stop_together_at_a_nan(tmp_path: Path) -> None:
     assert together(tmp_path / "run", {"poison": 2}) == [3, 3]
     assert sorted(p.name for p in (tmp_path / "run/failed").iterdir()) == [
-        f"step-000003-process-{rank}.pt" for rank in range(2)
+        f"step-000003-process-{rank}.{kind}" for rank in range(2) for kind in ("json", "safetensors")
     ]
 
 
@@ -396,10 +396,13 @@ def test_long_gradients_are_clipped(tmp_path: Path) -> None:
 def test_a_nan_loss_stops_before_the_step_and_its_batch_is_saved(tmp_path: Path) -> None:
     with pytest.raises(NotFinite, match=r"step 7: the loss is nan .* last checkpoint is of step 5"):
         train(tmp_path / "run", Config(poison=6))
-    batch = torch.load(tmp_path / "run/failed/step-000007-process-0.pt", weights_only=False)
-    assert batch.a.isnan().all()
-    assert batch.b.shape == (8, 3, 16, 16)
-    assert batch.rows == PairRecipe(Config(), Processes(cpu=True)).load(6).rows
+    place = tmp_path / "run/failed/step-000007-process-0"
+    tensors = load_file(place.with_suffix(".safetensors"))
+    assert tensors["batch.a"].isnan().all()
+    assert tensors["batch.b"].shape == (8, 3, 16, 16)
+    saved = json.loads(place.with_suffix(".json").read_text())
+    rows = PairRecipe(Config(), Processes(cpu=True)).load(6).rows
+    assert (saved["step"], saved["loss"], saved["batch"]["rows"]) == (7, "nan", rows)
     assert not any(value.isnan().any() for value in weights(tmp_path / "run", 5).values())
 
 
@@ -420,7 +423,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_as_well(tmp_path: Path, los
     with pytest.raises(NotFinite, match=f"step 1: the loss is {loss} and the norm of its gradient {gradient}"):
         fit(recipe, tmp_path / "run", Settings(**SETTINGS), processes)
     assert all(p.equal(before[name]) for name, p in recipe.model.named_parameters())
-    assert (tmp_path / "run/failed/step-000001-process-0.pt").is_file()
+    assert (tmp_path / "run/failed/step-000001-process-0.safetensors").is_file()
 
 
 def test_fp16_survives_gradients_that_overflow_but_not_for_ever(tmp_path: Path) -> None:
@@ -451,7 +454,7 @@ def no_space(*_: Any) -> None:
 
 
 def test_a_nan_is_reported_even_if_its_batch_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "save", no_space)
+    monkeypatch.setattr(loop, "dump", no_space)
     with pytest.raises(NotFinite, match=r"step 2: the loss is nan .* batch cannot be saved \(.*No space left"):
         train(tmp_path / "run", Config(poison=1))
 
