@@ -87,7 +87,7 @@ def ilgen(
     *,
     size: Size,
     scale: Range = (0.2, 1.0),
-    grey_p: float = 0.2,
+    gray_p: float = 0.2,
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.4),
     flip: float = 0.5,
     interpolation: str = "bicubic",
@@ -99,7 +99,7 @@ def ilgen(
     return _transformed(
         image, rng,
         v2.RandomResizedCrop(size, scale, interpolation=InterpolationMode(interpolation)),
-        v2.RandomGrayscale(grey_p),
+        v2.RandomGrayscale(gray_p),
         v2.ColorJitter(*jitter),
         v2.RandomHorizontalFlip(flip),
     )  # fmt: skip
