@@ -18,13 +18,11 @@ class OperatingPoint:
 
     Attributes:
         threshold: a pair is accepted if its score >= threshold.
-        f1: 2 TP / (2 TP + FP + FN), accepted pairs of one identity being TP; in [0, 1].
         true_accept: share of the pairs of one identity that are accepted (recall).
         false_accept: share of the pairs of two identities that are accepted.
     """
 
     threshold: float
-    f1: float
     true_accept: float
     false_accept: float
 
@@ -42,31 +40,7 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
     if not np.isfinite(threshold):
         raise ValueError(f"threshold must be finite, got {threshold}")
     accepted = s >= comparable(threshold)
-    hits, alarms = int(accepted[r].sum()), int(accepted[~r].sum())
-    own, others = int(r.sum()), int((~r).sum())
-    return OperatingPoint(float(threshold), 2 * hits / (own + hits + alarms), hits / own, alarms / others)
-
-
-def f1_at(scores: ArrayLike, same: ArrayLike, threshold: float) -> float:
-    """F1 of accepting pairs with score >= threshold (PerSAM's in ID-Sim, Table 2c); arguments as `operating_point`."""
-    return operating_point(scores, same, threshold).f1
-
-
-def best_f1(scores: ArrayLike, same: ArrayLike) -> OperatingPoint:
-    """The threshold of the highest F1; of several, the highest, which is always the score of a pair of one identity.
-
-    A threshold tested on the pairs it was chosen on looks better than it is: choose it on other pairs if possible.
-
-    Args and raises: as `operating_point`.
-    """
-    s, r = both_kinds(scores, same)
-    own, others = np.sort(s[r]), np.sort(s[~r])
-    candidates = np.unique(own)
-    hits = len(own) - np.searchsorted(own, candidates, "left")
-    alarms = len(others) - np.searchsorted(others, candidates, "left")
-    f1 = 2 * hits / (len(own) + hits + alarms)
-    best = len(f1) - 1 - int(np.argmax(f1[::-1]))
-    return operating_point(s, r, float(candidates[best]))
+    return OperatingPoint(float(threshold), float(accepted[r].mean()), float(accepted[~r].mean()))
 
 
 def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -> OperatingPoint:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from idmetric.evaluate.agreement import fisher_mean, pearson
-from idmetric.evaluate.arrays import comparable, paired
+from idmetric.evaluate.arrays import comparable
 
 Array = NDArray[np.float64]
 
@@ -134,36 +134,6 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
     found = tally(margins, count_mean=count_mean)
     trials = int(found.trials.sum())
     return Margins(float(found.success.mean()), int(found.wins.sum()) / trials, len(found.samples), trials)
-
-
-def pooled(rates: Sequence[Margins]) -> Margins:
-    """SSR and PA over several sources of distractors, each weighted by its support (NearID, section 4.3).
-
-    SSR by samples and PA by trials: the same as the rates of all the sources' margins together.
-
-    Raises:
-        ValueError: if there are no sources.
-    """
-    if not rates:
-        raise ValueError("pooling needs the rates of one source at least")
-    samples, trials = [r.samples for r in rates], [r.trials for r in rates]
-    ssr = support_weighted([r.ssr for r in rates], samples)
-    return Margins(ssr, support_weighted([r.pa for r in rates], trials), sum(samples), sum(trials))
-
-
-def support_weighted(values: ArrayLike, support: ArrayLike) -> float:
-    """Mean of values of several sources, each counting by how many items it was measured on.
-
-    Args:
-        values: (N,). support: (N,), >= 0, one above 0.
-
-    Raises:
-        ValueError: if there are no values, shapes differ, or supports are negative or all 0.
-    """
-    v, n = paired(values, support, ("values", "support"))
-    if n.min() < 0 or n.sum() <= 0:
-        raise ValueError(f"support must be >= 0 with one above 0, got {n.min():g} to {n.max():g}")
-    return float(v @ n / n.sum())
 
 
 def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:

@@ -5,7 +5,7 @@ not show it, and each image gets one mask with a confidence (or none), as in Per
 does not say how its Table 2c is computed. Its data, PODS, was published with code for such masks (Sundaram et al.,
 "Personalized Representation from Personalized Generation", ICLR 2025, of which an author wrote ID-Sim too), and
 `mask_map` and `mask_f1` are that code's numbers; that the table's are the same is inferred. Its F1 differs from the
-usual one, which is `mask_best_f1`.
+usual one, the highest over all scores.
 """
 
 from __future__ import annotations
@@ -22,21 +22,6 @@ _BINS = 256  # of Otsu's histogram
 
 
 # Masks
-
-
-def iou(predicted: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union of two masks, both bool (H, W); in [0, 1].
-
-    >>> iou([[1, 1], [0, 0]], [[1, 0], [0, 0]])
-    0.5
-
-    Raises:
-        ValueError: if both are empty, or shapes differ.
-    """
-    intersection, union = overlap(predicted, truth)
-    if not union:
-        raise ValueError("IoU needs a pixel in one of the masks, both are empty")
-    return intersection / union
 
 
 def overlap(predicted: ArrayLike, truth: ArrayLike) -> tuple[int, int]:
@@ -190,22 +175,6 @@ def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: 
     sums = precision + recall[:, None]
     found = np.divide(2 * precision * recall[:, None], sums, out=np.zeros_like(sums), where=sums > 0)
     return float(found.mean())
-
-
-def mask_best_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
-    """The usual F1, at the score above which it is highest, averaged over IoU thresholds; otherwise as `mask_map`."""
-    overlaps, s, there, at = _detections(ious, scores, present, thresholds)
-    best = []
-    for t in at:
-        hit = (overlaps >= t) & there
-        kept = np.isfinite(s)
-        order = np.argsort(-s[kept], kind="stable")
-        hits = np.cumsum(hit[kept][order])
-        ends = np.flatnonzero(np.diff(s[kept][order], append=-np.inf))
-        f1 = 2 * hits[ends] / (ends + 1 + there.sum())
-        best.append(float(f1.max()) if len(f1) else 0.0)
-
-    return float(np.mean(best))
 
 
 def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike) -> tuple[Array, Array]:

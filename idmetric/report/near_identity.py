@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.kernel_pca import Kernel, kernel_pca
 from idmetric.images.read import ImageLike, read_image
+from idmetric.io.hints import need
 from idmetric.models.embedder import Embedder
 from idmetric.report.figure import Place, new_figure, save_figure
 from idmetric.report.heatmap import overlay
@@ -24,6 +25,7 @@ from idmetric.scoring.attention import attention_maps
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR = ("distractor", "identity-edit", "part-edit")
+Kernel = Literal["cosine", "rbf", "linear"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def draw_near_identity(
         metrics: name -> model.
         manifest: identities with two views or more, and distractors made from them.
         identities: number of identities.
-        kernel, gamma: of `kernel_pca`, the same for all models, each of which has a projection of its own. The paper
-            says "identical settings" and gives none.
+        kernel, gamma: of scikit-learn's KernelPCA, the same for all models, each of which has a projection of its own.
+            The paper says "identical settings" and gives none.
 
     Raises:
         ValueError: if the manifest has fewer such identities.
@@ -108,10 +110,13 @@ def near_identity(
         vectors: model -> embeddings (N, D).
         identity: (N,), of a view, and of the view that a distractor was made from. view: bool (N,).
     """
+    need("eval", "the figure of near-identities", sklearn="scikit-learn")
+    from sklearn.decomposition import KernelPCA
+
     names, views = np.asarray(identity), np.asarray(view, dtype=bool)
     figure, axes = new_figure(1, len(vectors))
     for panel, (name, found) in zip(axes, vectors.items(), strict=True):
-        places = kernel_pca(found, 2, kernel, gamma)
+        places = KernelPCA(2, kernel=kernel, gamma=gamma).fit_transform(np.asarray(found))
         for k, one in enumerate(dict.fromkeys(names.tolist())):
             for chosen, marker in ((names == one) & views, "o"), ((names == one) & ~views, "x"):
                 x, y = places[chosen].T

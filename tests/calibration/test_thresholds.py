@@ -9,8 +9,6 @@ from sklearn import metrics
 from idmetric.calibration.thresholds import (
     OperatingPoint,
     accepted,
-    best_f1,
-    f1_at,
     operating_point,
     threshold_at_false_accept,
 )
@@ -30,20 +28,7 @@ def test_rates_at_a_threshold_equal_counts(seed: int, digits: int) -> None:
     scores, same = pairs(seed, digits, 20)
     for threshold in (*scores[:4], scores.min() - 1, scores.max() + 1):
         found = operating_point(scores, same, threshold)
-        assert (found.f1, found.true_accept, found.false_accept) == pytest.approx(slow.rates(scores, same, threshold))
-        assert f1_at(scores, same, threshold) == found.f1
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_best_f1_is_the_highest_of_scikit_learns_curve(seed: int) -> None:
-    scores, same = pairs(seed, seed % 3)
-    precision, recall, _ = metrics.precision_recall_curve(same, scores)
-    curve = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-    found = best_f1(scores, same)
-    assert found.f1 == pytest.approx(curve.max())
-    assert found.f1 == pytest.approx(metrics.f1_score(same, scores >= found.threshold))
-    for higher in np.unique(scores[scores > found.threshold]):
-        assert f1_at(scores, same, higher) < found.f1
+        assert (found.true_accept, found.false_accept) == pytest.approx(slow.rates(scores, same, threshold)[1:])
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -72,39 +57,32 @@ def test_scores_that_agree_in_six_decimals_are_decided_alike() -> None:
     same = [False, True, True]
     for these in (scores, scores.astype(np.float32)):
         found = threshold_at_false_accept(these, same, 0)
-        assert found == OperatingPoint(pytest.approx(0.700001, abs=1e-12), 0.0, 0.0, 0.0)
+        assert found == OperatingPoint(pytest.approx(0.700001, abs=1e-12), 0.0, 0.0)
         assert not (these >= found.threshold).any()
-        assert best_f1(these, same).threshold == 0.1
-        assert operating_point(these, same, 0.7) == OperatingPoint(0.7, 0.5, 0.5, 1.0)
+        assert operating_point(these, same, 0.7) == OperatingPoint(0.7, 0.5, 1.0)
         assert accepted(these, 0.7) == pytest.approx(2 / 3)
 
 
 def test_a_perfect_separation() -> None:
-    found = best_f1([-0.9, -0.8, 0.1, 0.3], [False, False, True, True])
-    assert found == OperatingPoint(0.1, 1.0, 1.0, 0.0)
-    assert threshold_at_false_accept([-0.9, -0.8, 0.1, 0.3], [0, 0, 1, 1], 0).threshold == 0.1
-
-
-def test_of_thresholds_with_the_same_f1_the_highest_is_taken() -> None:
-    found = best_f1([3, 2, 2, 1], [True, False, False, True])  # 3 finds one of two, 1 finds both and accepts two others
-    assert found == OperatingPoint(3.0, 2 / 3, 0.5, 0.0)
+    found = threshold_at_false_accept([-0.9, -0.8, 0.1, 0.3], [0, 0, 1, 1], 0)
+    assert found == OperatingPoint(0.1, 1.0, 0.0)
 
 
 def test_pairs_of_one_kind_and_broken_numbers_are_errors() -> None:
     for same in ([True, True], [False, False]):
-        for call in (best_f1, lambda s, r: f1_at(s, r, 0.5), lambda s, r: threshold_at_false_accept(s, r, 0.1)):
+        for call in (lambda s, r: operating_point(s, r, 0.5), lambda s, r: threshold_at_false_accept(s, r, 0.1)):
             with pytest.raises(ValueError, match="pairs of one identity and pairs of two"):
                 call([0.1, 0.2], same)
     with pytest.raises(ValueError, match="scores must be finite"):
-        best_f1([0.1, np.nan], [True, False])
+        operating_point([0.1, np.nan], [True, False], 0.5)
     with pytest.raises(ValueError, match="same must be booleans"):
-        best_f1([0.1, 0.2], [1, 2])
+        operating_point([0.1, 0.2], [1, 2], 0.5)
     with pytest.raises(ValueError, match="scores and same must be of one shape"):
-        best_f1([0.1, 0.2], [True])
+        operating_point([0.1, 0.2], [True], 0.5)
     with pytest.raises(ValueError, match="scores must not be empty"):
-        best_f1([], [])
+        operating_point([], [], 0.5)
     with pytest.raises(ValueError, match="threshold must be finite"):
-        f1_at([0.1, 0.2], [True, False], np.nan)
+        operating_point([0.1, 0.2], [True, False], np.nan)
     for rate in (-0.1, 1.1, np.nan):
         with pytest.raises(ValueError, match=r"rate must be in \[0, 1\]"):
             threshold_at_false_accept([0.1, 0.2], [True, False], rate)

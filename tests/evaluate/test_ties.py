@@ -10,7 +10,6 @@ from scipy import stats
 from sklearn import metrics
 from threadpoolctl import threadpool_limits
 
-from idmetric.calibration.thresholds import best_f1
 from idmetric.evaluate import open_set, ranking
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.arrays import comparable, first_highest
@@ -18,7 +17,7 @@ from idmetric.evaluate.margins import margin_rates
 from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.references import percentile
 from idmetric.evaluate.resampled import resampled_auc
-from idmetric.evaluate.segmentation import mask_best_f1, mask_map
+from idmetric.evaluate.segmentation import mask_map
 from idmetric.protocols import openset
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.ranked import Search
@@ -45,7 +44,6 @@ def test_measures_of_noisy_scores_are_scikit_learns_of_rounded_ones(seed: int) -
     assert ranking.roc_auc(scores, relevant) == pytest.approx(metrics.roc_auc_score(relevant, exact))
     assert ranking.ndcg(scores, relevant, 7) == pytest.approx(metrics.ndcg_score([relevant], [exact], k=7))
     precision, recall, _ = metrics.precision_recall_curve(relevant, exact)
-    assert best_f1(scores, relevant).f1 == pytest.approx((2 * precision * recall / (precision + recall + 1e-12)).max())
 
     false, true = roc_curve(scores, relevant)
     wanted = metrics.roc_curve(relevant, exact, drop_intermediate=False)
@@ -64,7 +62,6 @@ def test_measures_of_noisy_scores_are_scikit_learns_of_rounded_ones(seed: int) -
 @SEEDS
 def test_pairs_of_noisy_scores_are_compared_as_rounded_ones(seed: int) -> None:
     (a, x, r), (b, y, _) = noisy(seed), noisy(seed + 100)
-    assert ranking.triplet_accuracy(x, y) == np.mean(a.round(6) > b.round(6))
     rates = margin_rates(np.stack([x - y, y - x], 1))
     assert rates.pa == np.mean(np.stack([a > b, b > a]))
     assert rates.ssr == 0
@@ -94,8 +91,7 @@ def test_decisions_on_noisy_scores_are_those_on_rounded_ones(seed: int) -> None:
         assert open_set.known_accuracy(both[1], tau) == pytest.approx(known_share, abs=1e-12)
         assert open_set.unknown_accuracy(both[1], tau) == pytest.approx(unknown_share, abs=1e-12)
     ious = np.random.default_rng(seed).random(len(right)) * right
-    for measure in (mask_map, mask_best_f1):
-        assert measure(ious, scores, right) == measure(ious, exact, right)
+    assert mask_map(ious, scores, right) == mask_map(ious, exact, right)
 
 
 def test_rounding_is_idempotent_and_the_first_of_equal_scores_is_the_highest() -> None:
