@@ -52,12 +52,11 @@ def run(
     bound = bind(known, models, settings)
     searches, notes = _searches(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
-    return bound.measured(
-        lambda scorer, result: _measure(scorer, bound.manifest, searches, settings, options, result),
-        "folder",
-        about,
-        notes,
-    )
+    results = []
+    for scorer, result in bound.results("folder", about, notes):
+        _measure(scorer, bound.manifest, searches, settings, options, result)
+        results.append(result)
+    return results
 
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:

@@ -196,7 +196,11 @@ def run(
     grid = [cell for cell in cells(bound.manifest) if options.anchor or cell.row != cell.anchor]
     grid = rescaled(grid) if options.rescale else grid
     about = {**settings.as_dict(), "rescale": options.rescale, "anchor": options.anchor}
-    return bound.measured(lambda scorer, result: measure(scorer, grid, settings, result), "sensitivity", about)
+    results = []
+    for scorer, result in bound.results("sensitivity", about):
+        measure(scorer, grid, settings, result)
+        results.append(result)
+    return results
 
 
 # Numbers

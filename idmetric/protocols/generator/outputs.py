@@ -12,12 +12,9 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from idmetric.data.importers.files import ENDINGS, open_table
 from idmetric.data.importers.source import SourceError
@@ -318,34 +315,28 @@ def _numbered(found: Sequence[Picture], noun: str) -> list[Picture]:
     return out
 
 
-@dataclass
-class _Ids:
-    """Names of rows: the paths, numbered where one occurs twice."""
-
-    root: str
-    seen: Counter[str] = field(default_factory=Counter)
-
-    def of(self, picture: Picture) -> str:
-        name = Path(os.path.relpath(picture.path, self.root)).as_posix()
-        self.seen[name] += 1
-        return name if self.seen[name] == 1 else f"{name} ({self.seen[name]})"
-
-
 def _manifest(found: Sequence[Picture]) -> Manifest:
     generated = [p for p in found if p.role == GENERATED]
-    ids = _Ids(os.path.commonpath([os.path.abspath(p.path.parent) for p in generated or found]))
+    root = os.path.commonpath([os.path.abspath(p.path.parent) for p in generated or found])
+    times: Counter[str] = Counter()
+    ids = []
+    for p in found:  # paths, numbered where one occurs twice
+        name = Path(os.path.relpath(p.path, root)).as_posix()
+        times[name] += 1
+        ids.append(name if times[name] == 1 else f"{name} ({times[name]})")
     rows = [
         Row(
-            p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=ids.of(p),
+            p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=name,
             role="context-edit" if p.role == GENERATED else "real", engine=p.fields.get("method"),
             text=p.text or words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
         )
-        for p in found
+        for p, name in zip(found, ids, strict=True)
     ]  # fmt: skip
     names = dict.fromkeys([*KNOWN, *(name for p in found for name in p.fields)])
     columns: dict[str, list[str | None]] = {f"x_{name}": [p.fields.get(name) for p in found] for name in names}
     columns["x_role"] = [p.role for p in found]
-    columns["x_held_out"] = [_held_out(p.fields.get("held_out")) for p in found]
+    stated = [p.fields.get("held_out") for p in found]
+    columns["x_held_out"] = [text if text is None else "yes" if text.lower() in YES else "no" for text in stated]
     return Manifest.from_rows(rows).replace(**columns)
 
 
@@ -356,15 +347,10 @@ def words(prompt: str | None) -> str | None:
     return prompt if " " in prompt else prompt.replace("_", " ")
 
 
-def _held_out(given: str | None) -> str | None:
-    return None if given is None else "yes" if given.lower() in YES else "no"
-
-
 # Grids
 
 
 CELLS = ((0, 0), (1, 0), (0, 1), (1, 1))  # column, row: the order of XVerse's `split_grid`
-_MARK = "grid"  # in a cell's PNG: the key of the grid that it was cut from
 
 
 def cut(found: Sequence[Picture], folder: Path, skip: bool) -> list[Picture]:
@@ -386,35 +372,17 @@ def _cells(picture: Picture, folder: Path) -> list[Picture]:
     Raises:
         ImageReadError: if the grid cannot be read. OSError: if a cell cannot be written.
     """
-    key, grid = key_of(picture.path), None
-    found = []
+    grid, found = read_image(picture.path), []
+    width, height = grid.width // 2, grid.height // 2
     for seed, (column, row) in enumerate(CELLS):
         path = folder / picture.fields["method"] / f"{picture.path.stem}_{seed}.png"
-        if not _is_of(path, key):
-            grid = read_image(picture.path) if grid is None else grid
-            _write_cell(path, grid, column, row, key)
-        found.append(Picture(path, picture.role, {**picture.fields, "seed": str(seed)}, picture.text))
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            corners = (column * width, row * height, (column + 1) * width, (row + 1) * height)
+            grid.crop(corners).save(temporary, format="PNG")
+        found.append(replace(picture, path=path, fields={**picture.fields, "seed": str(seed)}))
     return found
-
-
-def _is_of(path: Path, key: str) -> bool:
-    """Whether this cell was cut from the grid with this key."""
-    try:
-        with Image.open(path) as image:
-            return bool(image.info.get(_MARK) == key)
-    except OSError:
-        return False
-
-
-def _write_cell(path: Path, grid: Image.Image, column: int, row: int, key: str) -> None:
-    width, height = grid.width // 2, grid.height // 2
-    cell = grid.crop((column * width, row * height, (column + 1) * width, (row + 1) * height))
-    mark = PngInfo()
-    mark.add_text(_MARK, key)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        cell.save(temporary, format="PNG", pnginfo=mark)
 
 
 # Options of commands

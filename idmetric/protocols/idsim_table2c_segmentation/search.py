@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.patches import Layout, on_grid, patch_similarity, prototypes, spread
+from idmetric.distance.patches import Layout, on_grid, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.models.embedding import Embedding, concatenate
@@ -25,6 +25,7 @@ from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of
 from idmetric.protocols.options import SegmentationOptions
 from idmetric.scoring.heatmaps import coverage, layout
 
+_SIDE = 512  # longer side at which masks are compared, in pixels
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
 
 
@@ -102,19 +103,16 @@ class Subject:
     """A task with the features of its references.
 
     Attributes:
-        embedding: tokens with weights. vectors: (R, D), to multiply tokens by; None for the match "nearest".
+        vectors: (R, D), to multiply tokens by, see `idmetric.distance.patches.prototypes`.
         means: mean tokens (R, D) of box or mask.
     """
 
     task: Task
-    embedding: Embedding
-    vectors: Tensor | None
+    vectors: Tensor
     means: Tensor
 
     def similarity(self, target: Embedding) -> Tensor:
         """Similarities (P,) of an image's unit tokens to the subject."""
-        if self.vectors is None:
-            return patch_similarity(self.embedding, target, "nearest")[0]
         assert target.patches is not None  # checked by bind
         return (target.patches[0] @ self.vectors.T).mean(-1)
 
@@ -144,7 +142,7 @@ def search(
         target = _unit(scorer.stored.embedding([row]))
         picture = data.image(row)
         where = layout(scorer.model.metric, picture.height, picture.width, target)
-        truth = _truth(data, row, picture, options.side)
+        truth = _truth(data, row, picture, _SIDE)
         seen = sam.encode(cast("str | bytes", data.source(row))) if sam is not None else None
         for k in looked:
             subject = subjects[k]
@@ -209,9 +207,7 @@ def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Segmenta
         parts.append(replace(one, weights=cover))
         means.append(_mean(one, mask, where, options.score))
 
-    whole = concatenate(parts)
-    vectors = None if options.match == "nearest" else prototypes(whole, options.match)
-    return Subject(task, whole, vectors, torch.cat(means))
+    return Subject(task, prototypes(concatenate(parts), "prototype"), torch.cat(means))
 
 
 def _unit(image: Embedding) -> Embedding:

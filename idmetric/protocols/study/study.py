@@ -13,7 +13,6 @@ holds the right answers and the images' names, so it stays with whoever runs the
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -194,7 +193,6 @@ class _Unlike:
 
 INFO, TABLE = "study.json", "items.parquet"
 _VERSION = 1  # of the questions' wording and of what the pages show
-_ID = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -292,33 +290,19 @@ def read_study(folder: Path) -> Study:
     """The study of a folder.
 
     Raises:
-        ValueError: naming the file that is missing or malformed.
+        ValueError: naming a folder without one.
     """
-    path = folder / INFO
     try:
-        about = json_file.read(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not readable as a study: {error}; make one: idmetric eval study build") from error
-    if not _is_about(about):
-        raise ValueError(f"{path}: not the description of a study that idmetric eval study build wrote")
-
-    items = read(folder / TABLE)
-    study = Study(about["id"], about["task"], about["title"], about["side"], about["origin"], items)
-    try:
+        about = json_file.read(folder / INFO)
+        known = (about["id"], about["task"], about["title"], about["side"], about["origin"])
+        study = Study(*known, read(folder / TABLE))
         if not study.pages:
-            raise ValueError("it has no rows")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / TABLE}: not the questions of a study: {error}") from error
+            raise ValueError("it has no questions")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder}: not readable as a study: {error!r}; make one: idmetric eval study build"
+        ) from error
     return study
-
-
-def _is_about(about: Any) -> bool:
-    """Whether a JSON value describes a study."""
-    if not isinstance(about, dict) or about.get("task") not in list(SLOTS) or not isinstance(about.get("title"), str):
-        return False
-    ids = [about.get(name) for name in ("id", "origin")]
-    side = about.get("side")
-    return all(isinstance(x, str) and _ID.fullmatch(x) for x in ids) and isinstance(side, int) and side > 0
 
 
 def _split(drawn: Sequence[Any], most: int) -> list[list[Any]]:
