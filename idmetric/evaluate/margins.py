@@ -68,15 +68,12 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
 
     Raises:
-        ValueError: if the shapes don't fit, or a similarity is infinite.
+        ValueError: if the shapes don't fit.
     """
     views = distractors.shape[-1]
     if positives.shape != (*distractors.shape, views):
         needed = (*distractors.shape, views)
         raise ValueError(f"similarities {positives.shape} of {views} views: {needed} is needed")
-    if np.isinf(positives).any() or np.isinf(distractors).any():
-        raise ValueError("similarities must not be infinite")
-
     own, other = np.nonzero(~np.eye(views, dtype=bool))
     first, last = np.minimum(own, other), np.maximum(own, other)
     margins: Array = positives[..., first, last] - distractors[..., own]
@@ -105,9 +102,6 @@ def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tall
     some = valid.any(1)
     if not some.any():
         raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
-    if np.isinf(table).any():
-        raise ValueError("margins must not be infinite")
-
     won, valid = (comparable(table) > 0)[some], valid[some]
     wins, trials = won.sum(1), valid.sum(1)
     if count_mean:
@@ -129,7 +123,7 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
             tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
 
     Raises:
-        ValueError: if no margin is valid, or one is infinite.
+        ValueError: if no margin is valid.
     """
     found = tally(margins, count_mean=count_mean)
     trials = int(found.trials.sum())
@@ -150,14 +144,11 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
         oracle: (S, V), of the part-edit of view j; NaN without one.
 
     Raises:
-        ValueError: if the shapes don't fit, a number is infinite, or no set of a view with its own edit has two pairs.
+        ValueError: if the shapes don't fit, or no set of a view with its own edit has two pairs.
     """
     views = oracle.shape[-1]
     if oracle.ndim != 2 or similarity.shape != (*oracle.shape, views):
         raise ValueError(f"similarities {similarity.shape} and oracle {oracle.shape}: (S, V, V), (S, V) are needed")
-    if np.isinf(similarity).any() or np.isinf(oracle).any():
-        raise ValueError("similarities and oracle must not be infinite")
-
     there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
     count = there.sum(0)
     found = {

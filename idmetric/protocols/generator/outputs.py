@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ def _text(value: Any) -> str:
 # Outputs
 
 
+Fields = Callable[[str], dict[str, str] | None]  # of a path with forward slashes; None if it is another one
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _SHOWN = 10
 
@@ -119,7 +120,11 @@ def read(where: Where) -> Manifest:
         OutputsError: if images do not match, occur twice, or have no reference.
         PatternError, SourceError: for a pattern or table that cannot be used.
     """
-    found = [] if where.data is None else _of_data(where.data, where)
+    found: list[Picture] = []
+    if where.data is not None:
+        if not where.data.exists():
+            raise OutputsError(f"{where.data}: no such file or folder")
+        found = read_table(where.data) if where.data.is_file() else _of_folder(where.data, where)
     if where.references is not None:
         found = [p for p in found if p.role != REFERENCE]
         found += of_subjects(where.references, REFERENCE, where.skip)
@@ -129,7 +134,7 @@ def read(where: Where) -> Manifest:
 
 
 def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = True) -> Manifest:
-    """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
+    """The manifest of pictures, generated ones first; these get a seed, and equal references of a subject count once.
 
     Args:
         noun: what the field `method` holds, for messages. outputs: refuse references alone.
@@ -137,18 +142,12 @@ def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = 
     Raises:
         OutputsError: if a place occurs twice, or images have no reference.
     """
-    found = _one_of_each(found)
+    found = sorted(_one_of_each(found), key=lambda p: p.role != GENERATED)
     _check(found, outputs)
     return _manifest(_numbered(found, noun))
 
 
 # Folders
-
-
-def _of_data(data: Path, where: Where) -> list[Picture]:
-    if not data.exists():
-        raise OutputsError(f"{data}: no such file or folder")
-    return read_table(data) if data.is_file() else _of_folder(data, where)
 
 
 def _of_folder(data: Path, where: Where) -> list[Picture]:
@@ -169,14 +168,14 @@ def _of_folder(data: Path, where: Where) -> list[Picture]:
         raise OutputsError(f"--layout {where.layout} needs --out DIR: the four images of each file are kept there")
 
     files = images_below(data)
-    found, rest = _matched(data, files, layout)
+    found, rest = _by_layout(data, files, layout)
     if not any(p.role == GENERATED for p in found) and layout.outputs.startswith("{method}/"):
         # the folder of one method
         below = [None if text is None else text.removeprefix("{ignore}/")
                  for text in (layout.references, layout.training)]  # fmt: skip
         outputs = layout.outputs.removeprefix("{method}/")
         inner = replace(layout, outputs=outputs, references=below[0], training=below[1])
-        found, rest = _matched(data, files, inner)
+        found, rest = _by_layout(data, files, inner)
     refuse_unmatched(rest, f"{data} and {layout.outputs!r}", where.skip)
 
     if layout.prompts is not None:
@@ -198,21 +197,28 @@ def images_below(folder: Path) -> list[Path]:
         raise OutputsError(str(error)) from error
 
 
-def _matched(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[Picture], list[Path]]:
-    """Pictures of the files that match the layout's patterns, and the other files."""
-    places = ((REFERENCE, layout.references), (TRAINING, layout.training), (GENERATED, layout.outputs))
-    patterns = [(role, Pattern(text)) for role, text in places if text is not None]
+def matched(folder: Path, files: Sequence[Path], role: str, fields: Fields) -> tuple[list[Picture], list[Path]]:
+    """Pictures of the files with fields, by their paths below a folder, and the other files."""
     found, rest = [], []
     for file in files:
-        name = file.relative_to(folder).as_posix()
-        matches = ((role, fields) for role, pattern in patterns if (fields := pattern.match(name)) is not None)
-        role, fields = next(matches, (None, {}))
-        if role is None:
+        own = fields(file.relative_to(folder).as_posix())
+        if own is None:
             rest.append(file)
         else:
-            method = {"method": folder.resolve().name} if role == GENERATED else {}
-            found.append(Picture(file, role, {**method, "subject": ONLY, **fields}))
+            found.append(Picture(file, role, {"subject": ONLY, **own}))
     return found, rest
+
+
+def _by_layout(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[Picture], list[Path]]:
+    """Pictures of the files that match the layout's patterns, and the other files."""
+    found: list[Picture] = []
+    for role, text in ((REFERENCE, layout.references), (TRAINING, layout.training), (GENERATED, layout.outputs)):
+        if text is not None:
+            own, files = matched(folder, files, role, Pattern(text).match)
+            found += own
+    method = {"method": folder.resolve().name}
+    found = [replace(p, fields={**method, **p.fields}) if p.role == GENERATED else p for p in found]
+    return found, list(files)
 
 
 def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
@@ -225,14 +231,7 @@ def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
     files = images_below(folder)
     if not text:  # a folder per subject, or the images of the only subject
         text = "{subject}/*" if any(file.parent != folder for file in files) else "*"
-    pattern = Pattern(text)
-    found, rest = [], []
-    for file in files:
-        fields = pattern.match(file.relative_to(folder).as_posix())
-        if fields is None:
-            rest.append(file)
-        else:
-            found.append(Picture(file, role, {"subject": ONLY, **fields}))
+    found, rest = matched(folder, files, role, Pattern(text).match)
     if not found:
         raise OutputsError(f"{place}: no image matches {text!r}")
     refuse_unmatched([] if chosen else rest, f"{folder} and {text!r}", skip)

@@ -31,7 +31,7 @@ from idmetric.data.manifest.same_image import has_image, image_keys
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.io import json_file
 from idmetric.io.output import replacing
-from idmetric.protocols.common.columns import Ints, texts
+from idmetric.protocols.common.columns import Ints, groups, texts
 from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.store.fingerprint import settings_digest
@@ -61,15 +61,9 @@ def draw_items(data: Manifest, task: Task, count: int, seed: int = 0) -> list[Ro
 
 
 def _grouped(data: Manifest, task: Task) -> list[Rows]:
-    """All pairs or triplets of the manifest's groups; equal names in two splits are two groups."""
-    members: dict[tuple[str, str | None], dict[str, list[int]]] = {}
-    columns = (data.column("group"), data.column("split"), data.column("slot"), has_image(data).tolist())
-    for row, (group, split, slot, image) in enumerate(zip(*columns, strict=True)):
-        if group is not None and slot is not None and image:
-            members.setdefault((group, split), {}).setdefault(slot, []).append(row)
-
+    """All pairs or triplets of the manifest's groups."""
     found: list[Rows] = []
-    for own in members.values():
+    for own in groups(data, np.flatnonzero(has_image(data)).tolist()).values():
         anchors = own.get("anchor", [])
         if task == "pairs":
             found += [(a, b) for a in anchors for slot in _OTHERS for b in own.get(slot, [])]
