@@ -42,10 +42,11 @@ _PRINTS = 256  # most prints in memory; one is 30 times as large as its picture
 
 
 class _Agreement:
-    """The agreement of `idmetric.evaluate.copies` as a metric of pairs; the later row is the reference."""
+    """The agreement of `idmetric.evaluate.copies` as a metric of pairs; it depends a little on the order."""
 
     def __init__(self) -> None:
         self._print = lru_cache(_PRINTS)(self._taken)
+        self.references: set[bytes] = set()  # their pixels
 
     def signature(self) -> dict[str, str]:
         """See `pairwise.PairModel`."""
@@ -57,8 +58,9 @@ class _Agreement:
 
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
         """See `pairwise.PairModel`."""
-        images, references = ([self._print(x.numpy().tobytes()) for x in side] for side in (a, b))
-        found = [compare(reference, image).agreement for image, reference in zip(images, references, strict=True)]
+        pairs = [(image.numpy().tobytes(), reference.numpy().tobytes()) for image, reference in zip(a, b, strict=True)]
+        turned = [pair[::-1] if pair[1] not in self.references else pair for pair in pairs]
+        found = [compare(self._print(reference), self._print(image)).agreement for image, reference in turned]
         return torch.tensor(found, dtype=torch.float64)
 
     @staticmethod
@@ -78,6 +80,7 @@ def agreements(data: Manifest, images: Ints, references: Ints, settings: Setting
     model = _Agreement()
     rows = np.concatenate([images, references]).tolist()
     [small] = pairwise.prepare(data, {"copies": model}, rows, workers=settings.workers).values()
+    model.references = {small.pixels[small.place[row]].numpy().tobytes() for row in set(references.tolist())}
     store = None if settings.store is None else settings.store / _FOLDER
     scorer = pairwise.PairScorer(model, small, max_pairs=sys.maxsize, store=store, progress=settings.pair_progress)
     return scorer.pairs(images, references)
@@ -92,7 +95,9 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
     for name in dict.fromkeys(images.subject):
         own, others = np.flatnonzero(images.subject == name), images.shown(name).tolist()
         ends += [(int(k), int(images.rows[k]), other) for k in own for other in others]
-    number, rows, others_ = np.array(ends, np.int64).reshape(-1, 3).T
+    if not ends:
+        return np.empty(0)
+    number, rows, others_ = np.array(ends, np.int64).T
     found = agreements(data, rows, others_, settings)
     best = np.full(len(images.rows), -1.0)
     np.maximum.at(best, number, found)

@@ -113,16 +113,13 @@ def checkpoints_example(folder: Path, subjects: int = 8, progress: Progress | No
     made = role == GENERATED
     prompts = sorted(set(prompt[made]))
 
-    rows: list[int] = []
-    names: list[str] = []
-    steps: list[str | None] = []
+    rows = np.flatnonzero(~made).tolist()
+    names: list[str] = ids[rows].tolist()
+    steps: list[str | None] = [None] * len(rows)
     for step, shown in STEPS.items():
         wanted = dict(zip(prompts, shown, strict=True))
         own = [k for k in np.flatnonzero(made).tolist() if method[k] == wanted[prompt[k]]]
         rows += own
         names += [f"{step}: {ids[k]}" for k in own]
         steps += [str(step)] * len(own)
-
-    photos = np.flatnonzero(~made).tolist()
-    rows, names, steps = rows + photos, names + ids[photos].tolist(), steps + [None] * len(photos)
     return data.take(rows).replace(id=names, x_method=steps)

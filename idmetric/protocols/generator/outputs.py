@@ -134,7 +134,7 @@ def read(where: Where) -> Manifest:
 
 
 def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = True) -> Manifest:
-    """The manifest of pictures, generated ones first; these get a seed, and equal references of a subject count once.
+    """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
 
     Args:
         noun: what the field `method` holds, for messages. outputs: refuse references alone.
@@ -142,7 +142,7 @@ def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = 
     Raises:
         OutputsError: if a place occurs twice, or images have no reference.
     """
-    found = sorted(_one_of_each(found), key=lambda p: p.role != GENERATED)
+    found = _one_of_each(found)
     _check(found, outputs)
     return _manifest(_numbered(found, noun))
 
