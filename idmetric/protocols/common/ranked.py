@@ -226,8 +226,6 @@ class Found:
             self._add(int(numbers[at]), block.scores[at], block.own[at], block.hidden[at])
 
     def _add(self, number: int, scores: Array, own: Ints, hidden: Ints) -> None:
-        if not len(own):
-            raise ValueError(f"query {number} has no positive")
         right = scores[own]
         least = right.min()
         # nothing below the last positive changes a measure; NaN stays, for the measures to refuse, and so do scores
