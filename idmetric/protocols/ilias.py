@@ -41,7 +41,7 @@ from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.evaluate.ranking import average_precision, precision_at_1, recall_at_k
 from idmetric.io import json_file
 from idmetric.io.output import check, replacing
-from idmetric.protocols.common.columns import Array, Ints, Truths, free, named, texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, named, texts
 from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.ranked import Block, Found, Measure, Search, answerable, blocks
 from idmetric.protocols.common.result import Result, Row, Value
@@ -212,7 +212,7 @@ def _rows(found: _Scores, data: Manifest, search: Search, settings: Settings, k:
     for (name, group), of in sorted(found.grouped.items(), key=lambda item: (order[item[0][0]], item[0][1])):
         has, label = ~np.isnan(of), _label(name, group)
         result.rows.append({"by": name, "group": label, column: mean(of[has], owner[has], settings)})
-        items[f"{column}, {name} {label}"] = [float(v) if there else None for v, there in zip(of, has, strict=True)]
+        items[f"{column}, {name} {label}"] = known(of)
     result.rows.extend(_categories(values[column], data, search, settings, column))
 
     ids, identities = texts(data, "id"), texts(data, "identity")

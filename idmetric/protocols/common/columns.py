@@ -47,6 +47,11 @@ def groups(data: Manifest, rows: Iterable[int] | None = None) -> dict[Group, dic
     return found
 
 
+def known(values: Array) -> list[float | None]:
+    """Numbers as items are kept, None in place of NaN."""
+    return [None if np.isnan(value) else value for value in values.tolist()]
+
+
 def parameters(data: Manifest) -> list[dict[str, Any]]:
     """The parameters of each row; empty for a row without."""
     return [json.loads(text) if text else {} for text in data.column("parameters")]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import DIGITS, STEP, comparable, first_highest
-from idmetric.protocols.common.columns import Array, Ints, Truths, listed
+from idmetric.protocols.common.columns import Array, Ints, Truths, known, listed
 from idmetric.protocols.common.intervals import auc, codes, owners
 from idmetric.protocols.common.result import Value, slug
 from idmetric.protocols.common.scorers import Scorer, Settings, VectorScorer, slices
@@ -168,9 +168,6 @@ class Nearest:
 
         def named(rows: Ints) -> list[Any]:
             return [ids[row] if row >= 0 else None for row in rows.tolist()]
-
-        def known(scores: Array) -> list[float | None]:
-            return [None if np.isnan(score) else score for score in scores.tolist()]
 
         found: dict[str, list[Any]] = {
             "right": named(self.right),

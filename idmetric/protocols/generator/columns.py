@@ -19,7 +19,7 @@ from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY, SIZE, THRESHOLD, Print, compare, take_print
 from idmetric.images.read import Outside, read_image
 from idmetric.protocols.common import intervals, pairwise
-from idmetric.protocols.common.columns import Array, Ints, Truths, free, listed
+from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer
@@ -189,11 +189,6 @@ def means_of(values: Array, subject: Names) -> dict[str, float]:
     names, place = np.unique(subject.astype(str), return_inverse=True)
     means = np.bincount(place, values) / np.bincount(place)
     return dict(zip(names.tolist(), means.tolist(), strict=True))
-
-
-def known(values: Array) -> list[float | None]:
-    """Numbers as items are kept, None in place of NaN."""
-    return [None if np.isnan(value) else float(value) for value in values]
 
 
 def image_items(images: Images, found: Scores, ids: Sequence[Any] | Names) -> dict[str, Any]:
