@@ -30,12 +30,12 @@ from idmetric.cli import bench
 from idmetric.cli.bench import make_files, open_model, pixels_of, prepared, read_files, trunk
 from idmetric.distance.cosine import cosine_distance
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.embed import pipeline
 from idmetric.io.threads import in_order
 from idmetric.models.embedder import Embedder, auto_device
 from idmetric.scoring.compare import score
 from idmetric.scoring.copies import CopyWarning
 from idmetric.scoring.scores import Scores
-from idmetric.scoring.settings import Settings
 
 BARE = "timm's forward"
 LARGE = (4000, 3000)  # pixels of a phone's photo
@@ -210,7 +210,7 @@ def _forward(metric: Embedder, x: Tensor) -> Any:
 
 
 def _read(metric: Embedder, paths: list[Path]) -> None:
-    threads = Settings().threads
+    threads = pipeline.threads(None)
     deque(in_order(metric.load_image, paths, threads=threads, waiting=2 * threads), maxlen=0)
 
 

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.embed.nearest import unit
 from idmetric.gallery.clusters import nearest_pairs
 from idmetric.gallery.linkage import cluster
 from idmetric.protocols import folder
@@ -48,7 +49,6 @@ from idmetric.protocols.common.ranked import Search, within
 from idmetric.protocols.common.result import write
 from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer, slices
 from idmetric.report.evaluation import eval_page
-from idmetric.store.nearest import Held, unit
 
 
 @dataclass
@@ -117,18 +117,18 @@ def galleries(images: int, channels: int) -> None:
     centres = rng.standard_normal((part // 10 + 1, channels), dtype=np.float32)
     found[:part] = centres[np.arange(part) // 10] + 0.3 * found[:part]
     found[: part // 2 : 2] = found[1 : part // 2 + 1 : 2] + 0.02 * found[-len(found[: part // 2 : 2]) :]
-    table = Held(unit(found[rng.permutation(images)]))
+    table = unit(found[rng.permutation(images)])
 
     start = now()
     for rows in slices(images, 2048):
         for columns in slices(images, 8192):
-            table.vectors[rows] @ table.vectors[columns].T
+            table[rows] @ table[columns].T
     product = now() - start
     cells = []
     for work in (
         lambda: nearest_pairs(table, 10),
-        lambda: cluster(table.vectors, 0.3, "average"),
-        lambda: cluster(table.vectors, 0.3, "single"),
+        lambda: cluster(table, 0.3, "average"),
+        lambda: cluster(table, 0.3, "single"),
     ):
         start = now()
         work()

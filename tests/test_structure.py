@@ -26,7 +26,7 @@ RANK = {
     "models.embedding": 2,
     "distance.matrix": 3, "distance.patches": 3, "checkpoints": 3, "calibration": 3,
     "models": 4, "checkpoints.released": 4, "checkpoints.released_idsim": 4, "checkpoints.released_nearid": 4,
-    "store": 5, "scoring": 5, "losses": 5,
+    "embed": 5, "scoring": 5, "losses": 5,
     "data": 6, "gallery": 6, "adapters": 6,
     "protocols": 7,
     "train": 8, "report": 8, "scale": 8,

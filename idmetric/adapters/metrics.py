@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.distance.matrix import check_name, needs_patches
+from idmetric.embed.keys import folder_name
 from idmetric.evaluate import ranking
 from idmetric.images.masks import Images, Labelled, MaskId, Masks, labelled, split_masks
 from idmetric.images.read import ImageLike, Outside, is_single, split_images
 from idmetric.io.hints import install
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.store.fingerprint import folder_name
 
 try:
     from torchmetrics import Metric

@@ -76,8 +76,6 @@ def _check(args: argparse.Namespace) -> None:
     packages |= {"jinja2": "jinja2"} if args.command == "report" else {}
     packages |= {"pyarrow": "pyarrow"} if args.parquet else {}
     need("gallery", f"gallery {args.command}", **packages)
-    if args.index == "faiss":
-        need("scale", "--index faiss", faiss="FAISS")
 
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
@@ -206,8 +204,8 @@ def _update(args: argparse.Namespace, gallery: Gallery, quick: bool, wait: bool 
         )  # fmt: skip
     for place, reason in done.unreadable.items():
         say(f"left out {place}: {reason}")
-    for name in done.damaged:
-        say(f"the shard {name} was damaged: its images were embedded again")
+    for line in done.damaged:
+        say(line)
     return done
 
 
@@ -246,7 +244,7 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
 
         masks = [mask_of(args.query_mask_dir, image) for image in args.images]
     hits = gallery.query(
-        args.images, args.k, masks=masks, distance=args.distance, rerank=args.rerank, index=args.index,
+        args.images, args.k, masks=masks, distance=args.distance, rerank=args.rerank,
         exclude_same=args.exclude_same, probability=bool(args.calibration), batch_size=args.batch_size,
     )  # fmt: skip
     known = any(row["identity"] is not None for row in hits)  # from a manifest

@@ -49,8 +49,6 @@ def _add_query(parser: Parser) -> None:
     parser.add_argument("-k", type=int, default=10, help="hits per image (default: %(default)s)")
     options.add_distance(parser, "distance of the ranking; all but cls rank a shortlist (default: %(default)s)")
     parser.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
-    parser.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto", help="search method, with the "
-                        "same answer (default: auto)")  # fmt: skip
     parser.add_argument("--query-mask-dir", metavar="DIR", help="folder with the masks of the queries")
     parser.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
     parser.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
@@ -106,7 +104,7 @@ def _add_sources(parser: Parser) -> None:
 # values of options that only some subcommands have
 _ABSENT: dict[str, Any] = {
     "sources": [], "images": [], "output": None, "parquet": None, "calibration": None, "query_mask_dir": None,
-    "index": "auto", "add": False, "patches": False, "no_update": False, "mask_dir": None, "trust_sources": False,
+    "add": False, "patches": False, "no_update": False, "mask_dir": None, "trust_sources": False,
 }  # fmt: skip
 # subcommand -> the line that describes it, the function that adds its options, whether it prints a table
 _PARTS: dict[str, tuple[str, Callable[[Parser], None], bool]] = {

@@ -10,10 +10,11 @@ images that are missing.
 
 from __future__ import annotations
 
-import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,14 +25,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.finite import NonFiniteError, reason
+from idmetric.embed.keys import MASK_RULES, folder_name, key_of, settings_digest
+from idmetric.embed.pipeline import Input, batches, keep, threads, usable
+from idmetric.embed.store import Store
 from idmetric.images.masks import MaskId, labelled, read_mask
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.store.fingerprint import MASK_RULES, folder_name, key_of, settings_digest
-from idmetric.store.store import Store
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
@@ -210,17 +211,42 @@ def _embed(
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = Path(temporary.name) if temporary is not None else Path(store or "")
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
+    for line in (line for one in stores.values() for line in one.mend()):
+        warnings.warn(line, stacklevel=3)
 
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(threads(workers)) as pool:
         readers = all(model.reads_words for model in models.values())
         content, problems = _content(manifest, chosen, look, pool, words if readers else {})
-        if problems and not skip:
-            raise UnreadableError(manifest, problems)
-        keys = {name: _with_words(content, words if model.reads_words else {}) for name, model in models.items()}
-        work = _Work(manifest, models, stores, content, keys, look, words, patches, batch_size)
-        work.run(pool, progress)
+    if problems and not skip:
+        raise UnreadableError(manifest, problems)
+    keys = {name: _with_words(content, words if model.reads_words else {}) for name, model in models.items()}
 
-    found = work.problems_of_rows()
+    todo = _missing(stores, keys)
+    found: dict[int, str] = {}
+    done = 0
+
+    def read(row: int) -> Input[int]:
+        try:
+            return Input(
+                row, pixels=_prepared(manifest, row, {n: models[n] for n in todo[row]}, look, words, content[row])
+            )
+        except (ValueError, OSError) as error:
+            return Input(row, problem=str(error))
+
+    try:
+        with closing(batches(todo, read, batch_size=batch_size, workers=workers)) as ahead:
+            for batch in ahead:
+                found |= {one.item: one.problem for one in batch if one.problem}
+                for name, model in models.items():
+                    found |= _embed_batch(manifest, name, model, batch, stores[name], keys[name])
+                done += len(batch)
+                if progress is not None:
+                    progress(done, len(todo))
+    finally:  # also if the run is stopped
+        for one in stores.values():
+            one.save()
+
+    found = _of_all_rows(found, keys)
     if found and not skip:
         raise UnreadableError(manifest, found)
     return {name: Stored(stores[name], keys[name], temporary) for name in models}, problems | found
@@ -314,116 +340,68 @@ def _with_words(keys: Mapping[int, str], words: Mapping[int, str]) -> dict[int, 
 # Embedding
 
 
-@dataclass
-class _Work:
-    """One call of `embed`."""
+def _missing(stores: Mapping[str, Store], keys: Mapping[str, Mapping[int, str]]) -> dict[int, list[str]]:
+    """Row -> the models that have not embedded its image; one row for each different image."""
+    todo: dict[int, list[str]] = {}
+    for name, own in keys.items():
+        first = {key: row for row, key in reversed(list(own.items())) if key not in stores[name]}
+        for row in first.values():
+            todo.setdefault(row, []).append(name)
+    return dict(sorted(todo.items()))
 
-    manifest: Manifest
-    models: Mapping[str, VectorModel]
-    stores: Mapping[str, Store]
-    content: Mapping[int, str]  # row -> key of its files
-    keys: Mapping[str, Mapping[int, str]]  # model -> row -> key in its store
-    look: Look
-    words: Mapping[int, str]
-    patches: bool
-    batch_size: int
-    problems: dict[int, str] = field(default_factory=dict)
 
-    def run(self, pool: ThreadPoolExecutor, progress: Progress | None) -> None:
-        todo = self._missing()
+def _prepared(
+    manifest: Manifest, row: int, models: Mapping[str, VectorModel], look: Look, words: Mapping[int, str], content: str
+) -> dict[str, Any]:
+    """A row's image as the input of each of these models, decoded once for all that decode it in the same way."""
+    source, mask = manifest.source(row), look.mask_of(manifest, row)
+    if source is None:
+        return {name: model.prepare(None, None, look.outside, words[row]) for name, model in models.items()}
+    decoded: dict[Any, Image.Image] = {}
+    found = {}
+    for name, model in models.items():
+        reading: Preprocessing = getattr(model, "preprocessing", "standard")
+        # a mask belongs to all pixels; without one, models that leave pixels out each read the file themselves
+        fast = mask is None and getattr(model, "decode", "exact") == "fast"
+        key = name if fast else (model.background, reading)
+        if key not in decoded:
+            plain = partial(read_image, background=model.background, preprocessing=reading)
+            decoded[key] = (getattr(model, "decoded", plain) if fast else plain)(source)
         try:
-            for done, batch in self._batches(list(todo), todo, pool):
-                for name, model in self.models.items():
-                    self._embed(name, model, batch)
-                if progress is not None:
-                    progress(done, len(todo))
-        finally:  # also if the run is stopped
-            for store in self.stores.values():
-                store.save()
+            image, cover = look.turned(decoded[key], mask)
+            found[name] = model.prepare(image, cover, look.outside, words.get(row))
+        except ImageReadError as error:  # a decoded image has no name
+            named = describe(source) if error.source.startswith("<PIL") else error.source
+            raise ImageReadError(named, error.reason) from error
 
-    def _missing(self) -> dict[int, list[str]]:
-        """Row -> the models that have not embedded its image; one row for each different image."""
-        todo: dict[int, list[str]] = {}
-        for name, keys in self.keys.items():
-            first: dict[str, int] = {}
-            for row, key in keys.items():
-                if key not in self.stores[name]:
-                    first.setdefault(key, row)
-            for row in first.values():
-                todo.setdefault(row, []).append(name)
-        return dict(sorted(todo.items()))
+    if key_of(source, manifest.source(row, "mask") if look.masked else None) != content:
+        raise ValueError(f"{describe(source)}: the file changed while it was read: run again")
+    return found
 
-    def _batches(
-        self, rows: Sequence[int], wanted: Mapping[int, list[str]], pool: ThreadPoolExecutor
-    ) -> Iterator[tuple[int, dict[int, dict[str, Any]]]]:
-        """Number of images done, and row -> model -> input of a batch; a pool reads the next batch meanwhile."""
 
-        def start(at: int) -> dict[int, Future[dict[str, Any]]]:
-            return {row: pool.submit(self._read, row, wanted[row]) for row in rows[at : at + self.batch_size]}
+def _embed_batch(
+    manifest: Manifest,
+    name: str,
+    model: VectorModel,
+    batch: Sequence[Input[int]],
+    store: Store,
+    keys: Mapping[int, str],
+) -> dict[int, str]:
+    """Embed the images of a batch that one model needs; return row -> reason of unusable ones."""
+    wanted = [Input(x.item, keys[x.item], x.pixels[name]) for x in batch if x.pixels and name in x.pixels]
+    dtype = model.signature().get("dtype", "float32") if wanted else ""
+    bad = keep(
+        store, wanted, lambda fresh: usable(lambda: model.embed([x.pixels for x in fresh], store.patches), dtype, name)
+    )
+    found = {}
+    for one in wanted:
+        if one.key in bad:
+            given = manifest.source(one.item)
+            found[one.item] = f"{'a text' if given is None else describe(given)}: {bad[one.key]}"
+    return found
 
-        ahead = start(0)
-        for at in range(0, len(rows), self.batch_size):
-            now, ahead = ahead, start(at + self.batch_size)
-            batch: dict[int, dict[str, Any]] = {}
-            for row, future in now.items():
-                try:
-                    batch[row] = future.result()
-                except (ValueError, OSError) as error:
-                    self.problems[row] = str(error)
-            yield min(at + self.batch_size, len(rows)), batch
 
-    def _read(self, row: int, names: Sequence[str]) -> dict[str, Any]:
-        """The row's image as the input of each of these models."""
-        source, mask = self.manifest.source(row), self.look.mask_of(self.manifest, row)
-        if source is None:
-            return {name: self.models[name].prepare(None, None, self.look.outside, self.words[row]) for name in names}
-        decoded: dict[Any, Image.Image] = {}
-        found = {}
-        for name in names:
-            color = self.models[name].background
-            reading: Preprocessing = getattr(self.models[name], "preprocessing", "standard")
-            # a mask belongs to all pixels; without one, models that leave pixels out each read the file themselves
-            fast = mask is None and getattr(self.models[name], "decode", "exact") == "fast"
-            key = name if fast else (color, reading)
-            if key not in decoded:
-                plain = partial(read_image, background=color, preprocessing=reading)
-                read = getattr(self.models[name], "decoded", plain) if fast else plain
-                decoded[key] = read(source or b"")
-            try:
-                image, cover = self.look.turned(decoded[key], mask)
-                found[name] = self.models[name].prepare(image, cover, self.look.outside, self.words.get(row))
-            except ImageReadError as error:  # a decoded image has no name
-                named = describe(source) if error.source.startswith("<PIL") else error.source
-                raise ImageReadError(named, error.reason) from error
-
-        mask_source = self.manifest.source(row, "mask") if self.look.masked else None
-        if key_of(source or b"", mask_source) != self.content[row]:
-            raise ValueError(f"{describe(source)}: the file changed while it was read: run again")
-        return found
-
-    def _embed(self, name: str, model: VectorModel, batch: Mapping[int, Mapping[str, Any]]) -> None:
-        rows = [row for row, prepared in batch.items() if name in prepared]
-        if not rows:
-            return
-        try:
-            embedding = model.embed([batch[row][name] for row in rows], self.patches).cpu()
-        except NonFiniteError as error:
-            if error.embedding is None:
-                raise
-            embedding = error.embedding.cpu()
-        finite = embedding.finite()
-        usable = finite & embedding.cls.any(1)
-        for k in (~usable).nonzero().flatten().tolist():
-            given = self.manifest.source(rows[k])
-            source = "a text" if given is None else describe(given)
-            why = f"its embedding by {name} is zero" if finite[k] else reason(model.signature()["dtype"], name)
-            self.problems[rows[k]] = f"{source}: {why}"
-        good = usable.nonzero().flatten()
-        if len(good):
-            self.stores[name].add([self.keys[name][rows[k]] for k in good.tolist()], embedding[good])
-
-    def problems_of_rows(self) -> dict[int, str]:
-        """Row -> reason, for all rows of the images that cannot be used."""
-        bad = {keys[row]: reason for keys in self.keys.values() for row, reason in self.problems.items()}
-        found = {row: bad[key] for keys in self.keys.values() for row, key in keys.items() if key in bad}
-        return dict(sorted(found.items()))
+def _of_all_rows(problems: Mapping[int, str], keys: Mapping[str, Mapping[int, str]]) -> dict[int, str]:
+    """Row -> reason, for all rows of the images that cannot be used."""
+    bad = {own[row]: reason for own in keys.values() for row, reason in problems.items()}
+    return dict(sorted({row: bad[key] for own in keys.values() for row, key in own.items() if key in bad}.items()))

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.embed.nearest import Double, Ints, Single, distances, nearest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import Copy, Print, compare, take_print
 from idmetric.gallery.index import by_key
@@ -25,7 +26,6 @@ from idmetric.gallery.linkage import cluster as cluster
 from idmetric.images.opening import Named, frames_of, open_file
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
-from idmetric.store.nearest import Double, Ints, Single, Table, distances, nearest
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
@@ -96,8 +96,8 @@ def _near_duplicates(
     there = [item for item in gallery.items if item.where not in left_out]
     table, items = gallery.table(), by_key(there)
     vectors = _Lookup(gallery, there)
-    links = _Links(len(table))
-    pairs = nearest_pairs(table, neighbours)
+    links = _Links(len(table.keys))
+    pairs = nearest_pairs(table.vectors, neighbours)
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
         together = links.root(a) == links.root(b)
         if not together and table.keys[a] in items and table.keys[b] in items:
@@ -177,20 +177,15 @@ def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item
     return min(best, key=lambda item: (-item.size, item.place))
 
 
-def nearest_pairs(table: Table, neighbours: int) -> tuple[Ints, Ints, Double]:
+def nearest_pairs(vectors: Single, neighbours: int) -> tuple[Ints, Ints, Double]:
     """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first."""
-    codes, distance = [], []
-    for start in range(0, len(table), 2048):
-        part = np.arange(start, min(start + 2048, len(table)))
-        rows, far = nearest(table.rows(part), table, neighbours + 1)
-        one = np.broadcast_to(part[:, None], rows.shape)
-        low, high = np.minimum(one, rows), np.maximum(one, rows)
-        codes.append((low * len(table) + high)[one != rows])
-        distance.append(far[one != rows])
-    code, first = np.unique(np.concatenate(codes), return_index=True)
-    found = np.concatenate(distance)[first]
+    rows, far = nearest(vectors, vectors, neighbours + 1)
+    one = np.broadcast_to(np.arange(len(vectors))[:, None], rows.shape)
+    codes = (np.minimum(one, rows) * len(vectors) + np.maximum(one, rows))[one != rows]
+    code, first = np.unique(codes, return_index=True)
+    found = far[one != rows][first]
     order = np.lexsort((code, comparable(found)))
-    return code[order] // len(table), code[order] % len(table), found[order]
+    return code[order] // len(vectors), code[order] % len(vectors), found[order]
 
 
 class _Lookup:
@@ -285,7 +280,7 @@ def identities(
 
 def _identities(gallery: Gallery, limit: float, linkage: Linkage) -> Records:
     table, items = gallery.table(), by_key(gallery.items)
-    vectors = table.rows(np.arange(len(table)))
+    vectors = table.vectors
     labels = cluster(vectors, limit, linkage)
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels.tolist()):

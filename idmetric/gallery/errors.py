@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from idmetric.store.store import DamagedShardError
+from idmetric.embed.store import DamagedShardError
 
 
 class GalleryError(RuntimeError):

@@ -3,46 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from idmetric.gallery.errors import GalleryError
+from idmetric.embed.nearest import Single
+from idmetric.gallery.index import Item
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
 
-if TYPE_CHECKING:
-    from idmetric.gallery.gallery import Gallery
 
-_ROWS = 4096
-
-
-def write_parquet(gallery: Gallery, path: Path) -> None:
-    """See `Gallery.to_parquet`; a few thousand rows are in memory at once, and the metadata hold `about`."""
+def write_parquet(items: Sequence[Item], vectors: Single, about: Mapping[str, str], path: Path) -> None:
+    """Write images and their unit vectors (N, D); the metadata hold `about`."""
     need("gallery", "a Parquet file", pyarrow="pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table, items = gallery.table(), gallery.items
-    schema: pa.Schema | None = None
+    table = pa.table({
+        "image": pa.array([i.place for i in items], pa.string()),
+        "name": pa.array([i.name for i in items], pa.string()),
+        "identity": pa.array([i.identity for i in items], pa.string()),
+        "width": pa.array([i.width for i in items], pa.int32()),
+        "height": pa.array([i.height for i in items], pa.int32()),
+        "key": pa.array([i.key for i in items], pa.string()),
+        "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1]),
+    })  # fmt: skip
     with replacing(path) as temporary:
-        writer: pq.ParquetWriter | None = None
-        for start in range(0, len(items), _ROWS):
-            part = items[start : start + _ROWS]
-            vectors = table.rows_of([item.key for item in part])
-            columns = {
-                "image": pa.array([i.place for i in part], pa.string()),
-                "name": pa.array([i.name for i in part], pa.string()),
-                "identity": pa.array([i.identity for i in part], pa.string()),
-                "width": pa.array([i.width for i in part], pa.int32()),
-                "height": pa.array([i.height for i in part], pa.int32()),
-                "key": pa.array([i.key for i in part], pa.string()),
-                "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1]),
-            }
-            batch = pa.table(columns)
-            if writer is None:
-                schema = batch.schema.with_metadata({"idmetric.gallery": json.dumps(gallery.about)})
-                writer = pq.ParquetWriter(temporary, schema)
-            writer.write_table(batch.cast(schema))
-        if writer is None:
-            raise GalleryError(f"the gallery {str(gallery.folder)!r} has no image that can be used")
-        writer.close()
+        pq.write_table(table.replace_schema_metadata({"idmetric.gallery": json.dumps(about)}), temporary)

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.embed.keys import content, content_key, folder_name
+from idmetric.embed.nearest import unit
+from idmetric.embed.store import DamagedShardError, Store
 from idmetric.gallery.errors import GalleryError, LostError, naming_shards, writing
 from idmetric.gallery.index import IMAGES, Item, locked_store, no_gallery, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
-from idmetric.gallery.sources import MANIFESTS, Entry, Source, content, entries, recorded
+from idmetric.gallery.search import Search, Table
+from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries, recorded
 from idmetric.gallery.trust import check_trusted, trust
-from idmetric.gallery.update import Reader, Update, difference
+from idmetric.gallery.update import Update, current_items, difference
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
-from idmetric.store.fingerprint import content_key, folder_name
-from idmetric.store.nearest import Index
-from idmetric.store.store import DamagedShardError, Store
-from idmetric.store.table import StoredTable
 
 if TYPE_CHECKING:
     from idmetric.images.masks import Images, Masks
@@ -83,8 +83,8 @@ class Gallery:
                 self.sources, self._items = recorded(found[0]["sources"]), found[1]
         except GalleryError as error:  # update() mends it
             self._damage = error
-        self._shards = Store(self.store, self.patches, lambda _: None)
-        self._table: StoredTable | None = None
+        self._shards = Store(self.store, self.patches)
+        self._table: Table | None = None
         self._tables: dict[tuple[str, ...], Entry] | None = None
 
     @property
@@ -120,7 +120,11 @@ class Gallery:
         """
         from idmetric.gallery.export import write_parquet
 
-        self.answer(lambda: write_parquet(self, Path(path)))
+        def write() -> None:
+            items = self._usable()
+            write_parquet(items, self.table().rows_of(item.key for item in items), self.about, Path(path))
+
+        self.answer(write)
 
     def entry(self, item: Item) -> Entry | None:
         """Return the entry to read an image from; None if no source holds it any more.
@@ -153,7 +157,7 @@ class Gallery:
             raise GalleryError(f"{item.place} has changed: bring the gallery up to date")
         return image, mask
 
-    def table(self) -> StoredTable:
+    def table(self) -> Table:
         """Return the vectors of all different images.
 
         Raises:
@@ -167,7 +171,7 @@ class Gallery:
                     f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
                     f"{str(self.store)!r}: `idmetric gallery build` or update() makes them again"
                 )
-            self._table = StoredTable(self._shards, keys)
+            self._table = Table(keys, unit(self._shards.vectors(keys)))
         return self._table
 
     def _all(self) -> list[Item]:
@@ -176,6 +180,12 @@ class Gallery:
         if self._items is None:
             raise no_gallery(self.folder, self.about)
         return self._items
+
+    def _usable(self) -> list[Item]:
+        """`items`, at least one."""
+        if not len(self):
+            raise GalleryError(f"the gallery {str(self.folder)!r} has no image that can be used")
+        return self.items
 
     # Keeping it up to date
 
@@ -224,10 +234,13 @@ class Gallery:
             wanted = list(entries(self.sources, self.masked))
 
             with writing(self.folder):
-                damaged = self._mend(quick)
-                reader = Reader(self.metric, self._shards, self.masked, self.outside, self.mask_id, batch_size)
+                self._shards = Store(self.store, self.patches)
+                damaged = self._shards.mend()
                 try:
-                    after = reader.run(wanted, before, quick, workers, progress)
+                    after = current_items(
+                        self.metric, self._shards, wanted, before, masked=self.masked, outside=self.outside,
+                        mask_id=self.mask_id, quick=quick, batch_size=batch_size, workers=workers, progress=progress,
+                    )  # fmt: skip
                 finally:  # also if the update is stopped
                     self._shards.save()
                 head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision,
@@ -235,7 +248,7 @@ class Gallery:
                 write_index(self.store, head, after)
 
             self._items, self._table, self._tables, self._damage = after, None, None, None
-            return difference(before, after, reader.embedded, damaged)
+            return difference(before, after, self._shards.added, damaged)
 
     def prune(self, *, others: bool = False, wait: bool = True) -> Pruned:
         """Remove embeddings of images that are no longer in the gallery; image files are never touched.
@@ -284,15 +297,6 @@ class Gallery:
     def _check_sources(self, sources: Sequence[Source]) -> None:
         check_trusted(self.folder, [source for source in sources if source not in self._given])
 
-    def _mend(self, quick: bool) -> list[str]:
-        """Remove damaged shards, so that their images are embedded again; return their names."""
-        lost: list[DamagedShardError] = []
-        self._shards = Store(self.store, self.patches, lost.append)
-        lost += [] if quick else self._shards.check()
-        for error in lost:
-            error.path.unlink(missing_ok=True)
-        return [error.path.name for error in lost]
-
     # Searching
 
     def query(
@@ -303,7 +307,6 @@ class Gallery:
         masks: Masks = None,
         distance: str = "cls",
         rerank: int | None = None,
-        index: Index = "auto",
         exclude_same: bool = False,
         probability: bool = False,
         verify: bool = True,
@@ -317,7 +320,6 @@ class Gallery:
             masks: the queries' masks; pixels outside are replaced as in the gallery.
             distance: the distance to rank by. Any but "cls" needs `rerank`.
             rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
-            index: see `idmetric.store.nearest`; every index gives the same answer.
             exclude_same: leave out images with the query's own bytes.
             probability: add the probability of the same identity, by the model's calibration.
             verify: read the files in the answer, and leave out (with a `StaleWarning`) files that have changed since
@@ -332,15 +334,16 @@ class Gallery:
             ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
             ValueError: for arguments that do not fit.
         """
-        from idmetric.gallery.search import Search
 
         self._check_model()
 
-        return self.answer(
-            lambda: Search(self, k, distance, rerank, index, exclude_same, probability, verify).run(
-                images, masks, batch_size
-            )
-        )
+        def search() -> Records:
+            return Search(
+                self.metric, self.about["outside"], self.outside, self.mask_id, self.store, self._usable(),
+                self.table(), self.read, k, distance, rerank, exclude_same, probability, verify,
+            ).run(images, masks, batch_size)  # fmt: skip
+
+        return self.answer(search)
 
     def answer(self, find: Callable[[], Answer]) -> Answer:
         """Return the result of `find`, repeated if another process prunes the gallery meanwhile.

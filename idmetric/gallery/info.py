@@ -10,14 +10,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from idmetric.embed.keys import MASKED, content, content_key
+from idmetric.embed.store import Store
 from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.index import IMAGES, Item, read_index
 from idmetric.gallery.prune import size_of
-from idmetric.gallery.sources import content
 from idmetric.gallery.update import stamp_of
 from idmetric.scoring.records import Record, Records
-from idmetric.store.fingerprint import MASKED, content_key
-from idmetric.store.store import Store
 
 INFO = ("model", "revision", "images", "unreadable", "missing", "changed", "distance", "resolution", "dtype",
         "dimension", "patches", "outside", "bytes", "updated", "idmetric", "opened", "folder")  # fmt: skip
@@ -79,7 +78,7 @@ def _row(store: Path, check: bool) -> Record:
     head, items = found
     about, usable = head["about"], [item for item in items if not item.problem]
     wrong = list(faults(usable, check=check).values())
-    shards, with_patches = (Store(store, patches, lambda _: None) for patches in (False, True))
+    shards, with_patches = (Store(store, patches) for patches in (False, True))
     keys = [item.key for item in usable if item.key in shards][:1]
     updated = datetime.fromtimestamp((store / IMAGES).stat().st_mtime, UTC)
     return {

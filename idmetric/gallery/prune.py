@@ -8,8 +8,8 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from idmetric.embed.store import Store
 from idmetric.gallery.index import IMAGES, LOCK
-from idmetric.store.store import Store
 
 _AT_ONCE = 64  # embeddings moved at a time
 _LEFT = 3600  # seconds after which a half-written file has no living writer
@@ -39,9 +39,6 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     """Remove all embeddings except those of the wanted keys; return how many were removed. The caller holds the lock.
 
     The wanted rows of a shard are written to another before the shard is removed, so a stop loses nothing.
-
-    Raises:
-        DamagedShardError: naming a damaged shard.
     """
     gone: set[str] = set()
     for patches in (True, False):

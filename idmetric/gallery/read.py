@@ -1,37 +1,27 @@
-"""Read an image with its mask, name it by its content, and embed a batch of images."""
+"""Read an image with its mask, and name it by its content."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from idmetric.distance.finite import NonFiniteError, reason
+from idmetric.embed.keys import content_key
+from idmetric.embed.pipeline import Input
 from idmetric.gallery.index import Item
 from idmetric.images.masks import MaskId
 from idmetric.images.opening import Named, open_file
 from idmetric.images.read import ImageReadError, Outside
-from idmetric.store.fingerprint import content_key
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from idmetric.gallery.sources import Entry
     from idmetric.models.embedder import Embedder
-    from idmetric.models.embedding import Embedding
 
 _EMPTY = "the file is empty: fetch or write it again"
 _NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """An item, with pixels and mask as the model sees them; None if it need not or cannot be embedded."""
-
-    item: Item
-    pixels: Tensor | None = None
-    mask: Tensor | None = None
 
 
 def load_pixels(
@@ -48,9 +38,9 @@ def load_pixels(
 
 
 def load(
-    metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool, outside: Outside,
-    mask_id: MaskId | None = None,
-) -> Loaded:  # fmt: skip
+    metric: Embedder, entry: Entry, item: Item, is_known: Callable[[str], bool], *, masked: bool,
+    outside: Outside = "keep", mask_id: MaskId | None = None,
+) -> Input[Item]:  # fmt: skip
     """Read an image and prepare it for the model.
 
     Args:
@@ -63,44 +53,26 @@ def load(
         mask = entry.mask() if masked and entry.mask is not None else None
     except OSError as error:
         named = f"{error.filename}: " if error.filename not in (None, entry.place) else ""
-        return Loaded(replace(item, problem=f"{named}{error.strerror or error}"))
+        return _lost(replace(item, problem=f"{named}{error.strerror or error}"))
     item = replace(item, key=content_key(image, mask), size=len(image))
     if not image or mask == b"":
         empty = f"{entry.files[-1]}: " if image and entry.files else "" if not image else "its mask: "
-        return Loaded(replace(item, problem=f"{empty}{_EMPTY}"))
+        return _lost(replace(item, problem=f"{empty}{_EMPTY}"))
     if masked and mask is None:
-        return Loaded(replace(item, problem=_NO_MASK))
+        return _lost(replace(item, problem=_NO_MASK))
     try:
         with open_file(io.BytesIO(image)) as opened:  # only its head
             item = replace(item, width=opened.width, height=opened.height)
     except Exception:  # load_pixels below reports the reason
         pass
     if is_known(item.key):
-        return Loaded(item)
+        return Input(item, item.key)
     try:
-        return Loaded(item, *load_pixels(metric, entry, image, mask, outside, mask_id))
+        return Input(item, item.key, *load_pixels(metric, entry, image, mask, outside, mask_id))
     except ImageReadError as error:
         problem = error.reason if error.source == entry.place else f"{error.source}: {error.reason}"
-        return Loaded(replace(item, problem=problem))
+        return _lost(replace(item, problem=problem))
 
 
-def embed(metric: Embedder, loaded: Sequence[Loaded], patches: bool) -> tuple[Embedding, dict[int, str]]:
-    """Embed images with pixels, in one batch.
-
-    Returns:
-        Their embedding, on the CPU, and its unusable rows with the reasons.
-    """
-    covers = [x.mask for x in loaded]
-    try:
-        found = metric.embed(
-            [x.pixels for x in loaded if x.pixels is not None], batch_size=len(loaded),
-            masks=None if all(c is None for c in covers) else covers,
-            outside="keep", patches=patches,  # load_pixels has painted it
-        ).cpu()  # fmt: skip
-    except NonFiniteError as error:
-        if error.embedding is None:
-            raise
-        found = error.embedding.cpu()
-    finite = found.finite()
-    bad = dict.fromkeys((~found.cls.any(1)).nonzero().flatten().tolist(), "its embedding is zero")
-    return found, bad | dict.fromkeys((~finite).nonzero().flatten().tolist(), reason(metric.dtype))
+def _lost(item: Item) -> Input[Item]:
+    return Input(item, item.key, problem=item.problem)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import distance_matrix, needs_patches
+from idmetric.embed.keys import key_of
+from idmetric.embed.nearest import Single, nearest
+from idmetric.embed.pipeline import Input, batches, embed
+from idmetric.embed.store import Store
 from idmetric.evaluate.arrays import comparable
 from idmetric.gallery.errors import GalleryError, StaleWarning
 from idmetric.gallery.index import Item, by_key
@@ -19,28 +25,55 @@ from idmetric.images.masks import Labelled, labelled, split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.scoring.records import Record, Records
-from idmetric.store.fingerprint import key_of
-from idmetric.store.nearest import Index, nearest
-from idmetric.store.store import Store
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
-    from idmetric.gallery.gallery import Gallery
-    from idmetric.images.masks import Images, Masks
+    from idmetric.images.masks import Images, MaskId, Masks
+    from idmetric.images.read import Outside
+    from idmetric.models.embedder import Embedder
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip
+_RERANKED = 16  # images without stored patches that are embedded at once
+
+
+@dataclass(frozen=True)
+class Table:
+    """Unit vectors (N, D) of different images, and their keys."""
+
+    keys: list[str]
+    vectors: Single
+
+    @cached_property
+    def number(self) -> dict[str, int]:
+        """The number of each key's row."""
+        return {key: k for k, key in enumerate(self.keys)}
+
+    def rows_of(self, keys: Iterable[str]) -> Single:
+        """The vectors of keys, in their order."""
+        return self.vectors[[self.number[key] for key in keys]]
 
 
 @dataclass
 class Search:
-    """One call of `Gallery.query`; arguments as there."""
+    """One call of `Gallery.query`; further arguments as there.
 
-    gallery: Gallery
+    Attributes:
+        looking_at: what the gallery's model sees of an image. store: folder of its embeddings.
+        items, table: the gallery's usable images, and their vectors. read: returns the bytes of an image and its mask.
+    """
+
+    metric: Embedder
+    looking_at: str
+    outside: Outside
+    mask_id: MaskId | None
+    store: Path
+    items: Sequence[Item]
+    table: Table
+    read: Callable[[Item], tuple[bytes, bytes | None]]
     k: int
     distance: str = "cls"
     rerank: int | None = None
-    index: Index = "auto"
     exclude_same: bool = False
     probability: bool = False
     verify: bool = True
@@ -59,18 +92,12 @@ class Search:
         if self.rerank is not None and self.rerank < self.k:
             raise ValueError(f"rerank={self.rerank} is a shortlist of fewer than the k={self.k} images asked for")
         if self.probability:
-            self.calibration = self.gallery.metric.calibration
+            self.calibration = self.metric.calibration
             if self.calibration is None:
-                raise ValueError(f"{self.gallery.metric.label} has no calibration: give it one by calibrate_with(file)")
+                raise ValueError(f"{self.metric.label} has no calibration: give it one by calibrate_with(file)")
             self.calibration.check_distance(self.distance)
-            self.calibration.check_outside(self.gallery.about["outside"])
-        self.by_key = by_key(self.gallery.items)
-        if not self.by_key:
-            raise GalleryError(f"the gallery {str(self.gallery.folder)!r} has no image that can be used")
-        self.table = self.gallery.table()
-        self.stored = (
-            Store(self.gallery.store, True, lambda _: None, self.gallery.metric.model_id) if self.patches else None
-        )
+            self.calibration.check_outside(self.looking_at)
+        self.by_key = by_key(self.items)
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:
         """Return all hits of all queries."""
@@ -86,7 +113,7 @@ class Search:
         self, images: Images | Embedding, masks: Masks, batch_size: int
     ) -> Iterator[tuple[list[str], list[str], Embedding]]:
         """Yield names, keys of content ("" = unknown) and embeddings, a batch at a time."""
-        metric, outside = self.gallery.metric, self.gallery.outside
+        metric, outside = self.metric, self.outside
         if isinstance(images, Embedding):
             if masks is not None:
                 raise ValueError("masks were given with an Embedding: give them to embed instead")
@@ -99,7 +126,7 @@ class Search:
                 yield names, [""] * len(part), part.cpu()
             return
         singles = split_images(images)
-        covers = split_masks(labelled(masks, self.gallery.mask_id), singles)
+        covers = split_masks(labelled(masks, self.mask_id), singles)
         for start in range(0, len(singles), batch_size):
             part_of, cover = singles[start : start + batch_size], covers[start : start + batch_size]
             embedding = metric.embed(
@@ -111,11 +138,11 @@ class Search:
 
     def _shortlists(self, keys: list[str], queries: Embedding) -> list[list[tuple[Item, float]]]:
         """Return the nearest current items of each query, nearest first: `rerank` or k of them."""
-        need, total = self.rerank or self.k, len(self.table)
+        need, total = self.rerank or self.k, len(self.table.keys)
         found: dict[int, list[tuple[Item, float]]] = {}
         open_, length = list(range(len(keys))), min(need + 1, total)
         while open_:
-            rows, far = nearest(queries.cls[open_].float().numpy(), self.table, length, index=self.index)
+            rows, far = nearest(queries.cls[open_].float().numpy(), self.table.vectors, length)
             left = []
             for at, query in enumerate(open_):
                 hits = self._current(keys[query], rows[at].tolist(), far[at].tolist(), need)
@@ -142,7 +169,7 @@ class Search:
     def _is_current(self, item: Item) -> bool:
         if item.where not in self.current:
             try:
-                self.gallery.read(item)
+                self.read(item)
                 self.current[item.where] = True
             except UntrustedSourcesError:
                 raise
@@ -156,35 +183,32 @@ class Search:
         if not found:
             return []
         theirs = self._patches([item for item, _ in found])
-        device = self.gallery.metric.device
+        device = self.metric.device
         far = distance_matrix(query.to(device), theirs.to(device), self.distance)[0].double()
-        check_distances(far, self.gallery.metric.dtype)
+        check_distances(far, self.metric.dtype)
         hits = ((d, item) for d, (item, _) in zip(far.cpu().tolist(), found, strict=True))
         return sorted(hits, key=lambda hit: comparable(hit[0]))
 
     def _patches(self, items: list[Item]) -> Embedding:
-        """Return embeddings with patches, from the store or computed now, a few at a time."""
-        metric, parts = self.gallery.metric, []
-        assert self.stored is not None
-        for start in range(0, len(items), 16):
-            some = items[start : start + 16]
-            kept = [item for item in some if item.key in self.stored]
-            known = {item.key: self.stored.embedding([item.key]) for item in kept}
-            fresh = [self._load(item) for item in some if item.key not in known]
-            if fresh:
-                pixels, covers = zip(*fresh, strict=True)
-                masks = None if all(c is None for c in covers) else list(covers)
-                made = metric.embed(list(pixels), batch_size=16, masks=masks, outside="keep").cpu()
-                known |= dict(zip([i.key for i in some if i.key not in known], made, strict=True))
-            parts += [known[item.key] for item in some]
-        return concatenate(parts)
+        """Return embeddings with patches, from the store or computed now."""
+        store = Store(self.store, True, self.metric.model_id)
+        found = store.readable([item.key for item in items])
 
-    def _load(self, item: Item) -> tuple[Any, Any]:
-        image, mask = self.gallery.read(item)
-        return load_pixels(self.gallery.metric, item, image, mask, self.gallery.outside, self.gallery.mask_id)
+        def read(item: Item) -> Input[Item]:
+            image, mask = self.read(item)
+            pixels = load_pixels(self.metric, item, image, mask, self.outside, self.mask_id)
+            return Input(item, item.key, *pixels)
+
+        lacking = {item.key: item for item in items if item.key not in found}
+        for batch in batches(lacking.values(), read, batch_size=_RERANKED):
+            made, bad = embed(self.metric, batch, patches=True)
+            if bad:
+                raise GalleryError(f"{batch[min(bad)].item.place}: {bad[min(bad)]}")
+            found |= dict(zip([one.key for one in batch], made.cpu(), strict=True))
+        return concatenate([found[item.key] for item in items])
 
     def _row(self, query: str, rank: int, distance: float, item: Item) -> Record:
-        s = self.gallery.metric.signature(self.distance)
+        s = self.metric.signature(self.distance)
         row = {"query": query, "rank": rank, "distance": distance, "image": item.place, "name": item.name,
                "identity": item.identity, "width": item.width, "height": item.height, "model": s["model"],
                "revision": s["revision"], "distance_name": s["distance"], "resolution": s["resolution"],

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.embed.keys import content
 from idmetric.gallery.errors import GalleryError
 from idmetric.images import paths as inputs
 from idmetric.images.paths import IMAGE_ENDINGS
-from idmetric.io.json_file import MOST
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -127,30 +125,6 @@ def walk(folder: Path) -> Iterator[Path]:
         raise GalleryError(
             f"cannot list the folder {str(error.filename or folder)!r}: {error.strerror or error}"
         ) from error
-
-
-def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
-    """Read all bytes of a file.
-
-    Raises:
-        OSError: if it cannot be read, has more than `most`, or may have no end (a pipe, a device).
-    """
-    try:
-        found = os.stat(path)
-    except ValueError as error:  # a null byte, say
-        raise OSError(f"no file can have this name ({error})") from error
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # open explains folders
-        raise OSError("it is a pipe or a device: give a file")
-    if stat.S_ISREG(found.st_mode) and found.st_size > most:
-        raise OSError(f"it has more than {most} bytes")
-
-    with open(path, "rb") as file:
-        data = file.read(min(found.st_size, most) + 1)  # read(most) would reserve that much for each thread
-        if len(data) > found.st_size:  # it has grown
-            data += file.read(most + 1 - len(data))
-    if len(data) > most:
-        raise OSError(f"it has more than {most} bytes")
-    return data
 
 
 def mask_of(folder: str, image: str) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from idmetric.embed.keys import MASKED
+from idmetric.embed.pipeline import Input, batches, embed, keep
+from idmetric.embed.store import Store
 from idmetric.gallery.index import Item
-from idmetric.gallery.read import Loaded, embed, load
+from idmetric.gallery.read import load
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
-from idmetric.io.threads import in_order
-from idmetric.store.fingerprint import MASKED
-from idmetric.store.store import Store
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
@@ -32,7 +33,7 @@ class Update:
         images: usable images in the gallery now. embedded: how many of them were embedded in this update.
         new, changed, moved (from, to), deleted: compared with the previous update.
         unreadable: place -> why the image cannot be used.
-        damaged: shards that the disk had damaged; their images were embedded again.
+        damaged: a line about each damaged shard; its images were embedded again.
     """
 
     images: int
@@ -76,79 +77,43 @@ def difference(before: dict[tuple[str, ...], Item], after: Sequence[Item], embed
     )
 
 
-@dataclass
-class Reader:
-    """Reads and embeds the images of one update; arguments as for `Gallery`."""
+def current_items(
+    metric: Embedder,
+    store: Store,
+    entries: Sequence[Entry],
+    before: Mapping[tuple[str, ...], Item],
+    *,
+    masked: bool,
+    outside: Outside,
+    mask_id: MaskId | None,
+    quick: bool,
+    batch_size: int,
+    workers: int | None,
+    progress: Callable[[int, int], None] | None,
+) -> list[Item]:
+    """Return the current items of the entries; content that the store lacks is embedded, or gets a problem.
 
-    metric: Embedder
-    store: Store
-    masked: bool
-    outside: Outside
-    mask_id: MaskId | None
-    batch_size: int
-    embedded: int = 0
+    Args:
+        before: the items of the previous update. others: as for `Gallery` and `Gallery.update`.
+    """
 
-    def run(
-        self,
-        entries: Sequence[Entry],
-        before: Mapping[tuple[str, ...], Item],
-        quick: bool,
-        workers: int | None,
-        progress: Callable[[int, int], None] | None,
-    ) -> list[Item]:
-        """Return the current items of the entries; content without an embedding gets one, or a problem."""
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
-        items: list[Item] = []
-        bad: dict[str, str] = {}  # content without a usable embedding
-        waiting: dict[str, Loaded] = {}
-        for loaded in self._loaded(entries, before, quick, workers):
-            key = loaded.item.key
-            if loaded.pixels is not None and key not in waiting and key not in self.store and key not in bad:
-                waiting[key] = loaded
-            items.append(loaded.item)
-            if len(waiting) >= self.batch_size:
-                bad |= self._embed(waiting)
-                waiting = {}
+    def read(entry: Entry) -> Input[Item]:
+        began, stamp, known = time.time_ns(), stamp_of(entry.files), before.get(entry.where)
+        current = known is not None and _is_trusted(known, stamp) and known.key.endswith(MASKED) == masked
+        if quick and known is not None and current and (known.problem or known.key in store):
+            return Input(replace(known, name=entry.name, identity=entry.identity))
+        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
+        return load(metric, entry, item, store.__contains__, masked=masked, outside=outside, mask_id=mask_id)
+
+    items: list[Item] = []
+    bad: dict[str, str] = {}  # content without a usable embedding
+    with closing(batches(entries, read, batch_size=batch_size, workers=workers)) as ahead:
+        for batch in ahead:
+            items += [one.item for one in batch]
+            bad |= keep(store, batch, lambda fresh: embed(metric, fresh, store.patches))
             if progress is not None:
                 progress(len(items), len(entries))
-        bad |= self._embed(waiting)
-        return [replace(item, problem=bad[item.key]) if item.key in bad else item for item in items]
-
-    def _loaded(
-        self, entries: Sequence[Entry], before: Mapping[tuple[str, ...], Item], quick: bool, workers: int | None
-    ) -> Iterator[Loaded]:
-        """Load entries in order, a few batches ahead."""
-        return in_order(
-            lambda entry: self._load(entry, before.get(entry.where), quick), entries,
-            threads=workers or min(8, os.cpu_count() or 1), waiting=2 * self.batch_size,
-        )  # fmt: skip
-
-    def _load(self, entry: Entry, known: Item | None, quick: bool) -> Loaded:
-        """Return the item, with its pixels if it is not embedded yet."""
-        began = time.time_ns()
-        stamp = stamp_of(entry.files)
-        current = known is not None and _is_trusted(known, stamp) and known.key.endswith(MASKED) == self.masked
-        if quick and known is not None and current and (known.problem or known.key in self.store):
-            return Loaded(replace(known, name=entry.name, identity=entry.identity))
-        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
-        return load(
-            self.metric, entry, item, self.store.__contains__,
-            masked=self.masked, outside=self.outside, mask_id=self.mask_id,
-        )  # fmt: skip
-
-    def _embed(self, waiting: Mapping[str, Loaded]) -> dict[str, str]:
-        """Embed and keep a batch; return the keys with an unusable embedding, and why."""
-        wanted = {key: loaded for key, loaded in waiting.items() if loaded.pixels is not None}
-        if not wanted:
-            return {}
-        found, bad = embed(self.metric, list(wanted.values()), self.store.patches)
-        keys = list(wanted)
-        good = [k for k in range(len(keys)) if k not in bad]
-        if good:
-            self.store.add([keys[k] for k in good], found[good])
-            self.embedded += len(good)
-        return {keys[k]: reason for k, reason in bad.items()}
+    return [replace(item, problem=bad[item.key]) if item.key in bad else item for item in items]
 
 
 def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:

@@ -7,7 +7,7 @@ import math
 import os
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 MOST = 2**30  # bytes
@@ -41,6 +41,26 @@ def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST
     """
     found = read_text(path, encoding, most)
     return _parse_toml(found) if os.fspath(path).endswith(".toml") else parse(found)
+
+
+def lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines; blank lines are skipped.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: naming the line, if it is not a JSON object.
+    """
+    with open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = parse(line)
+            except ValueError as error:  # also raised for numbers with thousands of digits
+                raise ValueError(f"line {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} is not an object of columns")
+            yield row
 
 
 def text(value: Any, **options: Any) -> str:

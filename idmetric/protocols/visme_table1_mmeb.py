@@ -34,7 +34,7 @@ import pyarrow as pa
 from idmetric.data.embed import UnreadableError
 from idmetric.data.importers.mmeb import candidate_id
 from idmetric.data.importers.mmeb_sets import ALL, IND, OOD, OUT_OF_DOMAIN, TASK_OF, TASKS, known_name
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.ranking import precision_at_1

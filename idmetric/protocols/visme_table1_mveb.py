@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.embed import UnreadableError
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.models import visid

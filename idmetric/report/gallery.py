@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from idmetric.embed.nearest import nearest
 from idmetric.evaluate.outliers import outliers
 from idmetric.gallery import Gallery, GalleryError, Item
 from idmetric.images.opening import Named
@@ -18,7 +19,6 @@ from idmetric.images.read import ImageReadError, read_image
 from idmetric.report.page import render
 from idmetric.report.pictures import data_uri, room
 from idmetric.scoring.records import Record, Records
-from idmetric.store.nearest import Held, nearest
 
 SHOWN = 2000  # images on a page, at most
 NEIGHBORS = 12  # nearest images of each
@@ -142,7 +142,7 @@ def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[dict[str, list[A
     if not items:
         return []
     vectors = gallery.answer(lambda: gallery.table().rows_of([item.key for item in items]))
-    rows, far = nearest(vectors, Held(vectors), NEIGHBORS + 1)
+    rows, far = nearest(vectors, vectors, NEIGHBORS + 1)
     found = []
     for k, (row, distance) in enumerate(zip(rows.tolist(), far.tolist(), strict=True)):
         pairs = [(r, round(d, 4)) for r, d in zip(row, distance, strict=True) if r != k][:NEIGHBORS]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any
@@ -77,7 +79,7 @@ def chunks(
     found: list[Chunk] = []
     files: list[tuple[str, Place]] = []
     for at in (place(source, filesystem) for source in sources):
-        kind, _ = at.info()
+        kind = at.kind()
         if kind == "folder":
             below = at.files()
             images = [name for name in below if os.path.splitext(name)[1].lower() in IMAGE_ENDINGS]
@@ -129,7 +131,7 @@ def entries(
     """
     for table, some in groupby(todo, key=lambda chunk: chunk.table):
         if table:
-            yield from _rows(place(table, filesystem, allow), some, batch)
+            yield from _rows(place(table, filesystem, allow), list(some), batch)
             continue
         for chunk in some:
             for name, path in zip(chunk.names, chunk.paths, strict=True):
@@ -137,40 +139,28 @@ def entries(
                 yield chunk, Entry(name, at.name, (), at.read)
 
 
-def _rows(at: Place, todo: Iterator[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
-    """Yield the images of chunks of one table, in one pass if the chunks are in order."""
-    reader: Iterator[tuple[int, Any]] = iter(())
-    ahead: tuple[int, Any] | None = None  # the number of the first row read ahead, and the rows
-    for chunk in todo:
-        number, end = chunk.start, chunk.start + chunk.count
-        if ahead is None or number < ahead[0]:
-            reader, ahead = _batches(at, chunk, batch), None
-        while number < end:
-            while ahead is None or number >= ahead[0] + len(ahead[1]):
-                ahead = next(reader, None)
-                if ahead is None:
-                    raise ScaleError(f"{at.name!r} has fewer rows than it had: run again when nobody writes to it")
-            first, rows = ahead
-            with _reading(at):
-                part = rows.slice(number - first, end - number).to_pylist()
-            for row in part:
-                yield chunk, _entry(at, chunk, number, row)
-                number += 1
-
-
-def _batches(at: Place, chunk: Chunk, batch: int) -> Iterator[tuple[int, Any]]:
-    """Yield rows of a table from the start of a chunk, a batch at a time, with the number of the first."""
-    wanted = {chunk.column, chunk.column_id, *(["path"] if chunk.column == "image_bytes" else [])}
+def _rows(at: Place, todo: Sequence[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
+    """Yield the images of chunks of one table, in one pass from the first of them."""
+    wanted = {todo[0].column, todo[0].column_id, *(["path"] if todo[0].column == "image_bytes" else [])}
+    waiting = deque(sorted(todo, key=lambda chunk: chunk.start))
     with _reading(at), _table(at) as table:
-        counts = [table.metadata.row_group(k).num_rows for k in range(table.num_row_groups)]
-        ends = list(accumulate(counts))
-        group = next((k for k, end in enumerate(ends) if end > chunk.start), len(ends))
-        number = ends[group - 1] if group else 0
+        ends = list(accumulate(table.metadata.row_group(k).num_rows for k in range(table.num_row_groups)))
+        first = bisect_right(ends, waiting[0].start)
+        number = ends[first - 1] if first else 0  # of the first row that is read
         columns = [name for name in table.schema_arrow.names if name in wanted]
-        for rows in table.iter_batches(batch, row_groups=list(range(group, len(ends))), columns=columns):
-            if number + len(rows) > chunk.start:
-                yield number, rows
-            number += len(rows)
+        for rows in table.iter_batches(batch, row_groups=list(range(first, len(ends))), columns=columns):
+            end = number + len(rows)
+            while waiting and waiting[0].start < end:
+                chunk, start = waiting[0], max(waiting[0].start, number)
+                for row in rows.slice(start - number, chunk.start + chunk.count - start).to_pylist():
+                    yield chunk, _entry(at, chunk, start, row)
+                    start += 1
+                if start < chunk.start + chunk.count:
+                    break  # the rest comes with the next rows
+                waiting.popleft()
+            number = end
+    if waiting:
+        raise ScaleError(f"{at.name!r} has fewer rows than it had: run again when nobody writes to it")
 
 
 def _entry(at: Place, chunk: Chunk, number: int, row: dict[str, Any]) -> Entry:
@@ -235,11 +225,8 @@ def _table(at: Place) -> Iterator[Any]:
     """Open a Parquet file to read its row groups a page at a time."""
     import pyarrow.parquet as pq
 
-    with ExitStack() as stack:
-        source = at.opened()
-        if not isinstance(source, str):  # pyarrow closes files that it has opened itself
-            stack.enter_context(source)
-        yield stack.enter_context(pq.ParquetFile(source, buffer_size=2**20, pre_buffer=False))
+    with at.opened() as opened, pq.ParquetFile(opened, buffer_size=2**20, pre_buffer=False) as table:
+        yield table
 
 
 @contextmanager

@@ -4,16 +4,12 @@ Columns: `image` (path or address, `table#row` for rows of a table), `name` (bel
 (hash of its bytes), `width`, `height` (pixels, as stored), `embedding` (list of D floats, as the model gives it, not
 brought to unit length), with patches `patches` (list of P * D' floats, row-major), and `error`: why there is no
 embedding, else null. The metadata of each part, and `_embed.json`, hold the model and its settings.
-
-Each page of a part has a CRC-32, as Parquet provides, and so have the metadata. A run that resumes checks them and
-writes damaged parts again; other readers can ask pyarrow for `page_checksum_verification`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,17 +19,14 @@ from idmetric.io import json_file
 from idmetric.scale.places import Place, ScaleError
 
 if TYPE_CHECKING:
-    import torch
-
+    from idmetric.embed.pipeline import Input
     from idmetric.gallery.index import Item
-    from idmetric.gallery.read import Loaded
     from idmetric.models.embedder import Embedder
 
 Stored = Literal["float32", "float16"]
 FORMAT = 1
-_META, _SUM = b"idmetric.embed", b"idmetric.embed.crc32"
-_TEXT = ("image", "name", "key", "error")
-_CHECKED = 256  # rows checked at a time
+_META = b"idmetric.embed"
+_TEXT = ["image", "name", "key", "error"]
 _FLUSH = 2**24  # bytes of rows that wait to be written; pyarrow takes several times as much while it writes them
 
 
@@ -61,14 +54,9 @@ class Layout:
         """
         import torch
 
-        from idmetric.distance.finite import NonFiniteError
+        from idmetric.embed.pipeline import Input, embed
 
-        try:
-            found = metric.embed(torch.zeros(3, *metric.image_size), patches=patches)
-        except NonFiniteError as error:  # only the sizes matter here
-            if error.embedding is None:
-                raise
-            found = error.embedding
+        found, _ = embed(metric, [Input(None, pixels=torch.zeros(3, *metric.image_size))], patches)
         if not patches:
             return cls(metric.about(), found.cls.shape[1], None, 0, stored)
         if found.patches is None or found.grid is None:
@@ -90,11 +78,7 @@ class Layout:
                    ("height", pa.int32()), ("embedding", pa.list_(number, self.size))]  # fmt: skip
         if self.grid is not None:
             columns.append(("patches", pa.list_(number, self.grid[0] * self.grid[1] * self.width)))
-        return pa.schema([*columns, ("error", pa.string())], _summed(json.dumps(self.facts).encode()))
-
-
-def _summed(facts: bytes) -> dict[bytes, bytes]:
-    return {_META: facts, _SUM: f"{zlib.crc32(facts):08x}".encode()}
+        return pa.schema([*columns, ("error", pa.string())], {_META: json.dumps(self.facts)})
 
 
 class Part:
@@ -105,61 +89,56 @@ class Part:
         self._waiting: list[Any] = []
         self.rows, self.errors = 0, dict[str, str]()
 
-    def add(self, metric: Embedder, loaded: Sequence[Loaded]) -> None:
+    def add(self, metric: Embedder, batch: Sequence[Input[Item]]) -> None:
         """Embed the images with pixels in one batch, and add rows for all."""
-        from idmetric.gallery.read import embed
-
-        items = [x.item for x in loaded]
-        at = [k for k, x in enumerate(loaded) if x.pixels is not None]
-        numbers: dict[str, Any] = {}
-        bad = {k: item.problem for k, item in enumerate(items) if item.problem}
-        if at:
-            found, useless = embed(metric, [loaded[k] for k in at], self._layout.grid is not None)
-            bad |= {at[k]: reason for k, reason in useless.items()}
-            for name, tensor in (("embedding", found.cls), ("patches", found.patches)):
-                if tensor is not None and name in self._schema.names:
-                    numbers[name] = self._rows(tensor, at, len(items), bad)
-        self._take(items, numbers, bad)
-
-    def _rows(self, tensor: torch.Tensor, at: Sequence[int], count: int, bad: dict[int, str]) -> Any:
-        """Return each image's numbers (count, N), zero without pixels; rows that exceed the type are added to `bad`."""
-        import numpy as np
-
-        rows = np.zeros((count, tensor[0].numel()), np.float32)
-        rows[at] = tensor.float().flatten(1).numpy()
-        if self._layout.stored == "float16":
-            with np.errstate(over="ignore"):
-                half = rows.astype(np.float16)
-            for k in np.flatnonzero(~np.isfinite(half).all(1) & np.isfinite(rows).all(1)):
-                bad.setdefault(int(k), "its embedding exceeds what float16 can hold")
-            return half
-        return rows
-
-    def _take(self, items: Sequence[Item], numbers: Mapping[str, Any], bad: Mapping[int, str]) -> None:
         import numpy as np
         import pyarrow as pa
 
-        none = np.array([k in bad for k in range(len(items))])
+        from idmetric.embed.pipeline import embed
+
+        items = [one.item for one in batch]
+        bad = {k: one.problem for k, one in enumerate(batch) if one.problem}
+        at = [k for k, one in enumerate(batch) if one.pixels is not None]
+        numbers: dict[str, Any] = {}
+        if at:
+            found, useless = embed(metric, [batch[k] for k in at], self._layout.grid is not None)
+            bad |= {at[k]: reason for k, reason in useless.items()}
+            numbers["embedding"] = self._rows(found.cls, at, len(items), bad)
+            if self._layout.grid is not None:
+                numbers["patches"] = self._rows(found.patches, at, len(items), bad)
+
         columns: dict[str, Any] = {
             "image": [as_text(item.place) for item in items], "name": [as_text(item.name) for item in items],
             "key": [item.key or None for item in items], "width": [item.width or None for item in items],
             "height": [item.height or None for item in items],
-            "error": [bad.get(k) and as_text(bad[k]) for k in range(len(items))],
+            "error": [as_text(bad[k]) if k in bad else None for k in range(len(items))],
         }  # fmt: skip
-        arrays = []
+        none = pa.array(np.array([k in bad for k in range(len(items))]))
         for field in self._schema:
-            if field.name in columns:
-                arrays.append(pa.array(columns[field.name], field.type))
-            elif field.name in numbers:
+            if field.name in numbers:
                 values = pa.array(numbers[field.name].ravel())
-                arrays.append(pa.FixedSizeListArray.from_arrays(values, type=field.type, mask=pa.array(none)))
-            else:
-                arrays.append(pa.nulls(len(items), field.type))
-        self._waiting.append(pa.table(arrays, schema=self._schema))
+                columns[field.name] = pa.FixedSizeListArray.from_arrays(values, type=field.type, mask=none)
+            elif field.name not in columns:
+                columns[field.name] = pa.nulls(len(items), field.type)
+        self._waiting.append(pa.table(columns, schema=self._schema))
         self.rows += len(items)
         self.errors |= {as_text(items[k].place): as_text(reason) for k, reason in bad.items()}
         if sum(table.nbytes for table in self._waiting) >= _FLUSH:
             self.flush()
+
+    def _rows(self, tensor: Any, at: Sequence[int], count: int, bad: dict[int, str]) -> Any:
+        """Return each image's numbers (count, N), zero without pixels; rows that exceed the type are added to `bad`."""
+        import numpy as np
+
+        rows = np.zeros((count, tensor[0].numel()), np.float32)
+        rows[at] = tensor.cpu().float().flatten(1).numpy()
+        if self._layout.stored == "float32":
+            return rows
+        with np.errstate(over="ignore"):
+            half = rows.astype(np.float16)
+        for k in np.flatnonzero(~np.isfinite(half).all(1)).tolist():
+            bad.setdefault(k, "its embedding exceeds what float16 can hold")
+        return half
 
     def flush(self) -> None:
         """Write the rows that wait."""
@@ -180,9 +159,9 @@ def writing(folder: Place, name: str, layout: Layout) -> Iterator[Part]:
     import pyarrow.parquet as pq
 
     with (
-        folder.child(name).replacing() as file,
+        folder.child(name).replacing() as path,
         # no dictionaries, as hardly any value repeats
-        pq.ParquetWriter(file, layout.schema(), write_page_checksum=True, use_dictionary=False) as writer,
+        pq.ParquetWriter(path, layout.schema(), write_page_checksum=True, use_dictionary=False) as writer,
     ):
         part = Part(writer, layout)
         yield part
@@ -200,7 +179,7 @@ class Held:
 
 
 def held(folder: Place, name: str, layout: Layout) -> Held | None:
-    """Read a part and check all of its pages; None if it is missing or damaged.
+    """Read the images of a part; None if it is missing or damaged.
 
     Raises:
         ScaleError: if another model made it.
@@ -209,47 +188,21 @@ def held(folder: Place, name: str, layout: Layout) -> Held | None:
     import pyarrow.parquet as pq
 
     at = folder.child(name)
-    if at.info()[0] != "file":
+    if at.kind() != "file":
         return None
     try:
-        with pq.ParquetFile(at.opened(), page_checksum_verification=True) as file:
-            schema, columns = file.schema_arrow, _checked_columns(file)
-        facts = _facts(schema.metadata or {})
-    except (pa.ArrowException, OSError, KeyError, ValueError):  # damage leads to any of these
+        with at.opened() as opened, pq.ParquetFile(opened) as file:
+            schema, columns = file.schema_arrow, file.read(columns=_TEXT).to_pydict()
+        facts = json_file.parse(schema.metadata[_META])
+        same = is_same(facts, layout.facts)
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError):  # damage leads to any of these
         return None
-    if not is_same(facts, layout.facts):
+    if not same:
         raise ScaleError(f"{at.name!r} was not made by {layout.about['model']} as it is now: name another folder")
     if not schema.equals(layout.schema()):
         return None
     images, names, keys, errors = (columns[k] for k in _TEXT)
     return Held(images, names, keys, {image: error for image, error in zip(images, errors, strict=True) if error})
-
-
-def _checked_columns(file: Any) -> dict[str, list[Any]]:
-    """Return the text columns of a part, and check its numbers, a few rows at a time.
-
-    Raises:
-        ValueError: for numbers that are not finite.
-    """
-    import numpy as np
-
-    found: dict[str, list[Any]] = {name: [] for name in _TEXT}
-    for batch in file.iter_batches(_CHECKED):
-        for name, values in found.items():
-            values += batch.column(name).to_pylist()
-        for name in {"embedding", "patches"} & set(batch.schema.names):
-            if not np.isfinite(batch.column(name).flatten().to_numpy(zero_copy_only=False)).all():
-                raise ValueError(f"{name} holds NaN or infinity")
-    return found
-
-
-def _facts(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Return the facts in a part's metadata; ValueError if damaged. Parts of idmetric 0.1 have no checksum of them."""
-    written = metadata.get(_META, b"")
-    found = json_file.parse(written)
-    if not isinstance(found, dict) or metadata.get(_SUM) not in (None, _summed(written)[_SUM]):
-        raise ValueError("its metadata are not what was written")
-    return found
 
 
 def is_same(made: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Places of images and results: local paths, and addresses of object stores, as pyarrow's file systems.
+"""Places of images and results: local paths, and addresses of object stores, which fsspec opens.
 
 An address from the user is opened. An address in a table or list comes from whoever wrote that file: it is opened only
 if each of its protocols is the protocol of the table or list itself, or one that the user allowed. No other module
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,20 +17,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from idmetric.embed.keys import content
 from idmetric.gallery.errors import GalleryError
-from idmetric.gallery.sources import content, walk
+from idmetric.gallery.sources import walk
 from idmetric.images.paths import is_hidden
 from idmetric.io.json_file import MOST
 from idmetric.io.output import replacing, writing
 
-# files appear there when they are closed; elsewhere a temporary file is renamed
-_WHOLE = ("s3", "gcs", "abfs")
 _BUCKETS = ("s3", "gs", "gcs", "abfs", "abfss")
 _WEB = ("http", "https", "ftp", "ftps")
 _INDIRECT = ("reference", "generic")  # their contents name other addresses, of any protocol
 _LOCAL = frozenset({"file", "local"})
-_PROTOCOL = "[a-z][a-z0-9.-]*"  # no +: pyarrow reads fsspec+http:// as http://
-# chained protocols (simplecache::s3://), host or bucket, path; a host with ? or # would carry options to pyarrow
+_PROTOCOL = "[a-z][a-z0-9.-]*"
+# chained protocols (simplecache::s3://), host or bucket, path; a host with ? or # would carry options
 _ADDRESS = re.compile(rf"({_PROTOCOL}(?:::{_PROTOCOL})*)://([^/?#]*)(?:/(.*))?", re.IGNORECASE | re.DOTALL)
 
 
@@ -43,7 +42,7 @@ class Place:
     """A file or folder.
 
     Attributes:
-        path: in the file system. system: pyarrow's; None for this machine's files.
+        path: in the file system. system: fsspec's; None for this machine's files.
         name: an absolute path or an address, for messages.
         allow: protocols that addresses in the file may have.
     """
@@ -68,7 +67,7 @@ class Place:
                 )
             return place(path, allow=self.allow)
         if path.startswith("/") or (self.system is None and os.path.isabs(path)):
-            own = self.name[: -len(self.path)] if self.system is not None and self.name.endswith(self.path) else ""
+            own = self.name.removesuffix(self.path) if self.name != self.path else ""
             return replace(self, path=path, name=own + path)
         return replace(self, path=f"{self.path.rstrip('/')}/{path}", name=f"{self.name.rstrip('/')}/{path}")
 
@@ -77,39 +76,34 @@ class Place:
         """The folder that holds it."""
         return replace(self, path=self.path.rpartition("/")[0], name=self.name.rpartition("/")[0])
 
-    @property
-    def local(self) -> Path | None:
-        """The path on this machine's disks; None for other file systems."""
-        return Path(self.path) if self.system is None or self.system.type_name == "local" else None
-
-    def info(self) -> tuple[str, int]:
-        """Return ("file", its size), ("folder", 0) or ("nothing", 0)."""
+    def kind(self) -> str:
+        """Return "file", "folder" or "nothing"."""
         if self.system is None:
-            kind = "folder" if os.path.isdir(self.path) else "file" if os.path.isfile(self.path) else "nothing"
-            return kind, os.path.getsize(self.path) if kind == "file" else 0
-        from pyarrow.fs import FileType
-
+            return "folder" if os.path.isdir(self.path) else "file" if os.path.isfile(self.path) else "nothing"
         with self._naming():
-            found = self.system.get_file_info(self.path)
-        kinds = {FileType.Directory: "folder", FileType.File: "file"}
-        return kinds.get(found.type, "nothing"), found.size or 0
+            try:
+                return "folder" if self.system.info(self.path)["type"] == "directory" else "file"
+            except FileNotFoundError:
+                return "nothing"
 
     def read(self, most: int = MOST) -> bytes:
         """Read all bytes; OSError if that fails, there are more than `most`, or it may have no end (pipe, device)."""
         if self.system is None:
             return content(self.path, most)
-        with self._naming(), self.system.open_input_stream(self.path) as file:
+        with self._naming(), self.system.open(self.path, "rb") as file:
             data: bytes = file.read(most + 1)
         if len(data) > most:
             raise OSError(f"it has more than {most} bytes")
         return data
 
     def opened(self) -> Any:
-        """Return a path or an open file for pyarrow's Parquet reader."""
+        """Return an open file for pyarrow."""
         if self.system is None:
-            return self.path
+            import pyarrow as pa
+
+            return pa.OSFile(self.path)
         with self._naming():
-            return self.system.open_input_file(self.path)
+            return self.system.open(self.path, "rb")
 
     def files(self) -> list[str]:
         """Return the files below a folder, except hidden ones, as sorted paths relative to it.
@@ -117,67 +111,45 @@ class Place:
         Raises:
             ScaleError: if it cannot be listed.
         """
-        if self.system is None:
-            try:
-                return [path.relative_to(self.path).as_posix() for path in walk(Path(self.path))]
-            except GalleryError as error:
-                raise ScaleError(str(error)) from error
-        from pyarrow.fs import FileSelector, FileType
-
         try:
+            if self.system is None:
+                return [path.relative_to(self.path).as_posix() for path in walk(Path(self.path))]
             with self._naming():
-                found = self.system.get_file_info(FileSelector(self.path, recursive=True))
+                found = self.system.find(self.path)
+        except GalleryError as error:
+            raise ScaleError(str(error)) from error
         except OSError as error:
             raise ScaleError(f"cannot list {self.name!r}: {error}") from error
-        base = len(self.path.rstrip("/")) + 1
-        names = [info.path[base:] for info in found if info.type == FileType.File]
+        base = len(self.path.strip("/")) + 1
+        names = [path.lstrip("/")[base:] for path in found]
         return sorted(name for name in names if not any(is_hidden(part) for part in name.split("/")))
-
-    def hidden(self) -> dict[str, float | None]:
-        """Return the hidden files directly in a folder, and their times of change (Unix time), if known."""
-        if self.system is None:
-            with os.scandir(self.path) as found:
-                return {entry.name: entry.stat().st_mtime for entry in found if entry.name.startswith(".")}
-        from pyarrow.fs import FileSelector
-
-        infos = self.system.get_file_info(FileSelector(self.path))
-        return {i.base_name: i.mtime_ns and i.mtime_ns / 1e9 for i in infos if i.base_name.startswith(".")}
 
     def make(self) -> None:
         """Make the folder."""
-        if self.system is not None:
-            with self._naming():
-                self.system.create_dir(self.path, recursive=True)
-            return
-        with writing(self.name):
-            os.makedirs(self.path, exist_ok=True)
+        with self._naming(), writing(self.name):
+            if self.system is None:
+                os.makedirs(self.path, exist_ok=True)
+            else:
+                self.system.makedirs(self.path, exist_ok=True)
 
     def delete(self) -> None:
         """Delete the file if it exists."""
         if self.system is None:
             Path(self.path).unlink(missing_ok=True)
-        elif self.info()[0] == "file":
-            self.system.delete_file(self.path)
+        elif self.kind() == "file":
+            self.system.rm_file(self.path)
 
     @contextmanager
-    def replacing(self) -> Iterator[Any]:
-        """Open a file for writing that replaces this one if the block succeeds, and is deleted if it fails."""
+    def replacing(self) -> Iterator[Path]:
+        """A temporary file on this machine that takes the place of this one if the block succeeds."""
         if self.system is None:
-            with replacing(Path(self.path)) as temporary, open(temporary, "wb") as file:
-                yield file
+            with replacing(Path(self.path)) as temporary:
+                yield temporary
             return
-        direct = self.system.type_name in _WHOLE
-        folder, _, name = self.path.rpartition("/")
-        beside = self.path if direct else f"{folder}/.{name}.{uuid.uuid4().hex[:12]}"
-        try:
-            with self.system.open_output_stream(beside) as file:
-                yield file
-            if not direct:
-                self.system.move(beside, self.path)
-        except BaseException:
-            if not direct and self.system.get_file_info(beside).is_file:
-                self.system.delete_file(beside)
-            raise
+        with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
+            yield Path(folder) / "file"
+            with self._naming():
+                self.system.put_file(f"{folder}/file", self.path)
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
@@ -194,8 +166,8 @@ def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[s
     """Return the place of an address from the user.
 
     Args:
-        address: a local path, or `scheme://...` that pyarrow or an installed fsspec knows (`s3://`, `gs://`, `file://`).
-        system: a file system of pyarrow or fsspec, in which the address is a path.
+        address: a local path, or `scheme://...` that fsspec knows (`file://`; with s3fs or gcsfs `s3://`, `gs://`).
+        system: a file system of fsspec or pyarrow, in which the address is a path.
         allow: protocols that addresses in this table or list may have in addition to its own.
 
     Raises:
@@ -203,12 +175,14 @@ def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[s
     """
     text, more = os.fspath(address), frozenset(allow)
     if system is not None:
-        return Place(text.rstrip("/"), text.rstrip("/"), _of_pyarrow(system), more)
+        return Place(text.rstrip("/"), text.rstrip("/"), _of_fsspec(system), more)
     if "://" not in text:
         return Place(os.path.abspath(text), os.path.abspath(text), None, _LOCAL | more)
     protocols, host, below = _parsed(text)
     if not host and protocols in _BUCKETS:
         raise ScaleError(f"{text!r} names no bucket: {protocols}://bucket/folder")
+    if protocols in _LOCAL:
+        return Place(f"/{below}".rstrip("/") or "/", text.rstrip("/"), None, _LOCAL | more)
     found, base = _opened(protocols, host)
     return Place((base + below).rstrip("/") or "/", text.rstrip("/"), found, more | set(protocols.split("::")))
 
@@ -249,27 +223,20 @@ def _parsed(text: str) -> tuple[str, str, str]:
 @lru_cache(maxsize=64)
 def _opened(protocols: str, host: str) -> tuple[Any, str]:
     """Return the file system of an address, and the prefix of its paths."""
-    from pyarrow import fs
+    import fsspec
 
-    text = f"{protocols}://{host}/x"  # what follows is a name, not a URI: it may hold spaces, %, ? and #
-    try:
-        found, path = fs.FileSystem.from_uri(text)
-    except Exception as unknown:
-        try:
-            import fsspec
-
-            inner, path = fsspec.core.url_to_fs(text)
-            found = _of_pyarrow(inner)
-        except Exception as error:  # fsspec's packages raise errors of many kinds
-            reason = str(error) or type(error).__name__
-            raise ScaleError(
-                f"{protocols}://{host}: neither pyarrow ({unknown}) nor fsspec ({reason}) opens it: check its name, "
-                "the network and your credentials, install fsspec's package for it, or, in Python, give filesystem="
-            ) from error
+    try:  # what follows is a name, not a URI: it may hold spaces, %, ? and #
+        found, path = fsspec.core.url_to_fs(f"{protocols}://{host}/x")
+    except Exception as error:  # fsspec's packages raise errors of many kinds
+        raise ScaleError(
+            f"{protocols}://{host}: fsspec does not open it ({str(error) or type(error).__name__}): check its name, "
+            "the network and your credentials, install fsspec's package for it, or, in Python, give filesystem="
+        ) from error
     return found, path[:-1]
 
 
-def _of_pyarrow(system: Any) -> Any:
-    from pyarrow import fs
+def _of_fsspec(system: Any) -> Any:
+    from fsspec import AbstractFileSystem
+    from fsspec.implementations.arrow import ArrowFSWrapper
 
-    return system if isinstance(system, fs.FileSystem) else fs.PyFileSystem(fs.FSSpecHandler(system))
+    return system if isinstance(system, AbstractFileSystem) else ArrowFSWrapper(system)

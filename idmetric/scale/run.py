@@ -6,20 +6,22 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmetric.embed.keys import content_key
+from idmetric.embed.pipeline import Input, batches, threads
 from idmetric.gallery.index import Item
+from idmetric.gallery.read import load
 from idmetric.gallery.sources import Entry
 from idmetric.io.hints import need
 from idmetric.io.threads import in_order
 from idmetric.scale.chunks import ROWS, Chunk, chunks, entries, places
-from idmetric.scale.folder import own_folder, parts_of, unfinished
+from idmetric.scale.folder import clean, own_folder, parts_of
 from idmetric.scale.parts import Held, Layout, Stored, as_text, held, writing
 from idmetric.scale.places import Place, ScaleError, checked_protocols, place
 
 if TYPE_CHECKING:
-    from idmetric.gallery.read import Loaded
     from idmetric.models.embedder import Embedder
 
 Source = str | os.PathLike[str]
@@ -75,11 +77,6 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
-
-    @property
-    def threads(self) -> int:
-        """Number of threads that read images."""
-        return self.workers or min(8, os.cpu_count() or 1)
 
 
 def embed_dataset(
@@ -183,6 +180,13 @@ def _check_apart(sources: Sequence[Source], folder: Place, settings: Settings) -
             raise ScaleError(f"{folder.name!r} lies in the source {at.name!r}: keep the embeddings elsewhere")
 
 
+@dataclass
+class _Read(Input[Item]):
+    """An image on its way to a part."""
+
+    part: str = ""
+
+
 def embed_chunks(
     metric: Embedder, todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings
 ) -> Iterator[Done]:
@@ -191,35 +195,29 @@ def embed_chunks(
     Raises:
         ScaleError, OSError: see `embed_dataset`.
     """
-    size, missing = settings.batch_size, list[Chunk]()
+    missing: list[Chunk] = []
     yield from _kept(todo, folder, layout, settings, missing)
 
-    def read(one: tuple[Chunk, Entry]) -> tuple[Chunk, Loaded]:
-        return one[0], _load(metric, one[1])
+    def read(one: tuple[Chunk, Entry]) -> _Read:
+        chunk, entry = one
+        found = load(metric, entry, Item(entry.name, entry.place, entry.files, ""), lambda _: False, masked=False)
+        return _Read(**vars(found), part=chunk.part)
 
-    wanted = entries(missing, settings.filesystem, size, settings.allow)
-    with closing(in_order(read, wanted, threads=settings.threads, waiting=2 * size)) as ahead:
-        for name, group in groupby(ahead, key=lambda one: one[0].part):
+    wanted = entries(missing, settings.filesystem, settings.batch_size, settings.allow)
+    with closing(
+        batches(wanted, read, batch_size=settings.batch_size, workers=settings.workers, group=lambda one: one.part)
+    ) as ahead:
+        for name, several in groupby(ahead, key=lambda batch: batch[0].part):
             with writing(folder, name, layout) as part:
-                while batch := [loaded for _, loaded in islice(group, size)]:
+                for batch in several:
                     part.add(metric, batch)
-                    batch.clear()  # free its pixels before waiting for the next
             yield Done(name, part.rows, part.rows - len(part.errors), part.errors)
-
-
-def _load(metric: Embedder, entry: Entry) -> Loaded:
-    from idmetric.gallery.read import load
-
-    item = Item(entry.name, entry.place, entry.files, "")
-    return load(metric, entry, item, lambda _: False, masked=False, outside="keep")
 
 
 def _kept(
     todo: Sequence[Chunk], folder: Place, layout: Layout, settings: Settings, missing: list[Chunk]
 ) -> Iterator[Done]:
     """Yield the chunks with up-to-date parts; add the others to `missing`."""
-    from idmetric.store.fingerprint import content_key
-
     known: dict[str, Held] = {}  # parts of the chunks that are being read
 
     def candidates() -> Iterator[Chunk]:
@@ -245,7 +243,7 @@ def _kept(
         yield from map(done, candidates())
         return
     here = entries(candidates(), settings.filesystem, settings.batch_size, settings.allow)
-    with closing(in_order(seen, here, threads=settings.threads, waiting=2 * settings.batch_size)) as now:
+    with closing(in_order(seen, here, threads=threads(settings.workers), waiting=2 * settings.batch_size)) as now:
         for _, group in groupby(now, key=lambda one: one[0].part):
             chunks_, names, keys = zip(*group, strict=True)
             found = known[chunks_[0].part]
@@ -279,12 +277,10 @@ def finish(
             raise ScaleError(f"{image}: {reason}; replace it, or keep it as a row with its error (on_error 'skip')")
         if progress is not None:
             progress(images, total)
-    there, wanted = set(parts_of(folder)), {chunk.part for chunk in todo}
+    there, wanted = parts_of(folder), {chunk.part for chunk in todo}
     if wanted - there or images != total:
         raise ScaleError(
             f"{len(wanted - there)} of {len(wanted)} parts are not in {folder.name!r}, {images} of {total} images are "
             "done: it must be a place that all processes share; run again for what is missing"
         )
-    for name in (*(there - wanted), *unfinished(folder)):
-        folder.child(name).delete()
-    return Summary(images, embedded, len(wanted), unreadable, len(there - wanted))
+    return Summary(images, embedded, len(wanted), unreadable, clean(folder, wanted))

@@ -9,16 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from idmetric.embed.keys import MASKED, folder_name
+from idmetric.embed.store import Store
 from idmetric.evaluate.copies import SIZE
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 from idmetric.io.output import writing
 from idmetric.models.embedder import Embedder
 from idmetric.models.embedding import Embedding
-from idmetric.store.fingerprint import folder_name
-from idmetric.store.store import DamagedShardError, Store
-
-Key = tuple[bool, str]  # whether there is a mask, and the content
 
 
 class Cache:
@@ -43,57 +41,50 @@ class Cache:
         say: Callable[[str], None],
         mask_id: MaskId | None = None,
     ) -> None:
-        def damaged(error: DamagedShardError) -> None:
-            error.path.unlink(missing_ok=True)
-            say(f"the cache's shard {error.path.name} was damaged ({error.reason}): its images are embedded again")
-
         with writing(folder):  # before anything is embedded
             folder.mkdir(parents=True, exist_ok=True)
 
         stores = {False: metric.about(), True: metric.about(outside, mask_id)}
         made_by = metric.model_id
-        self._of = {m: Store(folder / folder_name(facts), patches, damaged, made_by) for m, facts in stores.items()}
+        self._of = {m: Store(folder / folder_name(facts), patches, made_by) for m, facts in stores.items()}
 
         color = "".join(f"{x:02x}" for x in metric.background)
         read = "" if metric.preprocessing == "standard" else f".{metric.preprocessing}"
         read += "" if metric.decode == "exact" else f".{metric.decode}"
-        self._small = Store(folder / f"pictures.{SIZE}.{color}{read}.reduced", damaged=damaged) if copies else None
+        self._small = Store(folder / f"pictures.{SIZE}.{color}{read}.reduced") if copies else None
         self._say, self._full = say, False
+        self._mend()
 
-    def __contains__(self, key: Key) -> bool:
-        masked, name = key
-        return name in self._of[masked] and (self._small is None or name in self._small)
+    def __contains__(self, key: str) -> bool:
+        return key in self._of[key.endswith(MASKED)] and (self._small is None or key in self._small)
 
-    def get(self, keys: Sequence[Key]) -> list[tuple[Embedding, NDArray[np.uint8] | None] | None]:
-        """The embedding and small picture of each key, in order; None if its shard is damaged or gone."""
-        if any(name in store.unsaved for store in self._stores() for _, name in keys):
+    def get(self, keys: Sequence[str]) -> dict[str, tuple[Embedding, NDArray[np.uint8] | None]]:
+        """The embedding and small picture of each key, unless its shard is damaged or gone."""
+        if any(key in store.unsaved for store in self._stores() for key in keys):
             self.save()
 
-        found: dict[Key, Embedding] = {}
+        found: dict[str, Embedding] = {}
         for masked, store in self._of.items():
-            own = store.readable([name for m, name in keys if m == masked])
-            found |= {(masked, name): one for name, one in own.items()}
-        small = {} if self._small is None else self._small.readable([name for _, name in keys])
+            found |= store.readable([key for key in keys if key.endswith(MASKED) == masked])
+        small = {} if self._small is None else self._small.readable(keys)
+        self._mend()
 
-        kept: list[tuple[Embedding, NDArray[np.uint8] | None] | None] = []
-        for key in keys:
-            whole = key in found and (self._small is None or key[1] in small)
-            kept.append((found[key], _picture(small.get(key[1]))) if whole else None)
-        return kept
+        whole = [key for key in found if self._small is None or key in small]
+        return {key: (found[key], _picture(small.get(key))) for key in whole}
 
-    def add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
+    def add(self, keys: Sequence[str], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
         """Keep images, with their small pictures if copies are looked for; they are written after half a minute."""
         if not self._full:
             self._writing(lambda: self._add(keys, embedding, small))
 
-    def _add(self, keys: Sequence[Key], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
+    def _add(self, keys: Sequence[str], embedding: Embedding, small: Sequence[NDArray[np.uint8] | None]) -> None:
         for masked, store in self._of.items():
-            at = [k for k, (m, _) in enumerate(keys) if m == masked]
+            at = [k for k, key in enumerate(keys) if key.endswith(MASKED) == masked]
             if at:
-                store.add([keys[k][1] for k in at], embedding[at])
+                store.add([keys[k] for k in at], embedding[at])
         if self._small is not None and keys:
             flat = np.stack([x for x in small if x is not None]).reshape(len(keys), -1)
-            self._small.add([name for _, name in keys], Embedding(torch.from_numpy(flat)))
+            self._small.add(keys, Embedding(torch.from_numpy(flat)))
 
     def save(self) -> None:
         """Write everything that is not in a file yet."""
@@ -103,6 +94,11 @@ class Cache:
     def _save(self) -> None:
         for store in self._stores():
             store.save()
+
+    def _mend(self) -> None:
+        for store in self._stores():
+            for line in store.mend():
+                self._say(f"in the cache, {line}")
 
     def _stores(self) -> list[Store]:
         return [store for store in (*self._of.values(), self._small) if store is not None]

@@ -172,10 +172,10 @@ def compare(
     try:
         rows = run.pairs(work) if isinstance(work, Pairs) else run.cross(work)
     except ImageReadError as error:
-        raise run.reader.unreadable(work.files) or error from error
+        raise run.encoder.unreadable(work.files) or error from error
     finally:
-        if run.reader.cache is not None:  # also if the run is stopped
-            run.reader.cache.save()
+        if run.encoder.cache is not None:  # also if the run is stopped
+            run.encoder.cache.save()
     return _scores(rows, work, run, metric.signature(settings.distance), settings)
 
 
@@ -191,7 +191,7 @@ def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[s
     for rank, row in enumerate(ranked, 1):
         row["rank"] = rank
 
-    lost = sorted(run.reader.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
+    lost = sorted(run.encoder.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
     skipped = [{"image": path, "reason": reason} for (path, _), reason in lost]
     if isinstance(work, Pairs):
         skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]

@@ -89,20 +89,6 @@ class Pairs:
         """The number of pictures on a page of the scores, with each reference once."""
         return len({pair.files[0] for pair in self}) + len(self)
 
-    def windows(self, files: int) -> Iterator[list[Pair]]:
-        """Split the pairs into runs that name at most `files` different images (a single pair may name two)."""
-        part: list[Pair] = []
-        named: set[File] = set()
-        for pair in self:
-            more = named | set(pair.files)
-            if part and len(more) > files:
-                yield part
-                part, more = [], set(pair.files)
-            part.append(pair)
-            named = more
-        if part:
-            yield part
-
 
 def _pair_of(paths: Sequence[str | os.PathLike[str] | None]) -> Pair:
     names = [None if path is None else os.fspath(path) for path in paths]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,14 +19,12 @@ from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.io.tables import rounded
 from idmetric.models.embedding import Embedding, concatenate
 from idmetric.scoring.copies import Prints, mark_copy, warn_of_repeated_references
-from idmetric.scoring.encoder import Encoder
+from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.files import Cross
 from idmetric.scoring.gray import is_gray, warn_of_gray
-from idmetric.scoring.memory import Seen
 from idmetric.scoring.pairs import Pair, Pairs
-from idmetric.scoring.reader import Reader
 from idmetric.scoring.records import Record
-from idmetric.scoring.scores import Baseline
+from idmetric.scoring.scores import Baseline, File
 from idmetric.scoring.settings import Progress, Settings, Watcher
 
 if TYPE_CHECKING:
@@ -49,8 +47,7 @@ class Run:
         self, metric: Embedder, settings: Settings, watcher: Watcher | None, progress: Progress, on_cpu: bool
     ) -> None:
         self.metric, self._settings, self._watcher, self._progress = metric, settings, watcher, progress
-        self.reader = Reader(metric, settings, watcher)
-        self._encoder = Encoder(metric, settings, self.reader, watcher, on_cpu)
+        self.encoder = Encoder(metric, settings, watcher, on_cpu)
         self._prints = Prints()
         self._signature = metric.signature(settings.distance)
         self.baseline: Baseline | None = None
@@ -59,7 +56,7 @@ class Run:
 
     def cross(self, work: Cross) -> list[Record]:
         """Make a row for each readable candidate."""
-        found = dict(self._encoder.images([(p, None) for p in work.references], self._progress))
+        found = dict(self._images(work.references))
         if not found:
             return []
         names = [path for path, _ in found]
@@ -75,7 +72,7 @@ class Run:
         rows, gray = [], []
         in_color = all(is_gray(seen.small) is False for seen in found.values())
         before = references[[0]]
-        candidates = self._encoder.images([(p, None) for p in work.candidates], self._progress)
+        candidates = self._images(work.candidates)
         while part := list(islice(candidates, self._settings.batch_size)):
             together = concatenate([seen.embedding for _, seen in part])
             matrix = distance_matrix(references, together, self._settings.distance)
@@ -99,6 +96,13 @@ class Run:
                     self._watcher.add(row, file, nearest, seen.extra, found[nearest].extra)
         warn_of_gray(gray)
         return rows
+
+    def _images(self, files: Sequence[str]) -> Iterator[tuple[File, Seen]]:
+        """Yield the images that can be used, in order."""
+        for done, (file, seen) in enumerate(self.encoder.images((path, None) for path in files), 1):
+            if seen is not None:
+                yield file, seen
+            self._progress(done, len(files))
 
     def _against(self, names: list[str], best: int, distances: list[float], image: str) -> Record:
         """Make the row of an image from its distances to all references."""
@@ -125,15 +129,11 @@ class Run:
         """Make a row for each readable pair."""
         rows: list[Record] = []
         gray: dict[str, None] = {}
-        done = 0
-        for part, found in self._encoder.windows(pairs):
-            for pair in part:
-                a, b = (found.get(file) for file in pair.files)
-                if a is not None and b is not None:
-                    rows.append(self._pair(pair, a, b))
-                    if is_gray(b.small) and is_gray(a.small) is False:
-                        gray[pair.b] = None
-            done += len(part)
+        for done, (pair, a, b) in enumerate(self.encoder.pairs(pairs), 1):
+            if a is not None and b is not None:
+                rows.append(self._pair(pair, a, b))
+                if is_gray(b.small) and is_gray(a.small) is False:
+                    gray[pair.b] = None
             self._progress(done, len(pairs))
         warn_of_gray(list(gray))
         return rows

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from idmetric.io import json_file
-from idmetric.io.tables import rounded
+from idmetric.io.tables import aligned, four, rounded
 from idmetric.scoring.records import Record, Records
-from idmetric.scoring.table import NEEDS_TWO, table
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
@@ -20,6 +19,9 @@ File = tuple[str, str | None]  # an image and its mask
 COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
            "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
            "copy_agreement")  # fmt: skip
+
+
+NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
 
 
 class RequestError(ValueError):
@@ -154,8 +156,8 @@ class Scores(Records):
         return self._with_baseline().to_csv()
 
     def to_table(self) -> str:
-        """Format aligned columns, and below them the facts that all rows share."""
-        return table(self)
+        """Format the columns that have values, aligned, and below them the facts that all rows share."""
+        return _table(self)
 
     def _with_baseline(self) -> Records:
         about = {} if self.baseline is None else {"real_mean": self.baseline.mean, "real_max": self.baseline.max}
@@ -165,3 +167,81 @@ class Scores(Records):
 def columns_of(rows: Sequence[Record]) -> tuple[str, ...]:
     """Return the keys of all rows, in order of first appearance."""
     return tuple(dict.fromkeys(name for row in rows for name in row))
+
+
+# As a text table
+
+
+def _table(scores: Scores) -> str:
+    lines = _columns(scores) if scores.rows else []
+    return "\n".join(line.rstrip() for line in (*lines, *_notes(scores))) + "\n"
+
+
+def _columns(scores: Scores) -> list[str]:
+    rows = scores.rows
+    columns = [
+        ("rank", [f"{row['rank']:>4}" for row in rows]),
+        ("distance", [f"{four(row['distance']):>8}" for row in rows]),
+    ]
+    if "probability" in rows[0]:
+        columns.append(("P(same)", [f"{four(row['probability']):>7}" for row in rows]))
+    if "real_percentile" in rows[0]:
+        columns.append(("percentile", [f"{row['real_percentile']:10.0f}" for row in rows]))
+    columns.append(("image", [row["image"] for row in rows]))
+    if _has_several_references(scores):
+        columns.append(("reference", [row["reference"] for row in rows]))
+    if any(row.get("copy") for row in rows):
+        columns.append(("copy", ["copy" if row.get("copy") else "" for row in rows]))
+
+    return aligned([[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)])
+
+
+def _has_several_references(scores: Scores) -> bool:
+    return len({row["reference"] for row in scores.rows}) > 1
+
+
+def _notes(scores: Scores) -> list[str]:
+    lines = []
+    if scores.rows and not _has_several_references(scores):
+        note = f" ({NEEDS_TWO})" if scores.references == 1 else ""
+        lines.append(f"reference: {scores.rows[0]['reference']}{note}")
+    if (found := scores.baseline) is not None:
+        lines.append(
+            f"real to real, leave-one-out ({found.aggregate}) over {len(found.distances)} references: mean "
+            f"{four(found.mean)}, max {four(found.max)}; percentile = real ones that are nearer, in percent"
+        )
+    if scores.left_out:
+        lines.append(f"left out, as references: {_some(scores.left_out)} (--include-refs scores them too)")
+    if scores.other:
+        lines.append(f"other columns, in --format csv, json and jsonl: {', '.join(scores.other)}")
+    if scores.rows and "probability_basis" in scores.rows[0]:
+        lines.append(scores.rows[0]["probability_basis"])
+    lines.append("  ".join(f"{key}={value}" for key, value in scores.signature.items()))
+    lines.append(_summary_line(scores.summary))
+    return lines
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _summary_line(found: dict[str, Any]) -> str:
+    line = f"summary: {_numbers(found)}"
+    if (new := found.get("without_copies")) is not None:
+        line += f"\nwithout copies: {_numbers(new)}"
+    if (named := found.get("named")) is not None:
+        line += f"\n{named['name']}: {'none' if named['value'] is None else four(named['value'])} ({named['note']})"
+    return line
+
+
+def _numbers(found: dict[str, Any]) -> str:
+    parts = [f"n {found['n']}"]
+    if found["mean"] is not None:
+        parts.append(f"mean {four(found['mean'])}")
+    if found["std"] is not None:
+        parts.append(f"std {four(found['std'])}")
+    if found.get("share_passing") is not None:
+        share = four(found["share_passing"])
+        parts.append(f"share passing {share} ({found['passing']} of {found['n']} at most {found['threshold']:g})")
+    return ", ".join(parts)

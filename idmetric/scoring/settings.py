@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -59,11 +58,6 @@ class Settings:
             raise ValueError("prior lies between 0 and 1, and needs a calibration")
         if self.threshold is not None and math.isnan(self.threshold):
             raise ValueError("threshold must be a number")
-
-    @property
-    def threads(self) -> int:
-        """Number of threads that read images."""
-        return self.workers or min(8, os.cpu_count() or 1)
 
 
 class Watcher(Protocol):

@@ -23,7 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.check import Progress, faults, without
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color

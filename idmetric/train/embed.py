@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from itertools import islice
 
 import numpy as np
 import torch
@@ -13,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.finite import NonFiniteError
-from idmetric.io.threads import in_order
+from idmetric.embed.pipeline import Input, batches, embed
 from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures
 from idmetric.train.processes import Processes
@@ -31,20 +29,25 @@ def embed_rows(
 
     Raises:
         ImageReadError: naming an image that cannot be read.
-        ValueError: if a feature is not finite.
+        ValueError: if a feature is zero or not finite.
     """
     pictures = Pictures(data, model.size_for, model.interpolation, model.background, fit=model.fit)
     parts: list[Tensor] = []
-    # the next batch is read while this one is embedded
-    images = in_order(pictures.read, map(int, rows), threads=_THREADS, waiting=batch_size)
-    with evaluating(model), closing(images):
-        while pixels := list(islice(images, batch_size)):
-            try:
-                parts.append(model.embed(pixels, batch_size=batch_size, patches=False).cls.cpu())
-            except NonFiniteError as error:
+
+    def read(row: int) -> Input[int]:
+        return Input(row, pixels=pictures.read(row))
+
+    with (
+        evaluating(model),
+        closing(batches(map(int, rows), read, batch_size=batch_size, workers=_THREADS)) as ahead,
+    ):
+        for batch in ahead:
+            found, bad = embed(model, batch)
+            if bad:
                 raise ValueError(
-                    "the model's features are not finite: training has diverged (lower the learning rate)"
-                ) from error
+                    "the model's features are zero or not finite: training has diverged (lower the learning rate)"
+                )
+            parts.append(found.cls.cpu())
     vectors: Array = F.normalize(torch.cat(parts).double(), dim=-1).numpy()
     return vectors
 

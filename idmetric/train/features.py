@@ -11,7 +11,7 @@ is the hash of the trunk's weights, its preprocessing and the precision. So file
 never taken for one another, and several runs can share a folder. Files are written atomically.
 
 The cache is not a `store.Store`: training reads single pictures at random and at full speed, so files stay open, keep
-the trunk's precision, are not checked at each read, and stay within a limit of disk space.
+the trunk's precision, and stay within a limit of disk space.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from torch import Tensor
 
 from idmetric.checkpoints.fingerprint import tensors_digest
 from idmetric.data.manifest.table import Manifest
+from idmetric.embed.keys import key_of, settings_digest
 from idmetric.io.output import replacing
 from idmetric.models.embedder import Embedder
-from idmetric.store.fingerprint import key_of, settings_digest
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 

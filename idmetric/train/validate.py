@@ -12,8 +12,7 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import VIEW_ROLES, lineages, matched_sets, parent_rows
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, lineages, matched_sets, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from idmetric import IDSim, load
 from idmetric.cli import score
+from idmetric.embed.store import Store
 from idmetric.gallery import Gallery
 from idmetric.models.embedding import Embedding
-from idmetric.scale import embed_dataset
-from idmetric.scale.parts import Layout, held
-from idmetric.scale.places import place
-from idmetric.scoring.encoder import Encoder
-from idmetric.scoring.memory import Seen
-from idmetric.scoring.reader import Loaded
+from idmetric.scoring.encoder import Encoder, Loaded, Seen
 from idmetric.scoring.scores import File
-from idmetric.store.store import DamagedShardError, Store
-from tests.embed_parts import pictures, rows_of, same_rows, stored
+from tests.embed_parts import pictures, stored
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
-
-OLD = Path(__file__).parents[1] / "reference" / "v0.1"  # written by idmetric 0.1
-
-
-def flipped(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0x10
-    path.write_bytes(data)
 
 
 @pytest.fixture
@@ -99,39 +84,6 @@ def test_pairs_that_repeat_images_are_scored_on_a_full_disk(
     )
 
 
-def test_a_flipped_byte_anywhere_in_a_shard_changes_no_score(
-    words: list[str], tmp_path: Path, embedded: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert score.main(words) == 0
-    expected = json.loads(capsys.readouterr().out)["rows"]
-    shutil.copytree(tmp_path / "cache", tmp_path / "whole")
-    shards = sorted(path.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("*.safetensors"))
-    assert len(shards) >= 2  # embeddings, and the small pictures that copies are found by
-    for shard in shards:
-        [held_here] = [
-            len(keys)
-            for path, keys in Store((tmp_path / "whole" / shard).parent).files().items()
-            if path.name == shard.name
-        ]
-        size = (tmp_path / "whole" / shard).stat().st_size
-        for at in np.unique(np.linspace(0, size - 1, 5).astype(int)).tolist():
-            shutil.rmtree(tmp_path / "cache")
-            shutil.copytree(tmp_path / "whole", tmp_path / "cache")
-            flipped(tmp_path / "cache" / shard, at)
-            embedded.clear()
-            assert score.main(words) == 0, (shard, at)
-            out, err = capsys.readouterr()
-            assert json.loads(out)["rows"] == expected, (shard, at)
-            assert f"the cache's shard {shard.name} was damaged" in err, (shard, at)
-            assert 0 < sum(embedded) <= held_here, (shard, at)  # images read before the damaged row are kept
-    assert score.main(words) == 0  # an image that was read before the damage was seen is remade here
-    capsys.readouterr()
-    embedded.clear()
-    assert score.main(words) == 0
-    assert "damaged" not in capsys.readouterr().err
-    assert not embedded
-
-
 def test_a_prune_while_images_are_scored_costs_no_score(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,7 +94,7 @@ def test_a_prune_while_images_are_scored_costs_no_score(
     gallery.update(tmp_path / "photos" / "0002.png")
     original, pruned = Encoder.see, []
 
-    def see(self: Encoder, loaded: list[Loaded]) -> list[tuple[File, Seen]]:
+    def see(self: Encoder, loaded: list[Loaded]) -> dict[File, Seen]:
         if not pruned:  # they are known to be in the cache, and gone when they are wanted
             pruned.append(gallery.prune())
         return original(self, loaded)
@@ -161,16 +113,6 @@ def test_a_prune_while_images_are_scored_costs_no_score(
 # Shards
 
 
-def test_a_shard_with_nan_is_damaged(metric: IDSim, tmp_path: Path) -> None:
-    cls = torch.rand(2, 4)
-    stored(tmp_path, ["good", "fine"], Embedding(cls))
-    cls[1, 1] = float("nan")
-    stored(tmp_path / "bad", ["good", "bad"], Embedding(cls))
-    assert len(Store(tmp_path).vectors(["fine"])) == 1
-    with pytest.raises(DamagedShardError, match="hold NaN"):
-        Store(tmp_path / "bad").vectors(["bad"])
-
-
 def test_readable_looks_for_images_of_a_removed_shard_in_others(tmp_path: Path) -> None:
     found = Embedding(torch.rand(3, 4))
     stored(tmp_path, ["a", "b", "c"], found)
@@ -182,60 +124,3 @@ def test_readable_looks_for_images_of_a_removed_shard_in_others(tmp_path: Path) 
     assert list(kept) == ["b"]
     torch.testing.assert_close(kept["b"].cls, found[1].cls)
     assert "a" not in opened
-
-
-# Parts
-
-ONE_PART = 10**9  # the hash of a path decides where a part ends: by default one path in 256 ends one
-
-
-@pytest.fixture
-def parts(metric: IDSim, tmp_path: Path) -> tuple[Path, Path]:
-    """Pictures, and a folder of their embeddings in one part."""
-    pictures(tmp_path / "photos", 3)
-    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric, rows=ONE_PART)
-    return tmp_path / "photos", tmp_path / "out"
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_a_part_with_damaged_vectors_is_made_again(metric: IDSim, parts: tuple[Path, Path], quick: bool) -> None:
-    photos, out = parts
-    expected, [part] = rows_of(out), list(out.glob("*.parquet"))
-    vector = np.array(next(iter(expected.values()))["embedding"], np.float32).tobytes()
-    at = part.read_bytes().find(vector)
-    assert at > 0
-    assert embed_dataset(photos, out, model=metric, rows=ONE_PART, quick=quick).embedded == 0
-    flipped(part, at + 5)
-    assert embed_dataset(photos, out, model=metric, rows=ONE_PART, quick=quick).embedded == 3
-    same_rows(rows_of(out), expected, atol=1e-6)
-
-
-def test_a_part_with_a_flipped_byte_is_made_again_or_reads_as_before(
-    metric: IDSim, parts: tuple[Path, Path], tmp_path: Path
-) -> None:
-    _, out = parts
-    expected, [part] = rows_of(out), list(out.glob("*.parquet"))
-    layout, data, seen = Layout.of(metric, False, "float32"), part.read_bytes(), 0
-    whole = held(place(out), part.name, layout)
-    assert whole is not None
-    for at in np.unique(np.linspace(0, len(data) - 1, 400).astype(int)).tolist():
-        flipped(part, at)
-        found = held(place(out), part.name, layout)
-        if found is None or found.images != whole.images:  # a run notices either
-            seen += 1
-        else:  # statistics, say, which nothing depends on
-            assert found == whole, at
-            same_rows(rows_of(out), expected)
-        part.write_bytes(data)
-    assert seen > 200
-
-
-def test_parts_of_0_1_without_a_checksum_of_their_metadata_are_read(metric: IDSim) -> None:
-    import pyarrow.parquet as pq
-
-    facts = json.loads(pq.read_schema(OLD / "part.parquet").metadata[b"idmetric.embed"])
-    assert b"idmetric.embed.crc32" not in pq.read_schema(OLD / "part.parquet").metadata
-    about = {key: value for key, value in facts.items() if key not in ("format", "size", "patches", "stored")}
-    found = held(place(OLD), "part.parquet", Layout(about, facts["size"], None, 0, "float32"))
-    assert found is not None
-    assert (len(found.images), found.errors) == (4, {})

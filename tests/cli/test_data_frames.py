@@ -66,8 +66,8 @@ def test_frames_and_manifest_are_written(tmp_path: Path, run: Runner, capsys: py
 
 def test_videos_and_folders_go_together(tmp_path: Path, run: Runner) -> None:
     source = make_clips(tmp_path / "in", 1)
-    write_video(source / "film.mp4", [picture(i) for i in range(90)])
-    write_video(source / "film_mask.mkv", [mask(0.4)] * 90, codec="ffv1")
+    write_video(source / "film/rgb_video.mp4", [picture(i) for i in range(90)])
+    write_video(source / "film/mask_video.mkv", [mask(0.4)] * 90, codec="ffv1")
     assert run(source, "--sampling", "got10k", "-o", tmp_path / "x.parquet", "--form", "jpg", "--blur", 20) == 0
     manifest = read(tmp_path / "x.parquet")
     assert set(manifest.column("identity")) == {"got10k/film", "got10k/kind/clip0"}
@@ -134,23 +134,6 @@ def test_category_levels_that_clips_do_not_have_are_said(tmp_path: Path, run: Ru
     write_folder(source / "alone", 20)
     write_masks(source / "alone/masks", dict.fromkeys(range(0, 20, 5), 0.5))
     run.fails("1 clips have no category: fewer than 1 folders above 'alone'", *command, "--category-level", 1, status=0)
-
-
-def test_damaged_clip_folders_are_listed_and_skipped(
-    tmp_path: Path, run: Runner, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = make_clips(tmp_path / "in", 2)
-    command = (source, "--sampling", "got10k", "-o", tmp_path / "x.csv")
-    assert run(*command) == 0
-    record = next((tmp_path / "x_frames").glob("*clip0*/clip.json"))
-    record.write_text("{}")
-    capsys.readouterr()
-    assert run(*command) == 1
-    shown = capsys.readouterr()
-    assert str(record.parent) in shown.err
-    assert "its clip.json is damaged" in shown.err
-    assert run(*command, "--on-error", "skip") == 4
-    assert set(read(tmp_path / "x.csv").column("identity")) == {"got10k/kind/clip1"}
 
 
 def test_masks_that_show_nothing_are_pointed_out(tmp_path: Path, run: Runner) -> None:

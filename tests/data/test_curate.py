@@ -276,7 +276,7 @@ def test_filter_files_read_back_and_name_what_is_wrong(tmp_path: Path) -> None:
     assert len(apply_rules(manifest, read_rules(file))[0]) == 2
     wrong = {
         '[{"drop": {"datset": "a"}}]': r"rule 1: unknown column 'datset'",
-        '[{"drop": {"dataset": "a"}}, {"dorp": {}}]': r"rule 2: unknown key 'dorp'",
+        '[{"drop": {"dataset": "a"}}, {"dorp": {}}]': r"rule 2: .*'dorp'",
         '[{"drop": {"dataset": "a"}, "min_images": 2}]': r"rule 1: a rule has one of",
         '[{"of": {"dataset": "a"}}]': r"rule 1: a rule has one of",
         '[{"min_images": "2"}]': r"'2' is not a number of images",

@@ -242,7 +242,7 @@ def test_a_stopped_run_goes_on_where_it_was(pictures: Manifest, tmp_path: Path, 
     program = f"""
 import os, sys
 from idmetric.data.manifest.table import read
-from idmetric.store import store
+from idmetric.embed import store
 from idmetric.data import embed as embeddings
 from tests.conftest import random_model
 store._SAVE_IMAGES = 4
@@ -264,13 +264,14 @@ embeddings.embed(read(sys.argv[1]), {{"m": EmbedderModel(random_model("dinov3"))
     assert model.embedded == 4
 
 
-def test_a_damaged_shard_is_an_error_that_names_it(pictures: Manifest, tmp_path: Path) -> None:
+def test_a_damaged_shard_is_named_and_made_again(pictures: Manifest, tmp_path: Path) -> None:
     model = EmbedderModel(random_model("dinov3"))
-    embed(pictures, {"m": model}, store=tmp_path / "store")
+    before = embed(pictures, {"m": model}, store=tmp_path / "store")["m"].vectors([0, 1, 2])
     shard = next((tmp_path / "store").rglob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:50])
-    with pytest.raises(ValueError, match=f"{shard.name}.*delete it"):
-        embed(pictures, {"m": model}, store=tmp_path / "store")
+    with pytest.warns(UserWarning, match=f"{shard.name} was damaged .*embedded again"):
+        again = embed(pictures, {"m": model}, store=tmp_path / "store")["m"]
+    np.testing.assert_array_equal(again.vectors([0, 1, 2]), before)
 
 
 def test_words_beside_an_image_count_for_models_that_read_them_alone(pictures: Manifest, tmp_path: Path) -> None:

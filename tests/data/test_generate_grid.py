@@ -151,9 +151,6 @@ def test_wrong_grids_are_refused(quick: None, tmp_path: Path) -> None:
     manifest = pictures(tmp_path / "p")
     with pytest.raises(GenerateError, match="column 'mask' is empty"):
         grid_sources(manifest.replace(mask=None))
-    for strengths in ((), (0.0,), (1.2,), (0.5, 0.5)):
-        with pytest.raises(GenerateError, match="strengths are different numbers"):
-            grid_identity_task(grid_sources(manifest), engine(), WORDS, strengths=strengths)
 
 
 @pytest.mark.parametrize(

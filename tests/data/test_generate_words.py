@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,6 @@ from PIL import Image, ImageDraw
 from idmetric.data.generate import CleanBackground, GenerateError, Rejected, read_wording
 from idmetric.data.generate.categories import (
     Chat,
-    ask_categories,
     file_categories,
     parse_categories,
     read_categories,
@@ -200,10 +200,16 @@ def serve() -> Iterator[Any]:
 DOMAINS = read_wording().domains
 
 
-def test_categories_are_asked_for_until_there_are_enough(serve: Any) -> None:
+def asked(folder: Path, chat: Chat, domain: str, count: int, **more: Any) -> list[str]:
+    path = folder / f"{secrets.token_hex(4)}.txt"
+    file_categories(path, chat, domain, count, DOMAINS, **more)
+    return read_categories(path)
+
+
+def test_categories_are_asked_for_until_there_are_enough(serve: Any, tmp_path: Path) -> None:
     server = serve("1. mug\n2. kettle\n3. Mug", "kettle\nlamp", "- clock\n- bench\n- sofa")
     chat = Chat(server.url, "some-model", "secret")
-    assert ask_categories(chat, "generic", 5, DOMAINS) == ["mug", "kettle", "lamp", "clock", "bench"]
+    assert asked(tmp_path, chat, "generic", 5) == ["mug", "kettle", "lamp", "clock", "bench"]
     path, headers, body = server.seen[0]
     assert path == "/v1/chat/completions"
     assert headers["Authorization"] == "Bearer secret"
@@ -215,13 +221,13 @@ def test_categories_are_asked_for_until_there_are_enough(serve: Any) -> None:
     assert "2 more" in again[2]["content"]
 
 
-def test_template_prompts_differ_in_name_and_examples_alone(serve: Any) -> None:
+def test_template_prompts_differ_in_name_and_examples_alone(serve: Any, tmp_path: Path) -> None:
     """ILGen, Table S1: one text for all domains, against a text of its own for each."""
     said: dict[str, dict[str, str]] = {"designed": {}, "template": {}}
     for prompts, texts in said.items():
         for domain in ("generic", "art", "landmark", "product"):
             server = serve("mug\nkettle")
-            ask_categories(Chat(server.url, "m"), domain, 2, DOMAINS, prompts=prompts)  # type: ignore[arg-type]
+            asked(tmp_path, Chat(server.url, "m"), domain, 2, prompts=prompts)
             text = server.seen[0][2]["messages"][0]["content"]
             assert DOMAINS[domain]["examples"] in text
             assert (DOMAINS[domain]["domain"] in text) == (prompts == "designed")
@@ -233,14 +239,14 @@ def test_template_prompts_differ_in_name_and_examples_alone(serve: Any) -> None:
     }
     assert len(blank) == 1
     server = serve("trilobite\nammonite")
-    ask_categories(Chat(server.url, "m"), "fossils", 2, DOMAINS, prompts="template")
+    asked(tmp_path, Chat(server.url, "m"), "fossils", 2, prompts="template")
     assert "fossils objects" in server.seen[0][2]["messages"][0]["content"]
 
 
-def test_too_few_categories_are_an_error(serve: Any) -> None:
+def test_too_few_categories_are_an_error(serve: Any, tmp_path: Path) -> None:
     server = serve("mug\nkettle")
     with pytest.raises(GenerateError, match="gave 2 different categories of 50"):
-        ask_categories(Chat(server.url, "m"), "art", 50, DOMAINS)
+        asked(tmp_path, Chat(server.url, "m"), "art", 50)
     assert len(server.seen) == 3  # two in a row brought nothing new
 
 

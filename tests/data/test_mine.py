@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import builtins
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,12 @@ from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
 from idmetric.data.embed import embed_rows
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.embed import nearest as neighbours
+from idmetric.embed.keys import key_of
+from idmetric.embed.nearest import nearest_other
+from idmetric.embed.store import Store
 from idmetric.models.idsim import IDSim
-from idmetric.store import nearest as neighbours
-from idmetric.store.fingerprint import key_of
-from idmetric.store.nearest import Index, nearest_other
-from idmetric.store.store import Store
 from tests.conftest import random_model
-
-BOTH: tuple[Index, ...] = ("exact", "faiss")
 
 
 def brute_force(
@@ -66,35 +62,30 @@ def test_the_mined_negative_is_that_of_a_loop_over_all_pairs(
 ) -> None:
     vectors, groups = cloud(seed, count, kinds=kinds)
     expected = brute_force(vectors, groups, k, ceiling=ceiling)
-    for index in BOTH:
-        found = nearest_other(vectors, groups, k, ceiling=ceiling, index=index)
-        np.testing.assert_array_equal(found.rows, expected)
-        assert (np.isnan(found.similarity) == (found.rows < 0)).all()
+    found = nearest_other(vectors, groups, k, ceiling=ceiling)
+    np.testing.assert_array_equal(found.rows, expected)
+    assert (np.isnan(found.similarity) == (found.rows < 0)).all()
 
 
-@pytest.mark.parametrize("index", BOTH)
-def test_near_copies_of_the_own_identity_do_not_crowd_the_answer_out(index: Index) -> None:
+def test_near_copies_of_the_own_identity_do_not_crowd_the_answer_out() -> None:
     rng = np.random.default_rng(0)
     centre, dims = rng.normal(size=32), 32
     own = centre + 1e-3 * rng.normal(size=(300, dims))  # all nearer than any stranger
     strangers = rng.normal(size=(50, dims))
     vectors = np.concatenate([own, strangers]).astype(np.float32)
     groups = np.r_[np.zeros(300, int), np.arange(1, 51)]
-    found = nearest_other(vectors, groups, 2, index=index)
+    found = nearest_other(vectors, groups, 2)
     np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 2))
     assert (found.rows[:300] >= 300).all()
 
 
-@pytest.mark.parametrize("index", BOTH)
-def test_strangers_alike_in_six_decimals_are_taken_in_order_of_rows(
-    index: Index,
-) -> None:
+def test_strangers_alike_in_six_decimals_are_taken_in_order_of_rows() -> None:
     rng = np.random.default_rng(1)
     base = rng.normal(size=64)
     # strangers at similarities within 1e-5 of each other: float32 products order many of them at random
     vectors = (base + 1e-3 * rng.normal(size=(400, 64))).astype(np.float32)
     groups = np.arange(400) // 2
-    found = nearest_other(vectors, groups, 3, index=index)
+    found = nearest_other(vectors, groups, 3)
     np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 3))
     naive = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     product = naive @ naive.T
@@ -102,64 +93,23 @@ def test_strangers_alike_in_six_decimals_are_taken_in_order_of_rows(
     assert (product.argmax(1) != found.rows[:, 0]).any()  # or the case would be too easy
 
 
-@pytest.mark.parametrize("index", BOTH)
-def test_equal_strangers_are_taken_in_order_of_rows(index: Index) -> None:
+def test_equal_strangers_are_taken_in_order_of_rows() -> None:
     vectors = np.ones((200, 16), dtype=np.float32)
-    found = nearest_other(vectors, np.arange(200) % 100, 2, index=index)
+    found = nearest_other(vectors, np.arange(200) % 100, 2)
     np.testing.assert_array_equal(found.rows[0], [1, 2])
     np.testing.assert_array_equal(found.rows[1:100], [[0, 2]] + [[0, 1]] * 98)
 
 
-@pytest.mark.parametrize("index", BOTH)
-def test_the_answer_does_not_depend_on_blocks_or_on_scale(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_does_not_depend_on_blocks_or_on_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, groups = cloud(3, 300)
-    whole = nearest_other(vectors, groups, 2, index=index)
+    whole = nearest_other(vectors, groups, 2)
     monkeypatch.setattr(neighbours, "_CELLS", 1000)
-    monkeypatch.setattr(neighbours, "_SHORTLISTED", 1000)
     calls: list[tuple[int, int]] = []
-    small = nearest_other(vectors * 37.5, groups, 2, index=index, progress=lambda *n: calls.append(n))
+    small = nearest_other(vectors * 37.5, groups, 2, progress=lambda *n: calls.append(n))
     np.testing.assert_array_equal(whole.rows, small.rows)
     assert calls[-1] == (300, 300)
     assert len(calls) > 20  # several blocks
     assert calls == sorted(calls)
-
-
-def test_large_pools_go_to_faiss_and_say_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "EXACT_POOL", 50)
-    vectors, groups = cloud(4, 51)
-    used = []
-    real = neighbours._faiss
-    monkeypatch.setattr(neighbours, "_faiss", lambda gallery: used.append(len(gallery)) or real(gallery))
-    np.testing.assert_array_equal(nearest_other(vectors, groups).rows, brute_force(vectors, groups))
-    assert used == [51]
-    nearest_other(vectors[:50], groups[:50])
-    assert used == [51]
-    genuine = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "faiss":
-            raise ImportError(name)
-        return genuine(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"idmetric\[scale\]"):
-        nearest_other(vectors, groups)
-    assert len(nearest_other(vectors, groups, index="exact").rows) == 51
-
-
-def test_exact_search_goes_up_to_fifty_thousand_images() -> None:
-    assert neighbours.EXACT_POOL == 50_000
-    assert not neighbours.needs_faiss("auto", 50_000)
-    assert neighbours.needs_faiss("auto", 50_001)
-    assert neighbours.needs_faiss("faiss", 1)
-    assert not neighbours.needs_faiss("exact", 50_001)
-
-
-def test_a_missing_faiss_is_said_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    neighbours.check_index("auto", 50_000)
-    with pytest.raises(ImportError, match=r"a pool of 50001 images .*idmetric\[scale\]"):
-        neighbours.check_index("auto", 50_001)
 
 
 def test_a_small_pool_looks_at_no_group_outside_of_it() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from idmetric.cli.data import main
-from idmetric.data.curate import mine
 from idmetric.data.curate.mine import query_negatives
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, merge, read
@@ -44,9 +43,8 @@ def window(data: Manifest, vectors: np.ndarray, query: int, skip: int, depth: in
 
 @pytest.mark.parametrize(("k", "skip", "depth"), [(2, 1, 3), (5, 0, 4), (3, 1, 100)])
 def test_negatives_are_drawn_from_the_window_of_the_ranking(
-    data: Manifest, vectors: np.ndarray, k: int, skip: int, depth: int, monkeypatch: pytest.MonkeyPatch
+    data: Manifest, vectors: np.ndarray, k: int, skip: int, depth: int
 ) -> None:
-    monkeypatch.setattr(mine, "_CELLS", 30)  # several blocks
     mined = query_negatives(data, vectors, k, skip=skip, depth=depth)
     ids = data.column("id")
     for query, row in enumerate(data):

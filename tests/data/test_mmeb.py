@@ -15,7 +15,7 @@ from idmetric.data.importers.mmeb_sets import target_words
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.check import faults
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.summary import problems
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, merge, read
 from tests.mmeb_files import COLORS, TOKEN, image, table, write_eval, write_train

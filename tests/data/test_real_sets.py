@@ -111,8 +111,6 @@ def uned(tmp_path: Path) -> Path:
         info = tmp_path / "data/info_files" / name
         info.mkdir(parents=True)
         (info / "train.json").write_text(json.dumps(entries), encoding="utf-8")
-    index = [{"path": "gldv2/images/train/0/0.png", "class_id": [3, 5]}]
-    (tmp_path / "data/info_files/gldv2/test.json").write_text(json.dumps(index))
     return tmp_path / "data"
 
 
@@ -149,16 +147,15 @@ def test_uned_is_imported_and_curated_for_training(
 
 
 def test_images_of_several_classes_have_no_identity(uned: Path) -> None:
-    manifest = import_dataset("uned", uned, options={"sets": "gldv2", "splits": "train, test"})
-    assert Counter(manifest.column("split")) == {"train": 18, "test": 1}
-    assert manifest.column("identity")[-1] is None
+    file = uned / "info_files/gldv2/train.json"
+    file.write_text(json.dumps([{"path": "gldv2/images/train/0/0.png", "class_id": [3, 5]}]))
+    assert import_dataset("uned", uned).filter(dataset="GLDv2").column("identity") == [None]
 
 
 def test_faults_of_uneds_files_are_named(uned: Path) -> None:
-    with pytest.raises(SourceError, match="option sets: unknown 'cub'; there are met, "):
-        import_dataset("uned", uned, options={"sets": "cub"})
-    with pytest.raises(SourceError, match=r"met.test\.json: not readable"):
-        import_dataset("uned", uned, options={"sets": "met", "splits": "test"})
+    (uned / "info_files/rp2k/train.json").unlink()
+    with pytest.raises(SourceError, match=r"rp2k.train\.json: not readable"):
+        import_dataset("uned", uned)
     with pytest.raises(SourceError, match=r"info_files: no such folder; the source is UnED's folder data"):
         import_dataset("uned", uned / "images")
     file = uned / "info_files/met/train.json"
@@ -169,4 +166,4 @@ def test_faults_of_uneds_files_are_named(uned: Path) -> None:
     ):
         file.write_text(content)
         with pytest.raises(SourceError, match=message):
-            import_dataset("uned", uned, options={"sets": "met"})
+            import_dataset("uned", uned)

@@ -18,10 +18,8 @@ import pytest
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.data.world import folder as folders
 from idmetric.data.world import write
-from idmetric.data.world.folder import finished, place_of, read_rows, write_manifest
-from idmetric.data.world.write import Plan, render_world, write_world
+from idmetric.data.world.write import Plan, finished, place_of, read_rows, render_world, write_world
 
 PLAN = Plan(seed=3, size=32, views=2, distractors=1, strengths=(0.5,), parts=1)
 COUNT = 8
@@ -189,15 +187,11 @@ def test_assets_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
 # ---- the manifest
 
 
-def test_the_manifest_written_in_chunks_holds_all_rows(
-    whole: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_manifest_holds_all_rows(whole: Path, copy: Path) -> None:
     rows = [row for number in range(COUNT) for row in read_rows(whole, number)]
     expected = Manifest.from_rows(rows, whole).table
     assert read(whole / "manifest.parquet").table.equals(expected)
-    monkeypatch.setattr(folders, "_CHUNK", 7)
-    assert write_manifest(copy) == (len(rows), len({row.identity for row in rows}))
-    assert read(copy / "manifest.parquet").table.equals(expected)
+    assert render_world(copy, PLAN, 1) == (len(rows), len({row.identity for row in rows}))
     assert write_world(copy, PLAN, 1).table.equals(expected)
 
 

@@ -93,7 +93,7 @@ def extras_of(words: list[str]) -> set[str]:
         found.add("world")
     if "--html" in rest or "--plots" in rest:
         found.add("report")
-    if "--ray" in rest or "faiss" in rest:
+    if "--ray" in rest:
         found.add("scale")
     return found
 

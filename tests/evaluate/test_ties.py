@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn import metrics
 from threadpoolctl import threadpool_limits
 
+from idmetric.embed.nearest import nearest, nearest_other, unit
 from idmetric.evaluate import open_set, ranking
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.arrays import comparable, first_highest
@@ -22,7 +23,6 @@ from idmetric.protocols import openset
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.ranked import Search
 from idmetric.report.plots import precision_recall_curve, roc_curve
-from idmetric.store.nearest import nearest, nearest_other, unit
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 
@@ -124,21 +124,10 @@ def exact(shown: np.ndarray) -> np.ndarray:
 
 
 class Vectors:
-    """Cosines by a product of matrices; a table in parts of some rows."""
+    """Cosines by a product of matrices."""
 
-    def __init__(self, vectors: np.ndarray, part: int = 10**6) -> None:
-        self.vectors, self.part = vectors, part
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for start in range(0, len(self), self.part):
-            rows = np.arange(start, min(start + self.part, len(self)))
-            yield rows, self.vectors[rows]
-
-    def rows(self, numbers: np.ndarray) -> np.ndarray:
-        return self.vectors[numbers]
+    def __init__(self, vectors: np.ndarray) -> None:
+        self.vectors = vectors
 
     def matrix(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
         return self.vectors[rows].astype(np.float64) @ self.vectors[columns].astype(np.float64).T
@@ -184,15 +173,15 @@ def test_searches_rank_copies_equally(seed: int, cells: int, threads: None, monk
     np.testing.assert_array_equal(rows, cosines.argmax(1))
 
 
-@pytest.mark.parametrize("index", ["exact", "faiss"])
-@pytest.mark.parametrize("part", [7, 25, 10**6])
+@pytest.mark.parametrize("cells", [2**22, 400, 1])
 @pytest.mark.parametrize("seed", range(3))
-def test_galleries_and_mining_take_copies_in_their_order(seed: int, part: int, index: str, threads: None) -> None:
-    if index == "faiss":
-        pytest.importorskip("faiss")
+def test_galleries_and_mining_take_copies_in_their_order(
+    seed: int, cells: int, threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("idmetric.embed.nearest._CELLS", cells)
     vectors, shown = copies(seed)
     cosines, at = exact(shown), np.arange(len(shown))
-    found, far = nearest(vectors, Vectors(vectors, part), 12, index=index)  # type: ignore[arg-type]
+    found, far = nearest(vectors, vectors, 12)
     wanted = np.lexsort((np.broadcast_to(at, cosines.shape), -cosines))[:, :12]
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_allclose(far, 1 - np.take_along_axis(cosines, wanted, 1), atol=1e-6)
@@ -200,7 +189,7 @@ def test_galleries_and_mining_take_copies_in_their_order(seed: int, part: int, i
     groups = np.random.default_rng(seed).integers(0, 6, len(shown))
     ceiling = float(np.unique(cosines)[-8])  # the similarity of two pictures: all their copies are left out
     for limit in (None, ceiling):
-        other = nearest_other(vectors, groups, 9, index=index, ceiling=limit)  # type: ignore[arg-type]
+        other = nearest_other(vectors, groups, 9, ceiling=limit)
         cut = np.where(groups[:, None] == groups, -2, cosines)
         if limit is not None:
             cut[cosines >= limit] = -2

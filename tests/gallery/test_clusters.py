@@ -19,11 +19,11 @@ from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
 from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.embed.nearest import unit
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
 from idmetric.images.kinds import MultiFrameWarning
 from idmetric.scoring.records import Records
-from idmetric.store.nearest import unit
 from tests.runner import Runner
 
 
@@ -339,7 +339,7 @@ def test_the_command_builds_and_answers(run: Runner, photos: Path) -> None:
     assert [Path(h["image"]).name for h in hits][:2] == ["p1.png", "p1_crop.png"]
     _, out, _ = run.all(*query, "--rerank", 5, "--distance", "joint", "--calibration", "stored")
     assert out == ""  # the calibration is for cls
-    _, out, _ = run.all(*query, "--rerank", 5, "--distance", "joint", "--index", "exact")
+    _, out, _ = run.all(*query, "--rerank", 5, "--distance", "joint")
     assert "distance=joint" in out
     assert out.splitlines()[1].split()[1:3] == ["1", "0.0000"]
 

@@ -20,6 +20,10 @@ from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
 from idmetric.cli.main import main
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.embed import store as kept
+from idmetric.embed.keys import content
+from idmetric.embed.nearest import nearest, unit
+from idmetric.embed.store import Store
 from idmetric.gallery import (
     BusyError,
     Gallery,
@@ -32,14 +36,9 @@ from idmetric.gallery import (
 )
 from idmetric.gallery import index as indexes
 from idmetric.gallery.clusters import identities, near_duplicates
-from idmetric.gallery.sources import content
 from idmetric.io.lock import locked
 from idmetric.models.idsim import IDSimConfig
-from idmetric.store import store as kept
-from idmetric.store.nearest import nearest, unit
-from idmetric.store.store import DamagedShardError, Store
 from tests.conftest import SMALL, random_model
-from tests.embed_parts import stored
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -108,8 +107,6 @@ def test_the_answer_is_that_of_measuring_all_distances(metric: IDSim, photos: Pa
         np.testing.assert_allclose([h["distance"] for h in own], far[number][order], atol=1e-6)
     assert hits[8]["image"] == hits[8]["query"]
     assert hits[8]["distance"] < 1e-6
-    pytest.importorskip("faiss")
-    assert gallery.query(queries, k=4, index="faiss").to_records() == hits
 
 
 @pytest.mark.parametrize("distance", ["patch", "joint"])
@@ -137,49 +134,15 @@ def test_a_rerank_with_kept_patches_embeds_only_the_query(
 
 
 @pytest.mark.parametrize("rows", [1, 7, 500])
-def test_faiss_and_matrix_products_give_the_same_rows_and_distances(rows: int) -> None:
-    pytest.importorskip("faiss")
+def test_nearest_rows_are_those_of_a_sort_of_all_cosines(rows: int) -> None:
     rng = np.random.default_rng(rows)
-    table = Vectors(np.repeat(rng.normal(1, 1, size=(rows // 5 + 1, 16)), 5, 0)[:rows])  # with ties
-    queries = np.concatenate([rng.normal(size=(20, 16)), table.vectors[:3], -table.vectors[:3]])
-    found, far = nearest(queries, table, 6, index="exact")
-    others, again = nearest(queries, table, 6, index="faiss")
-    assert np.array_equal(found, others)
-    assert np.array_equal(far, again)
-    wide = unit(queries).astype(float) @ table.vectors.astype(float).T
+    table = unit(np.repeat(rng.normal(1, 1, size=(rows // 5 + 1, 16)), 5, 0)[:rows])  # with ties
+    queries = np.concatenate([rng.normal(size=(20, 16)), table[:3], -table[:3]])
+    found, far = nearest(queries, table, 6)
+    wide = unit(queries).astype(float) @ table.astype(float).T
     slow = np.lexsort((np.broadcast_to(np.arange(rows), wide.shape), -wide.round(9)))[:, :6]
     assert np.array_equal(found, slow)
-
-
-class Vectors:
-    """A table in memory, in parts of 60, out of order."""
-
-    def __init__(self, vectors: Any) -> None:
-        self.vectors = unit(vectors)
-
-    def __len__(self) -> int:
-        return len(self.vectors)
-
-    def blocks(self) -> Iterator[Any]:
-        for start in reversed(range(0, len(self), 60)):
-            part = np.arange(start, min(start + 60, len(self)))
-            yield part, self.vectors[part]
-
-    def rows(self, numbers: Any) -> Any:
-        return self.vectors[numbers]
-
-
-def test_vectors_that_do_not_fit_are_searched_in_their_files(
-    metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for part in (photos / "a", photos):  # two shards
-        gallery = build(index, metric, part)
-    before = gallery.query(files(photos), k=5).to_records()
-    monkeypatch.setattr("idmetric.store.table._HELD", 0)
-    again = Gallery(index, metric)
-    assert again.query(files(photos), k=5).to_records() == before
-    assert again.table()._kept is None
-    assert again.vectors().shape == (9, 48)
+    np.testing.assert_allclose(far, 1 - np.take_along_axis(wide, slow, 1), atol=1e-7)
 
 
 def test_a_subject_is_looked_at_through_its_mask(metric: IDSim, photos: Path, tmp_path: Path) -> None:
@@ -221,7 +184,6 @@ def test_arguments_that_do_not_fit_say_so(metric: IDSim, photos: Path, index: Pa
         ({"distance": "joint"}, "rerank=50"),
         ({"distance": "joint", "rerank": 3}, "fewer than the k=10"),
         ({"rerank": 30}, "needs the distance"),
-        ({"index": "fast"}, "unknown index"),
         ({"probability": True}, "has no calibration"),
     ]
     for options, says in wrong:
@@ -430,9 +392,9 @@ def test_embeddings_of_images_that_are_gone_can_be_removed(
     counted = Counted(metric, monkeypatch)
     for opened in (gallery, Gallery(index, metric, patches=second), other):
         assert opened.query(picture(20), k=9).to_records() == before
-    assert counted.images == 4  # the query alone, twice where the files that were known have gone meanwhile
+    assert counted.images == 3  # the query alone
     near = gallery.query(picture(20), k=3, distance="joint", rerank=7).to_records()
-    assert counted.images == (5 if second else 12)  # patches are still there where they were
+    assert counted.images == (4 if second else 11)  # patches are still there where they were
     far = metric.pairwise(picture(20), [h["image"] for h in near], "joint")[0]
     np.testing.assert_allclose([h["distance"] for h in near], far, atol=1e-5)
     picture(1).save(gone[0])
@@ -565,7 +527,7 @@ def shards(index: Path) -> list[Path]:
     return sorted(index.rglob("*.safetensors"))
 
 
-@pytest.mark.parametrize("how", ["cut short", "emptied", "a bit flipped"])
+@pytest.mark.parametrize("how", ["cut short", "emptied"])
 def test_a_damaged_shard_is_named_and_made_again(
     metric: IDSim, photos: Path, index: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -573,33 +535,15 @@ def test_a_damaged_shard_is_named_and_made_again(
     gallery = build(index, metric, photos)
     before = gallery.query(files(photos), k=3).to_records()
     shard = shards(index)[0]
-    data = bytearray(shard.read_bytes())
-    data[-7] ^= 1
-    shard.write_bytes({"cut short": data[:-10], "emptied": b"", "a bit flipped": data}[how])
+    shard.write_bytes({"cut short": shard.read_bytes()[:-10], "emptied": b""}[how])
     with pytest.raises(GalleryError, match="missing or damaged|" + shard.name):
         Gallery(index, metric).query(picture(1))
     counted = Counted(metric, monkeypatch)
     fresh = Gallery(index, metric)
     done = fresh.update()
-    assert done.damaged == [shard.name]
+    assert [shard.name in line for line in done.damaged] == [True]
     assert 0 < counted.images == done.embedded < 9
     assert fresh.query(files(photos), k=3).to_records() == before
-
-
-def test_shards_name_what_the_disk_has_changed(metric: IDSim, tmp_path: Path) -> None:
-    embedding = metric.embed([picture(k) for k in range(3)])
-    store = stored(tmp_path, ["a", "b", "c"], embedding, patches=True)
-    np.testing.assert_array_equal(store.vectors(["c", "a"]), embedding.cls[[2, 0]].numpy())
-    [path] = tmp_path.iterdir()
-    data = bytearray(path.read_bytes())
-    data[-7] ^= 1  # of the last image's patches
-    path.write_bytes(data)
-    again = Store(tmp_path, patches=True)
-    assert again.embedding(["a", "b"]).patches is not None
-    with pytest.raises(DamagedShardError, match="patches are not what was written"):
-        again.embedding(["c"])
-    assert [error.path for error in again.check()] == [path]
-    assert "a" not in again
 
 
 def test_a_damaged_list_of_images_loses_no_embedding(

@@ -23,11 +23,11 @@ from idmetric.cli.eval import main as evaluate
 from idmetric.data.curate.filters import read_rules
 from idmetric.data.frames.extract import folder_name as clip_folder
 from idmetric.data.importers.images import safe
+from idmetric.embed.keys import folder_name as gallery_folder
 from idmetric.io import json_file
 from idmetric.io.output import OutputError, replacing, writing
 from idmetric.io.settings import from_file
 from idmetric.protocols.common.result import slug
-from idmetric.store.fingerprint import folder_name as gallery_folder
 from idmetric.train.loop import Settings
 from tests.hub_server import COMMIT, HubServer
 

@@ -141,7 +141,7 @@ def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> Non
 
 def save(manifest: Manifest, args: argparse.Namespace) -> None:
     """Write the manifest to --out, or with --dry-run print its size only."""
-    from idmetric.data.manifest.same_image import has_image  # needs numpy
+    from idmetric.data.manifest.lineage import has_image  # needs numpy
 
     identities = len(set(manifest.column("identity")) - {None})
     verb = "would write" if args.dry_run else "wrote"

@@ -1,8 +1,8 @@
 """Choose sharp frames that show the subject well from videos, one per stretch of time, and write them with masks.
 
 A clip is a folder of images or a video file. Its masks are images or a video of the same names below --masks, or stand
-next to it (a folder `masks`, images `*_mask.*`, a video `*_mask.*`, uCO3D's `mask_video.*`). Finished
-clips are not read again, so the same command resumes a stopped run.
+next to it (a folder `masks`, uCO3D's `mask_video.*`). Finished clips are not read again, so the same command resumes a
+stopped run.
 
 examples:
   idmetric data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
@@ -230,7 +230,6 @@ def _dry_run(clips: Sequence[Clip], folder: Path, settings: Settings, args: argp
             problems.append(str(error))
             counts["unusable"] += 1
             continue
-        problems += footage.problems
         at, count = places(footage.times, settings.sampling)
         counts["windows"] += len(plan(count, settings.sampling))
         counts["candidates"] += len(candidates(at, footage.annotated, settings.sampling.stride))

@@ -17,7 +17,6 @@ Embeddings are kept in a folder next to the output, and are computed again only 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,8 +95,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=positive, default=1, metavar="N", help="neighbours of each image (default: 1)")
     parser.add_argument("--ceiling", type=float, metavar="S",
                         help="leave out images at least this similar (cosine): likely the same object")  # fmt: skip
-    parser.add_argument("--index", choices=("auto", "exact", "faiss"), default="auto",
-                        help="auto: exact up to 50,000 images, FAISS above, with the same result")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -137,24 +134,19 @@ def _mine(args: argparse.Namespace) -> int:
     from idmetric.data.curate import mine
     from idmetric.data.manifest.lineage import lineages
     from idmetric.data.manifest.table import read
-    from idmetric.store.nearest import check_index
 
     manifest = read(args.manifest)
     refuse_leaks(manifest)
     if args.mode == "negatives":
         pool = mine.pool_rows(manifest, args.roles)
         rows = np.union1d(mine.anchor_rows(manifest, args.roles), pool)
-        splits = manifest.column("split")
-        sizes = list(Counter(splits[r] for r in pool.tolist()).values())
         needs = "rows of known identity and of roles " + ", ".join(args.roles)
     else:
         pools = mine.text_pools(manifest, lineages(manifest))
         rows = np.unique(np.concatenate(pools)) if pools else np.array([], dtype=np.int64)
-        sizes = list(map(len, pools))
         needs = "two identities with the same text"
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
-    check_index(args.index, max(sizes, default=0))
     if args.dry_run:
         print(f"would embed at most {len(rows)} images with {args.model}, mine {args.mode}, and write {args.out}")
         return 0
@@ -163,11 +155,11 @@ def _mine(args: argparse.Namespace) -> int:
         if args.mode == "negatives":
             found = mine.hard_negatives(
                 manifest, vectors, args.k, roles=args.roles, relatives=args.relatives, ceiling=args.ceiling,
-                seed=args.seed, index=args.index, progress=progress,
+                seed=args.seed, progress=progress,
             )  # fmt: skip
         else:
             found = mine.hard_pairs(
-                manifest, vectors, args.k, ceiling=args.ceiling, limit=args.limit, index=args.index, progress=progress
+                manifest, vectors, args.k, ceiling=args.ceiling, limit=args.limit, progress=progress
             )
     _report(found, args)
     save(found.manifest, args)
@@ -213,15 +205,11 @@ def _triplets(args: argparse.Namespace) -> int:
 
     from idmetric.data.curate.triplets import MIXTURES, mixture, parse_ratio
     from idmetric.data.manifest.table import read
-    from idmetric.store.nearest import check_index
 
     ratio = parse_ratio(args.ratio)
     real = read(args.manifest)
     context = read(args.context) if args.context else real
     identity = read(args.identity) if args.identity else real
-    roles = [r for r, s in zip(context.column("role"), context.column("split"), strict=True) if args.split in (None, s)]
-    if args.model and ratio[1]:
-        check_index("auto", max(map(roles.count, ("real", "context-edit"))))
     vectors, skipped = None, False
     if args.model and ratio[1] and not args.dry_run:
         vectors, skipped = _embed(context, None, args)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.curate.filters import column_values
-from idmetric.data.manifest.lineage import followers, without_orphans
+from idmetric.data.manifest.lineage import followers, image_keys, without_orphans
 from idmetric.data.manifest.table import Manifest
 
 Strategy = Literal["balanced", "proportional"]
@@ -60,14 +60,19 @@ def proportional(sizes: Mapping[str, int], total: int, seed: int = 0) -> dict[st
 # Selecting rows
 
 
+def first_rows(manifest: Manifest) -> dict[str, int]:
+    """identity -> its first row, for all identities except followers."""
+    found: dict[str, int] = {}
+    for row, (identity, follows) in enumerate(zip(manifest.column("identity"), followers(manifest), strict=True)):
+        if identity is not None and not follows:
+            found.setdefault(identity, row)
+    return found
+
+
 def datasets_of(manifest: Manifest) -> dict[str, str]:
     """identity -> dataset of its first row ("" if empty), for all identities except followers."""
-    home: dict[str, str] = {}
-    rows = zip(manifest.column("identity"), manifest.column("dataset"), followers(manifest), strict=True)
-    for identity, dataset, follows in rows:
-        if identity is not None and not follows:
-            home.setdefault(identity, dataset or "")
-    return home
+    datasets = manifest.column("dataset")
+    return {identity: datasets[row] or "" for identity, row in first_rows(manifest).items()}
 
 
 def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Manifest:
@@ -95,16 +100,14 @@ def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
 
     ID-Sim, A.1, step 4. Identities with one image are left out.
     """
-    slot = {}
-    for rows in _by_identity(manifest).values():
-        if len(rows) > 1:
-            anchor, positive = _draw(rows, 2, seed)
-            slot[anchor], slot[positive] = "anchor", "positive"
-    names, identities = manifest.column("id"), manifest.column("identity")
-    chosen = np.array([r in slot for r in zip(identities, names, strict=True)], dtype=bool)
-    pairs = manifest.take(chosen)
-    slots = [slot[r] for r in zip(pairs.column("identity"), pairs.column("id"), strict=True)]
-    return pairs.replace(group=pairs.column("identity"), slot=slots)
+    slot = {
+        row: place
+        for rows in _drawn(manifest, 2, seed).values()
+        if len(rows) == 2
+        for row, place in zip(rows, ("anchor", "positive"), strict=True)
+    }
+    pairs = manifest.take(sorted(slot))
+    return pairs.replace(group=pairs.column("identity"), slot=[slot[row] for row in sorted(slot)])
 
 
 def distinct(manifest: Manifest) -> Manifest:
@@ -112,19 +115,11 @@ def distinct(manifest: Manifest) -> Manifest:
 
     The first of repeated rows stays and becomes the parent of rows that were made from its copies.
     """
-    first: dict[tuple[str | None, Hashable], str] = {}
-    same: dict[str, str] = {}
-    keep = []
-    names, identities = manifest.column("id"), manifest.column("identity")
-    for k, (name, identity) in enumerate(zip(names, identities, strict=True)):
-        source = manifest.source(k)
-        image: Hashable = blake2b(source).digest() if isinstance(source, bytes) else source
-        if source is None:  # a text without an image
-            image = k
-        same[name] = first.setdefault((identity, image), name)
-        keep.append(same[name] == name)
+    first: dict[tuple[str | None, str], str] = {}
+    names, keys = manifest.column("id"), zip(manifest.column("identity"), image_keys(manifest), strict=True)
+    same = {name: first.setdefault(key, name) for name, key in zip(names, keys, strict=True)}
     parents = [same.get(p, p) for p in manifest.column("parent")]
-    return manifest.replace(parent=parents).take(np.array(keep, dtype=bool))
+    return manifest.replace(parent=parents).take(np.array([same[name] == name for name in names], dtype=bool))
 
 
 def unique(
@@ -174,23 +169,18 @@ def keep_identities(manifest: Manifest, chosen: Collection[str]) -> Manifest:
 
 def keep_images(manifest: Manifest, count: int, seed: int = 0) -> Manifest:
     """At most `count` images of each identity, drawn uniformly, with their followers."""
-    chosen = {row for rows in _by_identity(manifest).values() for row in _draw(rows, count, seed)}
-    rows = zip(manifest.column("identity"), manifest.column("id"), strict=True)
-    return _with_followers(manifest, np.array([r in chosen for r in rows], dtype=bool))
+    chosen = [row for rows in _drawn(manifest, count, seed).values() for row in rows]
+    return _with_followers(manifest, np.isin(np.arange(len(manifest)), chosen))
 
 
-def _draw(rows: list[tuple[str, str]], count: int, seed: int) -> list[tuple[str, str]]:
-    return sorted(rows, key=lambda row: hashed(seed, "image", *row))[:count]
-
-
-def _by_identity(manifest: Manifest) -> dict[str, list[tuple[str, str]]]:
-    """identity -> (identity, id) of its rows, without followers."""
-    rows: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    columns = manifest.column("identity"), manifest.column("id"), followers(manifest)
-    for identity, name, follows in zip(*columns, strict=True):
+def _drawn(manifest: Manifest, count: int, seed: int) -> dict[str, list[int]]:
+    """identity -> at most `count` of its rows, without followers, drawn uniformly, in random order."""
+    rows: dict[str, list[int]] = defaultdict(list)
+    names = manifest.column("id")
+    for row, (identity, follows) in enumerate(zip(manifest.column("identity"), followers(manifest), strict=True)):
         if identity is not None and not follows:
-            rows[identity].append((identity, name))
-    return rows
+            rows[identity].append(row)
+    return {i: sorted(own, key=lambda r: hashed(seed, "image", i, names[r]))[:count] for i, own in rows.items()}
 
 
 def _with_followers(manifest: Manifest, own: NDArray[np.bool_]) -> Manifest:

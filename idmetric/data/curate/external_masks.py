@@ -21,19 +21,11 @@ from PIL import Image
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.masks import MaskId, read_mask
-from idmetric.images.paths import InputError, absent_mask, claim, is_image, mask_of, walk
+from idmetric.images.paths import InputError, absent_mask, is_image, masks_of, walk
 from idmetric.images.read import read_image
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import replacing
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
-
-
-@dataclass(frozen=True)
-class Matched:
-    """Masks by name: the file of each row (None without one), and the files that belong to no row."""
-
-    files: list[Path | None]
-    unused: list[Path]
 
 
 @dataclass
@@ -58,34 +50,33 @@ class Attached:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> Matched:
-    """The mask of each row by name, see the module.
+def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> tuple[list[Path | None], list[Path]]:
+    """The mask of each row by name, None without one, see the module; and the files that belong to no row.
 
     Raises:
         ManifestError: if the folder has no images, one mask fits two images, or none fits any.
     """
-    files = _masks_in(Path(folder))
-    found: list[Path | None] = []
-    owner: dict[str, str] = {}
-
-    for k, name in enumerate(manifest.column("id")):
-        source = manifest.source(k)
-        image = source if isinstance(source, str) else name
-        try:
-            mask = None if source is None else mask_of(folder, image)
-            if mask is not None:
-                claim(owner, image, mask, folder)
-        except InputError as error:
-            raise ManifestError(str(error)) from error
-        found.append(None if mask is None else Path(mask))
-
-    if len(manifest) and not owner:
-        name, source = manifest.column("id")[0], manifest.source(0)
-        wanted = absent_mask(folder, source if isinstance(source, str) else name)[0]
+    if not os.path.isdir(folder):
+        raise ManifestError(f"{folder}: no such folder")
+    files = [file for file in walk(Path(folder)) if is_image(file)]
+    if not files:
+        raise ManifestError(f"{folder}: no masks (.png, ...) in the folder")
+    sources, ids = manifest.sources(), manifest.column("id")
+    pictures = [k for k, source in enumerate(sources) if source is not None]
+    names = [source if isinstance(source, str) else ids[k] for k in pictures if (source := sources[k]) is not None]
+    try:
+        masks = dict(zip(pictures, masks_of(folder, names), strict=True))
+    except InputError as error:
+        raise ManifestError(str(error)) from error
+    if names and not any(masks.values()):
+        wanted = absent_mask(folder, names[0])[0]
         raise ManifestError(
-            f"{folder}: none of its {len(files)} masks has the name of an image; the mask of {name} would be {wanted}"
+            f"{folder}: none of its {len(files)} masks has the name of an image; the mask of {ids[pictures[0]]} would "
+            f"be {wanted}"
         )
-    return Matched(found, [file for file in files if os.path.realpath(file) not in owner])
+    used = {os.path.realpath(mask) for mask in masks.values() if mask is not None}
+    found = [None if (mask := masks.get(k)) is None else Path(mask) for k in range(len(manifest))]
+    return found, [file for file in files if os.path.realpath(file) not in used]
 
 
 def attach_masks(
@@ -110,13 +101,13 @@ def attach_masks(
     """
     if threshold is not None and not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold:g}: it must be within (0, 1]")
-    matched = match_masks(manifest, folder)
+    files, unused = match_masks(manifest, folder)
     ids, old, old_bytes = (manifest.column(c) for c in ("id", "mask", "mask_bytes"))
     new, data = list(old), list(old_bytes)
-    done = Attached(manifest, unused=matched.unused)
+    done = Attached(manifest, unused=unused)
 
     for k in cast("Iterable[int]", progress(range(len(manifest)), len(manifest), "masks")):
-        file = matched.files[k]
+        file = files[k]
         if file is None:
             if manifest.source(k) is None:
                 continue
@@ -146,20 +137,6 @@ def attach_masks(
     return done
 
 
-def _masks_in(folder: Path) -> list[Path]:
-    """The images of a folder of masks.
-
-    Raises:
-        ManifestError: if there are none.
-    """
-    found = [file for file in walk(folder) if is_image(file)] if folder.is_dir() else []
-    if not found:
-        raise ManifestError(
-            f"{folder}: {'no masks (.png, ...) in the folder' if folder.is_dir() else 'no such folder'}"
-        )
-    return found
-
-
 def _coverage(
     manifest: Manifest, row: int, file: Path, mask_id: MaskId | None
 ) -> tuple[NDArray[np.float32], tuple[int, int]]:
@@ -184,10 +161,7 @@ def _copy(cover: NDArray[np.float32], folder: Path, dry: bool) -> Path:
     pixels = np.rint(cover * 255).astype(np.uint8)
     digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
     path = folder / digest[:2] / f"{digest[:32]}.png"
-    if dry or path.is_file():
-        return path
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        Image.fromarray(pixels).save(temporary, "PNG")
+    if not dry and not path.is_file():
+        with replacing(path, parents=True) as temporary:
+            Image.fromarray(pixels).save(temporary, "PNG")
     return path

@@ -17,7 +17,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,7 @@ class Rule:
         for where in (self.keep, self.drop, self.of):
             if not isinstance(where, Mapping):
                 raise ValueError(f"{where!r} is not a table of columns and values")
-            wrong = [c for c in where if c not in COLUMNS and not c.startswith(("x_", "parameters."))]
-            if wrong:
+            if wrong := [c for c in where if c not in COLUMNS and not c.startswith(("x_", "parameters."))]:
                 raise ValueError(
                     f"unknown column {wrong[0]!r}; there are {', '.join(COLUMNS)}, free ones x_... and parameters.NAME"
                 )
@@ -210,17 +209,11 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     if not isinstance(found, list) or not all(isinstance(r, dict) for r in found):
         raise ValueError(f"{path}: a filter file is a list of rules (in TOML: tables [[rule]])")
     rules = []
-    names = [f.name for f in fields(Rule)]
-
     for number, values in enumerate(found, 1):
-        unknown = [k for k in values if k not in names]
-        if unknown:
-            raise ValueError(f"{path}: rule {number}: unknown key {unknown[0]!r}; there are {', '.join(names)}")
         try:
             rules.append(Rule(**values))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # an unknown key, or a wrong value
             raise ValueError(f"{path}: rule {number}: {error}") from error
-
     return tuple(rules)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from idmetric.data.manifest.lineage import parent_rows
 from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.io.tables import first_few
 
 # NearID, section 4.1 "Role-Aware Data Augmentation": anchors, positives, distractors
 MASK_PROB_APN = (0.5, 0.2, 0.6)
@@ -61,11 +62,8 @@ def inherit_masks(manifest: Manifest) -> Manifest:
 def missing_masks(manifest: Manifest, roles: Collection[str] = MASKED_ROLES) -> list[int]:
     """Numbers of the rows of these roles that have no mask."""
     columns = (manifest.column(c) for c in ("role", "mask", "mask_bytes"))
-    return [
-        k
-        for k, (role, path, data) in enumerate(zip(*columns, strict=True))
-        if role in roles and path is None and data is None
-    ]
+    rows = enumerate(zip(*columns, strict=True))
+    return [k for k, (role, path, data) in rows if role in roles and path is None and data is None]
 
 
 def require_masks(manifest: Manifest, roles: Collection[str] = MASKED_ROLES) -> None:
@@ -74,9 +72,7 @@ def require_masks(manifest: Manifest, roles: Collection[str] = MASKED_ROLES) -> 
     Raises:
         ManifestError: with the count and the first rows that lack one.
     """
-    missing = missing_masks(manifest, roles)
-    if missing:
+    if missing := missing_masks(manifest, roles):
         names = manifest.column("id")
-        listed = ", ".join(f"row {k + 1} ({names[k]})" for k in missing[:10])
-        more = f", and {len(missing) - 10} more" if len(missing) > 10 else ""
-        raise ManifestError(f"{len(missing)} of {len(manifest)} rows lack a mask: {listed}{more}; fill column 'mask'")
+        listed = ", ".join(first_few([f"row {k + 1} ({names[k]})" for k in missing]))
+        raise ManifestError(f"{len(missing)} of {len(manifest)} rows lack a mask: {listed}; fill column 'mask'")

@@ -15,17 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.curate.balance import hashed
-from idmetric.data.manifest.lineage import lineages, with_parents_found
-from idmetric.data.manifest.same_image import has_image, image_keys
+from idmetric.data.manifest.lineage import has_image, image_keys, lineages, with_parents_found
 from idmetric.data.manifest.table import Manifest
+from idmetric.embed.nearest import Neighbours, nearest_other
 from idmetric.evaluate.arrays import comparable
-from idmetric.store.nearest import Index, Neighbours, cosines, nearest_other
 
 Progress = Callable[[int, int], None]
 Key = tuple[str | None, str]  # image and text
 REAL = ("real",)
-_CELLS = 2**24  # similarities held at once
-_NOISE = 1e-5  # of a cosine in float32, at most
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,6 @@ def hard_negatives(
     relatives: bool = False,
     ceiling: float | None = None,
     seed: int = 0,
-    index: Index = "auto",
     progress: Progress | None = None,
 ) -> Mined:
     """Triplets of each anchor with the nearest images of other identities in its split.
@@ -78,7 +74,7 @@ def hard_negatives(
             nearest by construction, so a search would always find them.
         ceiling: leave out images with at least this cosine similarity, likely the same subject under another name.
         seed: of the positives.
-        index, progress: as in `nearest_other`.
+        progress: as in `nearest_other`.
 
     Returns:
         Rows of groups with slots anchor, positive (if there is one) and negative. Free columns are x_source (id in the
@@ -98,7 +94,7 @@ def hard_negatives(
         here = np.flatnonzero(splits[anchors] == part)
         shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, len(anchors)))
         near = nearest_other(vectors, families, k, anchors=anchors[here], pool=pool[splits[pool] == part],
-                             ceiling=ceiling, index=index, progress=shown)  # fmt: skip
+                             ceiling=ceiling, progress=shown)  # fmt: skip
         found.rows[here], found.similarity[here] = near.rows, near.similarity
         done += len(here)
 
@@ -127,7 +123,6 @@ def hard_pairs(
     *,
     ceiling: float | None = None,
     limit: int | None = None,
-    index: Index = "auto",
     progress: Progress | None = None,
 ) -> Mined:
     """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
@@ -154,7 +149,7 @@ def hard_pairs(
     done = 0
 
     for pool in pools:
-        near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling, index=index)
+        near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
         for a, others, similarities in zip(pool.tolist(), near.rows.tolist(), near.similarity.tolist(), strict=True):
             for b, s in zip(others, similarities, strict=True):
                 if b >= 0:
@@ -219,10 +214,7 @@ def query_negatives(
     Returns:
         Rows of slot negative in the queries' groups; free columns are x_source (id of the target) and x_similarity.
     """
-    usable = _usable(manifest, vectors)
     names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
-    norm = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = np.asarray(vectors / np.where(norm > 0, norm, 1), dtype=np.float32)
     keys = _keys(manifest)
     own: dict[str, set[Key]] = defaultdict(set)
     for row, slot in enumerate(slots):
@@ -231,48 +223,27 @@ def query_negatives(
 
     rows: list[tuple[int, str, str, float | None]] = []
     without: list[str] = []
-    places = _places(manifest, usable)
+    places = _places(manifest, _usable(manifest, vectors))
     done, total = 0, sum(len(queries) for queries, _ in places)
     for queries, targets in places:
         first: dict[Key, int] = {}
         for row in targets:
             first.setdefault(keys[row], row)
-        pool, at = list(first.values()), {key: n for n, key in enumerate(first)}
-        ranked = unit[pool]
-        step = max(1, _CELLS // max(1, len(pool)))
-        for start in range(0, len(queries), step):
-            part = queries[start : start + step]
-            for q, line in zip(part, unit[part] @ ranked.T, strict=True):
-                line[[at[key] for key in own[groups[q]] if key in at]] = -np.inf
-                near = _nearest(unit[q], ranked, line, skip + depth)[skip:]
-                rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
-                drawn = near[np.sort(rng.permutation(len(near))[:k])].tolist()
-                rows += [(pool[n], groups[q], "negative", float(line[n])) for n in drawn]
-                if not drawn:
-                    without.append(names[q])
-            done += len(part)
-            if progress is not None:
-                progress(done, total)
+        count = skip + depth + max((len(own[groups[q]]) for q in queries), default=0)
+        shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, total))
+        each, asked, pool = np.arange(len(vectors)), np.array(queries, dtype=np.int64), np.array([*first.values()], int)
+        near = nearest_other(vectors, each, count, anchors=asked, pool=pool, progress=shown)
+        for q, ranked, similarities in zip(queries, near.rows.tolist(), near.similarity.tolist(), strict=True):
+            right, found = own[groups[q]], zip(ranked, similarities, strict=True)
+            window = [(n, s) for n, s in found if n >= 0 and keys[n] not in right][skip : skip + depth]
+            rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
+            drawn = np.sort(rng.permutation(len(window))[:k]).tolist()
+            rows += [(window[n][0], groups[q], "negative", window[n][1]) for n in drawn]
+            if not drawn:
+                without.append(names[q])
+        done += len(queries)
 
     return Mined(grouped(manifest, rows), without)
-
-
-def _nearest(
-    query: NDArray[np.float32], pool: NDArray[np.float32], scores: NDArray[np.floating], count: int
-) -> NDArray[np.int64]:
-    """At most `count` places of a pool, nearest first; of equally near ones the first first.
-
-    Args:
-        scores: of the pool by a product of matrices; -inf where a target is left out.
-    """
-    count = min(count, int(np.isfinite(scores).sum()))
-    if not count:
-        return np.empty(0, np.int64)
-    least = np.partition(scores, len(scores) - count)[len(scores) - count]
-    near = np.flatnonzero(scores >= least - _NOISE)
-    exact = cosines(query, pool[near])  # the product's noise depends on a target's place in it
-    found: NDArray[np.int64] = near[np.argsort(-comparable(exact), kind="stable")][:count]
-    return found
 
 
 def _keys(manifest: Manifest) -> list[Key]:

@@ -21,6 +21,7 @@ from idmetric.data.curate.balance import (
     choose,
     datasets_of,
     distinct,
+    first_rows,
     keep_identities,
     keep_images,
     lowest,
@@ -30,7 +31,6 @@ from idmetric.data.curate.balance import (
 )
 from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, Applied, Rule, apply_rules
 from idmetric.data.curate.masking import inherit_masks
-from idmetric.data.manifest.lineage import followers
 from idmetric.data.manifest.split import split
 from idmetric.data.manifest.table import Manifest
 
@@ -214,13 +214,10 @@ def ilgen(
 def _categories(manifest: Manifest, domain: str) -> dict[str, list[str]]:
     """category -> identities of a domain, by the first row of each identity."""
     groups: dict[str, list[str]] = defaultdict(list)
-    seen = set()
-    columns = *map(manifest.column, ("identity", "domain", "category")), followers(manifest)
-    for identity, place, category, follows in zip(*columns, strict=True):
-        if identity is not None and not follows and identity not in seen:
-            seen.add(identity)
-            if (place or "").casefold() == domain:
-                groups[category or ""].append(identity)
+    domains, categories = manifest.column("domain"), manifest.column("category")
+    for identity, row in first_rows(manifest).items():
+        if (domains[row] or "").casefold() == domain:
+            groups[categories[row] or ""].append(identity)
     return groups
 
 

@@ -20,7 +20,7 @@ from idmetric.data.curate.balance import hashed
 from idmetric.data.curate.mine import grouped
 from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_found
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.store.nearest import nearest_other
+from idmetric.embed.nearest import nearest_other
 
 MIXTURES = ("real", "context", "identity")
 # ID-Sim, Table 6; "edits of context only" is Table 3's 1:1
@@ -119,8 +119,6 @@ def mixture(
             raise TripletError(_shortage(name, len(found), need, len(pools), per_identity))
 
         if name == "context" and context_vectors is not None:
-            if len(context_vectors) != len(manifest):
-                raise ValueError(f"{len(context_vectors)} embeddings for the {len(manifest)} rows of subset 'context'")
             found = _nearest(chosen, found, context_vectors[rows])
 
         parts.append(_written(chosen, found, name))
@@ -182,15 +180,12 @@ def _real(manifest: Manifest) -> dict[str, Draw]:
                                "a negative of the same")  # fmt: skip
         triplets[anchor].append(slots)
 
-    def draw(options: list[dict[str, list[int]]]) -> Draw:
-        def one(rng: np.random.Generator) -> Triplet:
-            slots = options[rng.integers(len(options))]
-            anchor, positive, negative = (int(rng.choice(slots[s])) for s in ("anchor", "positive", "negative"))
-            return anchor, positive, negative
+    def one(options: list[dict[str, list[int]]], rng: np.random.Generator) -> Triplet:
+        slots = options[rng.integers(len(options))]
+        anchor, positive, negative = (int(rng.choice(slots[s])) for s in ("anchor", "positive", "negative"))
+        return anchor, positive, negative
 
-        return one
-
-    return {name: draw(options) for name, options in triplets.items()}
+    return {name: partial(one, options) for name, options in triplets.items()}
 
 
 def _context(manifest: Manifest) -> dict[str, Draw]:
@@ -200,29 +195,38 @@ def _context(manifest: Manifest) -> dict[str, Draw]:
         if name is not None and role in ("real", "context-edit"):
             kinds[name][role == "context-edit"].append(row)
     kinds = {name: rows for name, rows in kinds.items() if len(rows[0]) >= 1 and len(rows[1]) >= 2}
-    family = lineages(manifest)
-    order = sorted(kinds)
-    several = len({int(family[kinds[n][0][0]]) for n in order}) > 1
+    stranger = _strangers(manifest, {name: originals[0] for name, (originals, _) in kinds.items()})
 
-    def draw(name: str) -> Draw:
+    def one(name: str, rng: np.random.Generator) -> Triplet | None:
         originals, edits = kinds[name]
+        pairing = PAIRINGS[rng.integers(3)]
+        first, second = (int(x) for x in rng.permutation(edits)[:2])
+        original = int(rng.choice(originals))
+        pair = {"original-edited": (original, first), "edited-original": (first, original)}
+        anchor, positive = pair.get(pairing, (first, second))
+        other = stranger(rng, anchor)
+        return None if other is None else (anchor, positive, int(rng.choice(kinds[other][rng.integers(2)])))
 
-        def one(rng: np.random.Generator) -> Triplet | None:
-            pairing = PAIRINGS[rng.integers(3)]
-            first, second = (int(x) for x in rng.permutation(edits)[:2])
-            original = int(rng.choice(originals))
-            pair = {"original-edited": (original, first), "edited-original": (first, original)}
-            anchor, positive = pair.get(pairing, (first, second))
-            if not several:
-                return None
-            while True:
-                other = kinds[order[rng.integers(len(order))]]
-                if family[other[0][0]] != family[anchor]:
-                    return anchor, positive, int(rng.choice(other[rng.integers(2)]))
+    return {name: partial(one, name) for name in sorted(kinds)}
 
-        return one
 
-    return {name: draw(name) for name in order}
+def _strangers(manifest: Manifest, rows: dict[str, int]) -> Callable[[np.random.Generator, int], str | None]:
+    """A function that draws an instance of another family than a row's; None if there is no other family.
+
+    Args:
+        rows: instance -> one of its rows.
+    """
+    family, order = lineages(manifest), sorted(rows)
+    several = len({int(family[row]) for row in rows.values()}) > 1
+
+    def draw(rng: np.random.Generator, row: int) -> str | None:
+        while several:
+            other = order[rng.integers(len(order))]
+            if family[rows[other]] != family[row]:
+                return other
+        return None
+
+    return draw
 
 
 def _nearest(manifest: Manifest, triplets: list[Triplet], vectors: NDArray[np.floating]) -> list[Triplet]:
@@ -258,26 +262,16 @@ def _identity(manifest: Manifest, originals: float) -> dict[str, Draw]:
             if of is not None:
                 edits[of].append(row)
 
-    family = lineages(manifest)
-    order = sorted(real)
-    several = len({int(family[rows[0]]) for rows in real.values()}) > 1
+    stranger = _strangers(manifest, {name: rows[0] for name, rows in real.items()})
 
-    def other(rng: np.random.Generator, anchor: int) -> int:
-        while True:
-            rows = real[order[rng.integers(len(order))]]
-            if family[rows[0]] != family[anchor]:
-                return int(rng.choice(rows))
+    def one(name: str, rng: np.random.Generator) -> Triplet | None:
+        anchor, positive = (int(x) for x in rng.permutation(real[name])[:2])
+        if rng.random() >= originals:
+            return anchor, positive, int(rng.choice(edits[name]))
+        other = stranger(rng, anchor)
+        return None if other is None else (anchor, positive, int(rng.choice(real[other])))
 
-    def draw(name: str) -> Draw:
-        def one(rng: np.random.Generator) -> Triplet | None:
-            anchor, positive = (int(x) for x in rng.permutation(real[name])[:2])
-            if rng.random() >= originals:
-                return anchor, positive, int(rng.choice(edits[name]))
-            return (anchor, positive, other(rng, anchor)) if several else None
-
-        return one
-
-    return {name: draw(name) for name in sorted(edits) if len(real[name]) >= 2}
+    return {name: partial(one, name) for name in sorted(edits) if len(real[name]) >= 2}
 
 
 _NEEDS = {

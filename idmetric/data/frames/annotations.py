@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.clips import Clip, ClipError
+from idmetric.data.frames.clips import Clip, ClipError, read_text
 from idmetric.io import json_file
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category
@@ -40,45 +40,54 @@ def write_masks(
     Raises:
         ClipError: naming the file and the video, if the annotation is damaged.
     """
-    try:
-        data = json_file.read(path)
-        videos = {video["id"]: video["file_names"] for video in data["videos"]}
-        sizes = {video["id"]: (video.get("height"), video.get("width")) for video in data["videos"]}
-        codes = defaultdict(list)
-        for annotation in sorted(data["annotations"], key=lambda one: one["id"]):
-            codes[annotation["video_id"]].append(annotation["segmentations"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ClipError(f"{path}: not an annotation of YouTube-VIS with videos and annotations ({error})") from error
-
+    videos, annotations = _read(path)
     written = 0
-    for video, names in progress(videos.items(), len(videos), "masks"):
-        fits = all(isinstance(own, list) and len(own) == len(names) for own in codes[video])
-        if len(codes[video]) > _MOST or not fits:
-            raise ClipError(f"{path}: video {video}: not one code for each of its {len(names)} files, or over {_MOST}")
+    for video in progress(videos, len(videos), "masks"):
+        names, codes = video["file_names"], [own for own, _ in annotations[video["id"]]]
+        if len(codes) > _MOST or any(len(own) != len(names) for own in codes):
+            says = f"not one code for each of its {len(names)} files, or over {_MOST}"
+            raise ClipError(f"{path}: video {video['id']}: {says}")
         for frame, name in enumerate(names):
             target = (folder / name).with_suffix(".png")
             if not target.resolve().is_relative_to(folder.resolve()):
                 raise ClipError(f"{path}: {name!r} is outside the folder of frames")
             if target.is_file():
                 continue
+            # a frame without objects has the size of any code of the video
+            sizes = (code["size"] for own in codes for code in own if code is not None)
             try:
-                mask = _mask([own[frame] for own in codes[video]], codes[video], sizes[video])
-            except ValueError as error:
-                raise ClipError(f"{path}: video {video}, {name}: {error}") from error
+                mask = _mask([own[frame] for own in codes], next(sizes, (video.get("height"), video.get("width"))))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ClipError(f"{path}: video {video['id']}, {name}: {error}") from error
             with replacing(target, parents=True) as temporary:
                 mask.save(temporary, format="PNG")
             written += 1
     return written
 
 
-def _mask(frame: list[Any], video: list[list[Any]], size: tuple[Any, Any]) -> Image.Image:
-    """The indexed mask of a frame; if it shows no object, its size is that of any code of the video, or else `size`."""
-    shown = {number: decode(code) for number, code in enumerate(frame, 1) if code is not None}
-    sizes = (code["size"] for codes in (frame, *video) for code in codes if code is not None)
-    height, width = next(sizes, size)
-    if not (height and width):
+def _read(path: Path) -> tuple[list[Any], dict[Any, list[tuple[list[Any], str]]]]:
+    """The videos of an annotation file, and the codes and the category of each object, in the order of their ids.
+
+    Raises:
+        ClipError: naming the file, if it has other contents.
+    """
+    try:
+        data = json_file.read(path)
+        names = {category["id"]: category["name"] for category in data["categories"]}
+        found = defaultdict(list)
+        for one in sorted(data["annotations"], key=lambda one: one["id"]):
+            found[one["video_id"]].append((list(one["segmentations"]), names[one["category_id"]]))
+        return [video for video in data["videos"] if video["file_names"]], found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error})") from error
+
+
+def _mask(codes: list[Any], size: tuple[Any, Any]) -> Image.Image:
+    """The indexed mask (height, width) of a frame."""
+    if None in size:
         raise ValueError("its video has neither a mask nor a height and width")
-    numbers = np.zeros((height, width), dtype=np.uint8)
+    numbers = np.zeros(size, dtype=np.uint8)
+    shown = {number: decode(code) for number, code in enumerate(codes, 1) if code is not None}
     for number in sorted(shown, key=lambda n: (-int(shown[n].sum()), n)):
         if shown[number].shape != numbers.shape:
             raise ValueError("its masks differ in size")
@@ -94,10 +103,8 @@ def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
     Raises:
         ValueError: if it is not such a code.
     """
-    try:
-        from pycocotools import mask
-    except ImportError as error:
-        raise ImportError(f"run-length codes need pycocotools: {install('data')}") from error
+    need("data", "reading run-length codes", pycocotools="pycocotools")
+    from pycocotools import mask
 
     try:
         height, width = code["size"]
@@ -108,8 +115,6 @@ def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = mask.decode(code).astype(bool)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a run-length code with size and counts: {str(code)[:60]}") from error
-    if found.shape != (height, width):
-        raise ValueError(f"a run-length code of another size than {height}x{width}: {str(code)[:60]}")
     return found
 
 
@@ -120,11 +125,7 @@ def of_clips(clips: Sequence[Clip]) -> Categories:
         path = clip.frames / "meta_info.ini"
         if not path.is_file():
             continue
-        try:
-            lines = json_file.read_text(path, "utf-8-sig").splitlines()
-        except ValueError as error:
-            raise ClipError(f"{path}: {error}") from error
-        for line in lines:
+        for line in read_text(path).splitlines():
             key, _, value = line.partition(":")
             if key.strip() == "object_class" and value.strip():
                 found[clip.name, 0] = value.strip()
@@ -135,18 +136,11 @@ def of_youtubevis(path: Path) -> Categories:
     """The category of each object in an annotation file of YouTube-VIS, numbered as `write_masks` does.
 
     Raises:
-        ClipError: naming the file, if it has no categories for its annotations.
+        ClipError: naming the file, if it has no categories.
     """
-    try:
-        data = json_file.read(path)
-        names = {category["id"]: category["name"] for category in data["categories"]}
-        clips = {video["id"]: Path(video["file_names"][0]).parent.as_posix() for video in data["videos"]}
-        found: Categories = {}
-        counts = dict.fromkeys(clips, 0)
-        for annotation in sorted(data["annotations"], key=lambda one: one["id"]):
-            video = annotation["video_id"]
-            counts[video] += 1
-            found[clips[video], counts[video]] = names[annotation["category_id"]]
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error})") from error
-    return found
+    videos, annotations = _read(path)
+    return {
+        (Path(video["file_names"][0]).parent.as_posix(), number): category
+        for video in videos
+        for number, (_, category) in enumerate(annotations[video["id"]], 1)
+    }

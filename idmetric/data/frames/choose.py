@@ -161,9 +161,8 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
 
     Args:
         tally: a new one, which collects the windows and their statistics. Unreadable frames and masks are skipped and
-            listed in it, and so are problems of the whole clip.
+            listed in it.
     """
-    tally.unreadable += footage.problems
     at, count = places(footage.times, sampling)
     tally.windows = plan(count, sampling)
     tally.hurdles = [0] * len(tally.windows)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 from idmetric.images.paths import walk
+from idmetric.io import json_file
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
-INNER = ("img", "images", "frames", "rgb")  # folders of frames that their parent names, as in LaSOT
+INNER = ("img", "images", "frames", "rgb", "rgb_video")  # folders and videos that their parent names (LaSOT, uCO3D)
 BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
 Box = tuple[float, float, float, float]  # left, top, width, height
 
@@ -32,7 +34,7 @@ class Clip:
     Attributes:
         name: unique name, the path relative to the searched folder.
         frames: a folder or a video file.
-        masks: a folder (the frames' own if it contains the masks), a video file, or None.
+        masks: a folder, a video file, or None.
         boxes: a file of boxes, or None.
     """
 
@@ -47,10 +49,10 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
 
     Each folder with images and each video file is a clip. Links to folders are followed.
 
-    Masks of clip `a/b` are in the folder `masks`/a/b or the video `masks`/a/b.mp4. Without `masks`, masks of a folder
-    are in its own `masks`, in its parent's (for folders named img, images, frames or rgb), or in images `*_mask.*` next
-    to its frames. Masks of a video `b.mp4` are in the video `b_mask.*`, those of `rgb_video.*` in `mask_video.*`
-    (uCO3D). Boxes are in `groundtruth.txt`, in the folder or its parent. Masks and boxes that are not found are None.
+    Masks of clip `a/b` are in the folder `masks`/a/b or the video `masks`/a/b.mp4; those of a single clip may be
+    `masks` itself. Without `masks`, masks of a folder are in its own folder `masks`, or in its parent's (for folders
+    named img, images, frames or rgb), those of `rgb_video.*` in `mask_video.*` (uCO3D). Boxes are in `groundtruth.txt`,
+    in the folder or its parent. Masks and boxes that are not found are None.
 
     Raises:
         ClipError: if there is no clip, or two clips have one name.
@@ -69,13 +71,20 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file's name is that of an image."""
-    return path.suffix.lower() in IMAGES and not path.name.startswith(".")
+    """Whether a file's name is that of an image, and not of the mask of another one."""
+    return path.suffix.lower() in IMAGES and not path.name.startswith(".") and not path.stem.endswith("_mask")
 
 
-def is_mask(path: Path) -> bool:
-    """Whether a file's name is that of a mask."""
-    return path.stem.endswith("_mask") or path.stem == "mask_video"
+def read_text(path: Path) -> str:
+    """The text of a file that comes with a clip.
+
+    Raises:
+        ClipError: naming the file, if it is not text.
+    """
+    try:
+        return json_file.read_text(path, "utf-8-sig")
+    except ValueError as error:
+        raise ClipError(f"{path}: {error}") from error
 
 
 def _sources(root: Path, masks: Path | None) -> list[Path]:
@@ -83,63 +92,46 @@ def _sources(root: Path, masks: Path | None) -> list[Path]:
     if root.is_file():
         return [root]
     taken = None if masks is None or masks.resolve() == root.resolve() else masks.resolve()
-    below = taken is not None and taken.is_relative_to(root.resolve())
+
+    @cache
+    def holds_masks(folder: Path) -> bool:
+        named = any(name == "masks" or name.endswith("_masks") for name in folder.relative_to(root).parts)
+        return named or (taken is not None and folder.resolve().is_relative_to(taken))
+
     found: dict[Path, None] = {}
-    holds_masks: dict[Path, bool] = {}
     for path in walk(root):
-        folder = path.parent
-        if folder not in holds_masks:
-            named = any(
-                name == "masks" or name.endswith(("_mask", "_masks")) for name in folder.relative_to(root).parts
-            )
-            holds_masks[folder] = named or (below and taken is not None and folder.resolve().is_relative_to(taken))
-        if is_mask(path) or holds_masks[folder] or path == masks:
+        if path == masks or path.stem == "mask_video" or holds_masks(path.parent):
             continue
         if is_image(path):
-            found[folder] = None
-        elif path.suffix.lower() in VIDEOS:
+            found[path.parent] = None
+        elif path.suffix.lower() in VIDEOS and not path.stem.endswith("_mask"):
             found[path] = None
     return list(found)
 
 
 def _clip(path: Path, root: Path, masks: Path | None) -> Clip:
-    video = path.is_file()
-    relative = Path(path.name) if video and path == root else path.relative_to(root)
+    alone, video = path == root, path.is_file()
+    relative = Path(path.name) if video and alone else path.relative_to(root)
     relative = relative.with_suffix("") if video else relative
-    inner = path.stem == "rgb_video" if video else path.name in INNER
+    inner = (path.stem if video else path.name) in INNER
     named = relative.parent if inner and len(relative.parts) > 1 else relative
     name = named.as_posix() if named.parts else root.resolve().name
-    near = [path] if not inner else [path, path.parent]
+    near = [path, path.parent] if inner else [path]
     boxes = None if video else next((f / BOXES for f in near if (f / BOXES).is_file()), None)
-    if masks is not None:
-        names = (relative, named, Path(root.resolve().stem if video else root.resolve().name))
-        return Clip(name, path, _masks_below(masks, names[: 3 if path == root else 2], alone=path == root), boxes)
-    return Clip(name, path, _masks_of_video(path) if video else _masks_of_folder(path, near), boxes)
+
+    if masks is None:
+        places = [path.with_name("mask_video")] if video and inner else [f / "masks" for f in near]
+    else:
+        own = (relative, named, *([Path(root.resolve().stem if video else root.resolve().name)] if alone else ()))
+        places = [masks / part for part in own if part.parts] + ([masks] if alone else [])
+    found = next((found for place in places if place != path and (found := _masks_at(place))), None)
+    return Clip(name, path, found, boxes)
 
 
-def _masks_below(masks: Path, names: tuple[Path, ...], alone: bool) -> Path | None:
-    """The masks of a clip in a tree of masks; if the clip is the only one, `masks` itself may be its masks."""
-    for name in names:
-        if name.parts:
-            found = _first_video(masks / name.parent, name.name) or _holding(masks / name)
-            if found:
-                return found
-    return (masks if masks.is_file() else _holding(masks)) if alone else None
-
-
-def _masks_of_video(path: Path) -> Path | None:
-    return _first_video(path.parent, "mask_video" if path.stem == "rgb_video" else f"{path.stem}_mask")
-
-
-def _masks_of_folder(path: Path, near: list[Path]) -> Path | None:
-    found = next((p for p in (_holding(folder / "masks") for folder in near) if p), None)
-    return found or (path if any(is_image(p) and is_mask(p) for p in path.iterdir()) else None)
-
-
-def _first_video(folder: Path, stem: str) -> Path | None:
-    return next((p for p in (folder / (stem + ending) for ending in VIDEOS) if p.is_file()), None)
-
-
-def _holding(folder: Path) -> Path | None:
-    """The folder if it contains images, else None."""
-    return folder if folder.is_dir() and any(is_image(p) for p in folder.iterdir()) else None
+def _masks_at(place: Path) -> Path | None:
+    """A video of that name, or the folder or file itself if it holds images or is a video."""
+    files = (place.with_name(place.name + ending) for ending in VIDEOS)
+    if found := next((file for file in files if file.is_file()), None):
+        return found
+    holds = place.is_file() or (place.is_dir() and any(is_image(p) for p in place.iterdir()))
+    return place if holds else None

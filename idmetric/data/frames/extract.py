@@ -69,8 +69,7 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
 
     Raises:
         ClipError: if the clip's annotation is missing or does not fit; if the video is unreadable; if frames or masks
-            are unreadable (or a video is cut off) and `skip` is false; or if the clip's folder was made with other
-            settings or is damaged.
+            are unreadable and `skip` is false; or if the clip's folder was made with other settings.
     """
     folder = Path(folder)
     name = folder_name(clip.name)
@@ -82,6 +81,7 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
         partial.mkdir(parents=True)
         try:
             record = _write(clip, partial, settings, skip)
+            shutil.rmtree(folder / name, ignore_errors=True)  # of a damaged record
             os.replace(partial, folder / name)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -95,19 +95,14 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
     """The record of a finished clip, else None.
 
     Raises:
-        ClipError: if it was written with other settings, or its record is damaged.
+        ClipError: if it was written with other settings.
     """
     path = folder / folder_name(clip.name) / RECORD
-    if not path.is_file():
-        if path.parent.exists():
-            raise ClipError(f"{path.parent}: the folder of clip {clip.name!r} has no {RECORD}: remove it")
-        return None
-
     try:
         record: dict[str, Any] = json_file.read(path)
         made = dict(record["settings"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise ClipError(f"{path.parent}: its {RECORD} is damaged ({error}): remove it") from error
+    except (OSError, ValueError, TypeError, KeyError):  # not there, or damaged
+        return None
     wanted = _plain(settings)
     if made != wanted:
         differing = sorted(k for k in wanted if wanted[k] != made.get(k))
@@ -202,10 +197,8 @@ def _write(clip: Clip, folder: Path, settings: Settings, skip: bool) -> dict[str
 def _save(pick: Pick, folder: Path, settings: Settings, indexed: bool) -> dict[str, Any]:
     stem = f"{pick.object.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
     path, mask = f"{stem}.{settings.form}", None
-    if settings.form == "jpg":
-        pick.image.save(folder / path, quality=95, subsampling=0)
-    else:
-        pick.image.save(folder / path)
+    options: dict[str, Any] = {"quality": 95, "subsampling": 0} if settings.form == "jpg" else {}
+    pick.image.save(folder / path, **options)
     if pick.object.mask is not None:
         mask = f"{stem}_mask.png"
         Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / mask)

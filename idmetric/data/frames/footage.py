@@ -4,8 +4,7 @@
     for frame in footage.read([0, 5, 10]):
         frame.image(), frame.objects()
 
-Masks may be a folder of images named like the frames, with gaps; images next to the frames (`0001.jpg`,
-`0001_mask.png`); or a video of the same length.
+Masks may be a folder of images named like the frames, with gaps, or a video of the same length.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, is_mask
+from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
 from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
 from idmetric.images.opening import open_file, open_image
+from idmetric.images.paths import natural
 from idmetric.images.read import ImageLike, read_image
-from idmetric.io import json_file
 
 if TYPE_CHECKING:
     from idmetric.data.frames.segment import Segmenter
@@ -72,7 +71,6 @@ class Footage:
         annotated: (frames,) true for frames with a mask or box.
         indexed: whether masks hold numbers of several objects.
         read: returns the frames of ascending indices; use each frame before taking the next.
-        problems: messages about the whole clip, such as a video that is cut off.
     """
 
     clip: Clip
@@ -80,7 +78,6 @@ class Footage:
     annotated: NDArray[np.bool_]
     indexed: bool
     read: Callable[[Sequence[int]], Iterator[Frame]]
-    problems: tuple[str, ...] = ()
 
 
 class Folder:
@@ -93,13 +90,9 @@ class Folder:
     def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
         """For each of these images, a function that returns its path."""
         for index in wanted:
-            yield self._path(index)
-
-    def _path(self, index: int) -> Callable[[], ImageLike]:
-        path = self.paths[index]
-        if path is None:
-            raise ValueError(f"frame {index} has no mask")
-        return lambda: path
+            path = self.paths[index]
+            assert path is not None  # only annotated frames are wanted
+            yield lambda path=path: path  # type: ignore[misc]
 
 
 def open_clip(
@@ -136,14 +129,20 @@ def open_clip(
 
     def read(wanted: Sequence[int]) -> Iterator[Frame]:
         cover = [None] * len(wanted) if masks is None else masks.read(wanted)
-        for index, image, mask in zip(wanted, source.read(wanted), cover, strict=True):
-            yield Frame(
-                index, f"{clip.frames}, frame {index}",
-                *_readers(image, mask, boxes[index], indexed, objects == "one", segmenter),
-            )  # fmt: skip
+        for index, source_of, mask in zip(wanted, source.read(wanted), cover, strict=True):
+            image = cache(lambda source_of=source_of: read_image(source_of()))
 
-    problems = tuple(p for video in (source, masks) if isinstance(video, Video) for p in video.problems)
-    return Footage(clip, source.times, annotated, indexed, read, problems)
+            def shown(image: Any = image, mask: Any = mask, box: Box | None = boxes[index]) -> list[FrameObject]:
+                if mask is not None:
+                    return _objects(mask(), indexed, objects == "one")
+                if box is not None and segmenter is not None:
+                    bits = segmenter.mask(image(), box)
+                    return [FrameObject(0, float(bits.mean()), bits)]
+                return [FrameObject(0, None if box is None else _box_coverage(box, image().size))]
+
+            yield Frame(index, f"{clip.frames}, frame {index}", image, shown)
+
+    return Footage(clip, source.times, annotated, indexed, read)
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
@@ -157,14 +156,14 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     """
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
-    lines = [line for line in _text(clip.boxes).splitlines() if line.strip()]
+    lines = [line for line in read_text(clip.boxes).splitlines() if line.strip()]
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
 
     absent = np.zeros(count, dtype=bool)
     for path in (clip.boxes.with_name(name) for name in ABSENT):
         if path.is_file():
-            flags = _split(_text(path))
+            flags = _split(read_text(path))
             if len(flags) != count:
                 raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
             absent |= np.array([flag != "0" for flag in flags])
@@ -179,31 +178,6 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
         boxes.append((left, top, width, height) if seen and not absent[number - 1] else None)
 
     return boxes
-
-
-def _readers(
-    source: Callable[[], ImageLike],
-    mask: Callable[[], ImageLike] | None,
-    box: Box | None,
-    indexed: bool,
-    merged: bool,
-    segmenter: Segmenter | None,
-) -> tuple[Callable[[], Image.Image], Callable[[], list[FrameObject]]]:
-    """The functions `image` and `objects` of a frame."""
-
-    @cache
-    def image() -> Image.Image:
-        return read_image(source())
-
-    def objects() -> list[FrameObject]:
-        if mask is not None:
-            return _objects(mask(), indexed, merged)
-        if box is not None and segmenter is not None:
-            bits = segmenter.mask(image(), box)
-            return [FrameObject(0, float(bits.mean()), bits)]
-        return [FrameObject(0, None if box is None else _box_coverage(box, image().size))]
-
-    return image, objects
 
 
 def _objects(mask: ImageLike, indexed: bool, merged: bool) -> list[FrameObject]:
@@ -238,51 +212,28 @@ def _box_coverage(box: Box, size: tuple[int, int]) -> float:
 
 def _frames_in(folder: Path) -> list[Path]:
     """Frames sorted by the numbers in their names: 10 comes after 9."""
-    found = sorted((p for p in folder.iterdir() if is_image(p) and not is_mask(p)), key=lambda p: p.name)
     names: dict[str, Path] = {}
-    for path in found:
-        if path.stem in names:
+    for path in sorted((p for p in folder.iterdir() if is_image(p)), key=lambda p: (natural(p.stem), p.name)):
+        if names.setdefault(path.stem, path) != path:
             raise ClipError(f"{names[path.stem]} and {path} are both the frame {path.stem!r}: keep one of them")
-        names[path.stem] = path
-    return sorted(found, key=lambda p: _natural(p.stem))
+    return list(names.values())
 
 
 def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
-    count = len(frames.times)
     if clip.masks is None:
         advice = "say where they are, or choose the boxes" if clip.boxes else "say where they are"
         raise ClipError(f"{clip.frames}: no masks found; {advice}, or sample without annotation")
-    if clip.masks.is_file():
-        video = Video(clip.masks)
-        if len(video.times) != count:
-            raise ClipError(f"{clip.masks}: {len(video.times)} masks for the {count} frames of {clip.frames}")
-        return video
-
-    beside = clip.masks == clip.frames
-    found = sorted(p for p in clip.masks.iterdir() if is_image(p) and (is_mask(p) or not beside))
-    stems = {p.stem.removesuffix("_mask"): p for p in found}
-    if isinstance(frames, Video):
-        return Folder(_by_number(clip, stems, count))
-
-    names = [p.stem for p in frames.paths if p is not None]
-    if not stems.keys() & set(names):
-        shown = f"masks such as {min(stems)!r}, frames such as {names[0]!r}"
-        raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames} ({shown}): rename them")
-    return Folder([stems.get(name) for name in names])
-
-
-def _by_number(clip: Clip, stems: dict[str, Path], count: int) -> list[Path | None]:
-    """Masks of a video's frames: one for each in order, or fewer with frame numbers (from 0) in their names."""
-    if len(stems) == count:
-        return [stems[stem] for stem in sorted(stems, key=_natural)]
-    paths: list[Path | None] = [None] * count
-    for stem, path in stems.items():
-        digits = re.search(r"\d+$", stem)
-        if digits is None or int(digits.group()) >= count:
-            span = f"which go from 0 to {count - 1}"
-            raise ClipError(f"{path}: its name does not end in a number of a frame of {clip.frames}, {span}")
-        paths[int(digits.group())] = path
-    return paths
+    masks: Folder | Video = Video(clip.masks) if clip.masks.is_file() else Folder(_frames_in(clip.masks))
+    if isinstance(frames, Folder) and isinstance(masks, Folder):
+        stems = {p.stem: p for p in masks.paths if p is not None}
+        names = [p.stem for p in frames.paths if p is not None]
+        if not stems.keys() & set(names):
+            shown = f"masks such as {min(stems)!r}, frames such as {names[0]!r}"
+            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames} ({shown}): rename them")
+        return Folder([stems.get(name) for name in names])
+    if len(masks.times) != len(frames.times):
+        raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {len(frames.times)} frames of {clip.frames}")
+    return masks
 
 
 def _is_palette(masks: Folder | Video) -> bool:
@@ -294,17 +245,6 @@ def _is_palette(masks: Folder | Video) -> bool:
             return bool(image.mode == "P")
     except Exception:  # reading its pixels will report the error
         return False
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text) if part]
-
-
-def _text(path: Path) -> str:
-    try:
-        return json_file.read_text(path, "utf-8-sig")
-    except ValueError as error:
-        raise ClipError(f"{path}: {error}") from error
 
 
 def _split(text: str) -> list[str]:

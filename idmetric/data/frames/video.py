@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from PIL import Image
 from idmetric.data.frames.clips import ClipError
 from idmetric.images.kinds import MAX_PIXELS
 from idmetric.images.read import ImageReadError
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 
 
 class Video:
@@ -22,7 +22,6 @@ class Video:
     Attributes:
         times: (frames,) seconds since the first frame, by the file's time stamps, which covers varying frame rates; by
             order at the stated rate if stamps are missing (raw streams, some .avi).
-        problems: messages about the whole file, e.g. that it ends before the duration in its header.
 
     Raises:
         ClipError: naming the file, if it is not a video, damaged at its beginning, or too large.
@@ -31,28 +30,16 @@ class Video:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        stamps: list[int | None] = []
-        reach: dict[int, list[float]] = {}  # stream -> first start and last end of its packets, in seconds
-
         with _opened(path) as container:
             stream = container.streams.video[0]
-            for packet in container.demux():
-                stamp = packet.dts if packet.pts is None else packet.pts
-                if stamp is not None:
-                    start, end = (float(t * packet.time_base) for t in (stamp, stamp + (packet.duration or 0)))
-                    seen = reach.setdefault(packet.stream_index, [start, end])
-                    seen[:] = min(seen[0], start), max(seen[1], end)
-                # an empty packet marks the end; an edit list cuts discarded ones off
-                if packet.stream_index == stream.index and packet.size and not packet.is_discard:
-                    stamps.append(packet.pts)
+            # an empty packet marks the end; an edit list cuts discarded ones off
+            stamps = [packet.pts for packet in container.demux(stream) if packet.size and not packet.is_discard]
             base, rate = stream.time_base, stream.average_rate
-            stated, found = _length(container, reach)
 
         if not stamps:
             raise ClipError(f"{path}: a video without frames")
         known = sorted(s for s in stamps if s is not None)
         self._index: dict[int, int] | None = None
-
         if len(set(known)) == len(stamps) and base:
             self._index = {stamp: i for i, stamp in enumerate(known)}
             self.times = (np.array(known, np.float64) - known[0]) * float(base)
@@ -60,11 +47,6 @@ class Video:
             self.times = np.arange(len(stamps)) / float(rate)
         else:
             raise ClipError(f"{path}: no time stamps and no frame rate; convert it to .mp4 or .mkv")
-
-        slack = max(0.1, 2 * float(np.diff(self.times).max(initial=0)))
-        self.problems: tuple[str, ...] = ()
-        if found < stated - slack:
-            self.problems = (f"{path}: cut off after {found:.2f} of {stated:.2f} seconds: download or copy it again",)
 
     def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
         """For each of these ascending indices, a function that returns the frame upright as RGB.
@@ -119,32 +101,11 @@ class Video:
                         yield index, frame
 
 
-def _length(container: Any, reach: Mapping[int, Sequence[float]]) -> tuple[float, float]:
-    """The duration in seconds by the header (0 if it has none), and the duration of the packets.
-
-    For other formats (.ts, .mpg, raw streams), FFmpeg infers the duration from the packets, which proves nothing.
-    """
-    stream, ends = container.streams.video[0], dict(reach)
-    kind, stated = container.format.name, 0.0
-    if "mp4" in kind and stream.duration:
-        stated = float(stream.duration * stream.time_base)
-    elif "matroska" in kind and container.duration:
-        stated = container.duration / 1_000_000  # of all streams together
-    elif kind == "avi" and stream.frames and stream.average_rate:
-        stated = float(stream.frames / stream.average_rate)
-    if "matroska" not in kind:
-        ends = {k: v for k, v in ends.items() if k == stream.index}
-    # some formats count the duration from the first packet, others from zero
-    return stated, max((max(end, end - start) for start, end in ends.values()), default=0.0)
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open the file in PyAV; errors of FFmpeg become a `ClipError` that names the file."""
-    try:
-        import av
-    except ImportError as error:
-        raise ImportError(f"videos need PyAV: {install('data')}") from error
+    need("data", "reading videos", av="PyAV")
+    import av
 
     try:
         with av.open(str(path)) as container:

@@ -10,7 +10,7 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,15 +38,16 @@ def read_categories(path: str | os.PathLike[str]) -> list[str]:
         text = json_file.read_text(path, "utf-8-sig")
     except (OSError, ValueError) as error:
         raise GenerateError(f"{os.fspath(path)}: not readable as text: {error}") from error
-    lines = [(i, " ".join(line.split())) for i, line in enumerate(text.splitlines(), 1)]
-    lines = [(i, line) for i, line in lines if line and not line.startswith("#")]
-    first: dict[str, int] = {}
-    for i, line in lines:
-        if (seen := first.setdefault(line.casefold(), i)) != i:
-            raise GenerateError(f"{os.fspath(path)}: line {i} repeats line {seen}: {line!r}")
-    if not lines:
+    found: dict[str, tuple[int, str]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        name = " ".join(line.split())
+        if name and not name.startswith("#"):
+            seen, _ = found.setdefault(name.casefold(), (number, name))
+            if seen != number:
+                raise GenerateError(f"{os.fspath(path)}: line {number} repeats line {seen}: {name!r}")
+    if not found:
         raise GenerateError(f"{os.fspath(path)}: the file has no categories; write one on each line")
-    return [line for _, line in lines]
+    return [name for _, name in found.values()]
 
 
 def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
@@ -124,20 +125,18 @@ def paper_numbers(domain: str, prompts: Prompts = "designed", found: int | None 
     return TEMPLATE_COUNT, math.ceil(ILGEN[domain].instances / (found or TEMPLATE_COUNT))
 
 
-def ask_categories(
-    chat: Chat, domain: str, count: int, domains: Mapping[str, Any], rounds: int = 20, known: Sequence[str] = (),
-    keep: Callable[[list[str]], None] = lambda found: None, prompts: Prompts = "designed",
-) -> list[str]:  # fmt: skip
-    """Ask a model for `count` different categories of a domain (ILGen, section 3.2), in several rounds if necessary.
+def file_categories(
+    path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any], prompts: Prompts = "designed"
+) -> None:
+    """Ask a model for `count` categories of a domain (ILGen, section 3.2) and write them to a file.
 
     The paper's prompts are in Table S1; ours say the same in other words, and ask for an answer that is easy to read.
+    `<file>.partial` keeps the categories so far after each answer, and the next attempt resumes from it. Twenty
+    answers, or two in a row without a new category, end the attempt.
 
     Args:
         domain: a name in `domains`, such as generic, art, landmark or product, or a description of another domain.
         domains: the words of the questions (`Wording.domains`).
-        rounds: most questions to ask; two answers in a row without a new category end it too.
-        known: categories of an earlier attempt, which this one resumes.
-        keep: called with all categories so far after each answer that added some.
         prompts: "designed" describes the domain at length; "template" puts its name and examples into one text for all
             domains (Table 7, S3).
 
@@ -148,77 +147,47 @@ def ask_categories(
     spoken = entry["domain"] if prompts == "designed" else entry.get("name", entry["domain"])
     asked = domains["*prompt" if prompts == "designed" else "*template"]
     first = {"role": "user", "content": asked.format(count=count, domain=spoken, examples=entry["examples"])}
+    partial = path.with_name(f"{path.name}.partial")
+    known = read_categories(partial) if partial.exists() else []
     found = {name.casefold(): name for name in known}
     answer, idle = "", 0
 
-    for _ in range(rounds):
-        if len(found) >= count:
-            break
-        messages = [first]
-        if listed := "\n".join(found.values()) or answer:
-            more = domains["*more"].format(count=count - len(found))
-            messages += [{"role": "assistant", "content": listed}, {"role": "user", "content": more}]
-        answer = chat.say(messages)
-        before = len(found)
-        for name in parse_categories(answer):
-            found.setdefault(name.casefold(), name)
-        if len(found) > before:
-            keep(list(found.values()))
-        idle = idle + 1 if len(found) == before else 0
-        if idle == 2:
-            break
-
-    if len(found) < count:
-        raise GenerateError(
-            f"the model gave {len(found)} different categories of {count}: ask for fewer, or another model"
-        )
-
-    return list(found.values())[:count]
-
-
-def file_categories(
-    path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any], prompts: Prompts = "designed"
-) -> None:
-    """Ask for categories and write them to a file.
-
-    `<file>.partial` keeps the categories so far after each answer, and the next attempt resumes from it.
-    """
-    partial = path.with_name(f"{path.name}.partial")
-    known = read_categories(partial) if partial.exists() else []
     try:
-        found = ask_categories(
-            chat, domain, count, domains, 20, known, lambda names: write_categories(partial, names), prompts
-        )
+        for _ in range(20):
+            if len(found) >= count or idle == 2:
+                break
+            messages = [first]
+            if listed := "\n".join(found.values()) or answer:
+                more = domains["*more"].format(count=count - len(found))
+                messages += [{"role": "assistant", "content": listed}, {"role": "user", "content": more}]
+            answer = chat.say(messages)
+            before = len(found)
+            for name in parse_categories(answer):
+                found.setdefault(name.casefold(), name)
+            idle = idle + 1 if len(found) == before else 0
+            if not idle:
+                write_categories(partial, list(found.values()))
+        if len(found) < count:
+            says = f"the model gave {len(found)} different categories of {count}: ask for fewer, or another model"
+            raise GenerateError(says)
     except GenerateError as error:
         if not partial.exists():
             raise
         raise GenerateError(f"{error}; {partial} keeps the categories so far: run again to resume") from error
-    write_categories(path, found)
+    write_categories(path, list(found.values())[:count])
     partial.unlink(missing_ok=True)
 
 
 def parse_categories(answer: str) -> list[str]:
     """The names in a model's list, without numbers, bullets, emphasis and final punctuation.
 
-    Long lines and headings are ignored. The list may also be a JSON array of texts.
+    Long lines and headings are ignored.
     """
     answer = re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL)
-    lines = _array(answer)
-    if lines is None:
-        named = [line.rstrip() for line in answer.splitlines() if not line.lstrip().startswith(("#", "```"))]
-        lines = [line for line in named if not line.endswith(":")]
+    named = [line.rstrip() for line in answer.splitlines() if not line.lstrip().startswith(("#", "```"))]
+    lines = [line for line in named if not line.endswith(":")]
     names = [" ".join(_MARKER.sub("", x).replace("*", "").replace("`", "").split()).strip(" .,;\"'") for x in lines]
     return [n for n in names if n and len(n) <= _LONGEST and any(c.isalpha() for c in n)]
-
-
-def _array(answer: str) -> list[str] | None:
-    """The texts of the JSON array between the first and the last bracket, or None."""
-    start, end = answer.find("["), answer.rfind("]")
-    try:
-        value = json_file.parse(answer[start : end + 1])
-    except ValueError:
-        return None
-    return value if isinstance(value, list) and value and all(isinstance(v, str) for v in value) else None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

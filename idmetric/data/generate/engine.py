@@ -15,13 +15,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from idmetric.data.generate.weights import AUTO, Flat, GenerateError, Place, Weights, load_pipeline, version
+from idmetric.data.generate.weights import Flat, GenerateError, Place, Weighted, load_pipeline
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,12 +53,9 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Engine:
+class Engine(Weighted):
     """Base of all engines. A subclass adds its settings and weights as fields, and defines `options` or `edit`."""
 
-    place: Place = AUTO
-
-    name: ClassVar[str] = ""
     native: ClassVar[int] = 1024  # side of a square with the area that suits the engine best
     multiple: ClassVar[int] = 16  # sides must be divisible by it
     pipeline: ClassVar[str] = ""  # diffusers' class
@@ -66,24 +63,7 @@ class Engine:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything except the request that determines the pixels, as JSON values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
-        return {k: v.key if isinstance(v, Weights) else v for k, v in values.items()} | {"dtype": self.place.dtype}
-
-    @property
-    def weights(self) -> dict[str, Weights]:
-        """Its weights by field."""
-        return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
-
-    @property
-    def licences(self) -> dict[str, str]:
-        """Repository -> licence of its weights."""
-        return {w.key: w.licence for w in self.weights.values()}
-
-    @cached_property
-    def versions(self) -> dict[str, str]:
-        """Commit or fingerprint of its weights by field, available once they are loaded."""
-        return {name: version(w) for name, w in self.weights.items()}
+        return {**super().settings, "dtype": self.place.dtype}
 
     @cached_property
     def pipe(self) -> Any:
@@ -125,20 +105,29 @@ class Engine:
         return pipe(prompt=request.prompt, generator=generator, **options)
 
 
-class Inpainter(Engine):
-    """Base of engines that repaint the masked part of an image."""
+class Sampler(Engine):
+    """Base of engines with a number of steps and a guidance."""
 
     steps: int
     guidance: float
+
+    guided: ClassVar[str] = "guidance_scale"  # the pipeline's name of the guidance
+
+    def options(self, request: Request) -> dict[str, Any]:
+        guidance = self.guidance if request.guidance is None else request.guidance
+        return {"num_inference_steps": self.steps, self.guided: guidance}
+
+
+class Inpainter(Sampler):
+    """Base of engines that repaint the masked part of an image."""
+
     strength: float
 
     def options(self, request: Request) -> dict[str, Any]:
         image, mask = image_and_mask(request, self.name)
-        return {
-            "image": image, "mask_image": mask, "width": image.width, "height": image.height,
-            "num_inference_steps": self.steps, "guidance_scale": given(request.guidance, self.guidance),
-            "strength": given(request.strength, self.strength),
-        }  # fmt: skip
+        strength = self.strength if request.strength is None else request.strength
+        size = {"width": image.width, "height": image.height}
+        return {**super().options(request), "image": image, "mask_image": mask, "strength": strength, **size}
 
 
 @contextmanager
@@ -196,11 +185,6 @@ def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
         raise Flat(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
     size = request.size or (request.image.size if request.image is not None else image.size)
     return image if image.size == size else image.resize(size, PillowImage.Resampling.LANCZOS)
-
-
-def given(value: float | None, own: float) -> float:
-    """The request's value if it has one, else the engine's."""
-    return own if value is None else value
 
 
 def image_and_mask(request: Request, name: str) -> tuple[Image.Image, Image.Image]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from PIL import Image, ImageOps
 
-from idmetric.data.generate.engine import Engine, Inpainter, Request, given, image_and_mask
+from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler, image_and_mask
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
 from idmetric.data.generate.weights import (
@@ -31,7 +31,6 @@ from idmetric.data.generate.weights import (
     load_tensors,
 )
 from idmetric.io.hints import need
-from idmetric.io.settings import accept, from_text
 
 _FLUX_DEV = "FLUX.1 [dev] Non-Commercial License"
 _LIGHTNING_REPO = "lightx2v/Qwen-Image-Lightning"
@@ -48,7 +47,7 @@ QWEN_IMAGE = Weights("Qwen/Qwen-Image", "apache-2.0")
 QWEN_CONTROLNET = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
 QWEN_LORA = Weights(_LIGHTNING_REPO, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
 
-POSITIONS = "rows and columns"  # positions of the image's tokens in the text encoder
+POSITIONS = "rows and columns"  # positions of the image's tokens in the text encoder, part of names of images
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class FluxCanny(Inpainter):
 
 
 @dataclass(frozen=True)
-class SDTurbo(Engine):
+class SDTurbo(Sampler):
     """SD-Turbo at 512 x 512 in one step (ILGen, section 4.1), without guidance, as it was distilled."""
 
     base: Weights = TURBO
@@ -131,10 +130,7 @@ class SDTurbo(Engine):
             raise GenerateError(f"{self.name}.side must be divisible by {self.multiple}, got {self.side}")
 
     def options(self, request: Request) -> dict[str, Any]:
-        return {
-            "width": self.side, "height": self.side, "num_inference_steps": self.steps,
-            "guidance_scale": given(request.guidance, self.guidance),
-        }  # fmt: skip
+        return {**super().options(request), "width": self.side, "height": self.side}
 
 
 @dataclass(frozen=True)
@@ -180,7 +176,7 @@ class SD2Background(Inpainter):
 
 
 @dataclass(frozen=True)
-class QwenEdit(Engine):
+class QwenEdit(Sampler):
     """Qwen-Image-Edit with the Lightning LoRA: 8 steps, guidance 1.0, bfloat16, flow-match Euler (ID-Sim, A.2.1).
 
     The pipeline works at the area of 1024 x 1024 in the image's aspect ratio: 1248 x 832 for ratio 3:2, ID-Sim's
@@ -195,6 +191,7 @@ class QwenEdit(Engine):
     guidance: float = 1.0
 
     name: ClassVar[str] = "qwen_edit"
+    guided: ClassVar[str] = "true_cfg_scale"
     multiple: ClassVar[int] = 1
 
     @property
@@ -210,10 +207,7 @@ class QwenEdit(Engine):
     def options(self, request: Request) -> dict[str, Any]:
         if request.image is None:
             raise GenerateError(f"{self.name} needs an image")
-        return {
-            "image": request.image, "num_inference_steps": self.steps,
-            "true_cfg_scale": given(request.guidance, self.guidance),
-        }  # fmt: skip
+        return {**super().options(request), "image": request.image}
 
 
 @dataclass(frozen=True)
@@ -233,6 +227,7 @@ class QwenEditInpaint(Inpainter):
     strength: float = 1.0
 
     name: ClassVar[str] = "qwen_edit_inpaint"
+    guided: ClassVar[str] = "true_cfg_scale"
     pipeline: ClassVar[str] = "QwenImageEditInpaintPipeline"
     multiple: ClassVar[int] = 1
 
@@ -247,14 +242,12 @@ class QwenEditInpaint(Inpainter):
         return self.place.settle(pipe)
 
     def options(self, request: Request) -> dict[str, Any]:
-        options = super().options(request)
-        guidance = options.pop("guidance_scale")
         # the negative prompt of the model's card; without one, diffusers ignores the guidance
-        return {**options, "true_cfg_scale": guidance, "negative_prompt": request.negative or " "}
+        return {**super().options(request), "negative_prompt": request.negative or " "}
 
 
 @dataclass(frozen=True)
-class QwenInpaint(Engine):
+class QwenInpaint(Sampler):
     """Qwen-Image, InstantX's inpainting ControlNet and the Lightning LoRA V1.1: 8 steps, true CFG 1.0 (NearID, 0.B.1).
 
     The ControlNet's scale is diffusers' 1.0. With true CFG 1.0 a negative prompt has no effect.
@@ -268,6 +261,7 @@ class QwenInpaint(Engine):
     scale: float = 1.0
 
     name: ClassVar[str] = "qwen_inpaint"
+    guided: ClassVar[str] = "true_cfg_scale"
     native: ClassVar[int] = 1328  # of the published distractors
 
     @cached_property
@@ -282,9 +276,8 @@ class QwenInpaint(Engine):
     def options(self, request: Request) -> dict[str, Any]:
         image, mask = image_and_mask(request, self.name)
         return {
-            "control_image": image, "control_mask": mask, "width": image.width, "height": image.height,
-            "num_inference_steps": self.steps, "true_cfg_scale": given(request.guidance, self.guidance),
-            "controlnet_conditioning_scale": self.scale,
+            **super().options(request), "control_image": image, "control_mask": mask, "width": image.width,
+            "height": image.height, "controlnet_conditioning_scale": self.scale,
         }  # fmt: skip
 
 
@@ -305,55 +298,16 @@ ENGINES: dict[str, type[Engine]] = {
     )
 }
 
-_KINDS = {"int": int, "float": float, "str": str}
-
 
 def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
-    """An engine by name; its weights are not loaded yet.
-
-    Args:
-        weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
-        settings: other values of its fields, as numbers or as text.
+    """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
 
     Raises:
         GenerateError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
     """
     if name not in ENGINES:
         raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
-    engine = ENGINES[name](place=place)
-    changed: dict[str, Any] = typed(name, engine, settings)
-    for part, where in (weights or {}).items():
-        if part not in engine.weights:
-            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(engine.weights)}")
-        changed[part] = engine.weights[part].at(where)
-    return replace(engine, **changed)
-
-
-def typed(name: str, owner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings converted to the types of their fields: 30 and "30.0" give the same number.
-
-    Args:
-        name: of the engine, for messages.
-        owner: the engine, a dataclass; its fields that hold numbers or text are settings.
-
-    Raises:
-        GenerateError: for an unknown setting, or a value of another type.
-    """
-    kinds = {f.name: _KINDS[str(f.type)] for f in fields(owner) if str(f.type) in _KINDS}
-    if unknown := sorted(given.keys() - kinds.keys()):
-        raise GenerateError(f"{name} has no setting {unknown[0]!r}; it has {', '.join(sorted(kinds)) or 'none'}")
-    found = {}
-    for setting, value in given.items():
-        kind = kinds[setting]
-        if isinstance(value, str):
-            value = from_text(value, kind)
-        elif kind is int and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        try:
-            found[setting] = accept(f"{name}.{setting}", value, kind, finite=True)
-        except ValueError as error:
-            raise GenerateError(str(error)) from None
-    return found
+    return ENGINES[name](place=place).changed(weights, settings)
 
 
 def canny(image: Image.Image, low: float, high: float) -> Image.Image:

@@ -14,16 +14,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.job import (
-    Job,
-    Made,
-    Task,
-    job_from,
-    paste,
-    provenance,
-    read_source,
-    require,
-)
+from idmetric.data.generate.job import Job, Made, Task, job_from, paste, provenance, read_source, require
 from idmetric.data.generate.weights import GenerateError
 from idmetric.data.generate.wording import GRID, Wording
 
@@ -46,11 +37,7 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
     Raises:
         GenerateError: if a row has no mask or identity, or if there are views to add and none exist.
     """
-    require(
-        manifest,
-        "mask",
-        "an edit grid changes what it selects; add masks (idmetric data masks) or filter these rows out",
-    )
+    require(manifest, "mask", "an edit grid changes what it selects; add masks or filter these rows out")
     require(manifest, "identity", "an edit grid has one anchor for each identity; fill it in or filter these rows out")
     members: dict[str, list[int]] = {}
     for index, name in enumerate(manifest.column("identity")):
@@ -73,22 +60,16 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
 
 
 def grid_identity_task(
-    sources: Manifest, engine: Engine, words: Wording, seed: int = 0, class_column: str = "category",
-    strengths: Sequence[float] = STRENGTHS,
-) -> Task:  # fmt: skip
+    sources: Manifest, engine: Engine, words: Wording, seed: int = 0, class_column: str = "category"
+) -> Task:
     """Plan the identity edits of all rows of `grid_sources`: the foreground repainted, once in each strength.
 
     Pixels outside the mask stay exactly the same. All edits have one seed ("a fixed seed is used").
-
-    Raises:
-        GenerateError: if a strength is not in (0, 1].
     """
-    if not strengths or any(not 0 < s <= 1 for s in strengths) or len(set(strengths)) < len(strengths):
-        raise GenerateError(f"strengths are different numbers above 0 and at most 1, not {list(strengths)}")
     jobs = []
     for index, row in enumerate(sources):
         prompt = words.prompt("grid_identity", **{"class": str(getattr(row, class_column) or "object")})
-        for strength in strengths:
+        for strength in STRENGTHS:
             changes = {**(row.parameters or {}), "identity_change": float(strength)}
             settings = {"task": "grid-identity", **_changes(*(changes[name] for name in _CHANGES))}
             job = job_from(row, index, "identity-edit", engine, prompt, seed, settings, True)
@@ -126,12 +107,7 @@ def grid_context_task(
     Lights: the engine edits the whole image, without a mask. Nothing is pasted back, because the object's shading
     follows. All edits of an identity have one block, in both tasks, so the worker that makes its identity edits also
     changes their context.
-
-    Raises:
-        GenerateError: for an unknown or repeated factor.
     """
-    if not factors or set(factors) - set(GRID) or len(set(factors)) < len(factors):
-        raise GenerateError(f"factors of a grid are {' and '.join(GRID)}, not {', '.join(factors) or 'none'}")
     jobs = []
     for index, row in enumerate(planned):
         for factor in factors:

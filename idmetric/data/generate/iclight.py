@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, given, image_and_mask
-from idmetric.data.generate.weights import NO_CHECKER, Weights, WeightsError, load_pipeline, load_tensors
+from idmetric.data.generate.engine import Engine, Request, checked, drawing, image_and_mask
+from idmetric.data.generate.weights import NO_CHECKER, Weights, check_fit, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
 OFFSET = Weights("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
@@ -75,7 +75,7 @@ class ICLight(Engine):
         image, mask = image_and_mask(request, self.name)
         first, again = self.pipes
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
-        front, guidance = on_gray(image, mask), given(request.guidance, self.guidance)
+        front, guidance = on_gray(image, mask), self.guidance if request.guidance is None else request.guidance
 
         with drawing(request, self.place) as generator:
             with conditioned(first.unet, self._latent(front)):
@@ -136,10 +136,7 @@ def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
 
     unet.conv_in = new  # the config keeps 4 channels, the number that the pipeline draws
     state = unet.state_dict()
-    wrong = sorted(k for k in state.keys() ^ offset.keys())
-    wrong += sorted(k for k in state.keys() & offset.keys() if state[k].shape != offset[k].shape)
-    if wrong:
-        raise WeightsError(f"{name} does not fit the UNet, first at {wrong[0]!r}: is it iclight_sd15_fc, on SD 1.5?")
+    check_fit(unet, offset, name, "is it iclight_sd15_fc, on SD 1.5?")
     unet.load_state_dict({k: state[k] + offset[k].to(state[k].dtype) for k in state})
 
 

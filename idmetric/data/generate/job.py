@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -111,18 +110,6 @@ def read_source(manifest: Manifest, job: Job) -> tuple[Image.Image, Image.Image]
     path, mask = (cast("str | bytes", manifest.source(job.source, column)) for column in ("path", "mask"))
     image, bits = read_pair(path, mask)
     return image, mask_image(bits)
-
-
-def source_sizes(manifest: Manifest, index: int) -> list[int | None]:
-    """Sizes in bytes of a row's image and mask (None if a file is absent), a fast check for changes."""
-    sizes: list[int | None] = []
-    for column in ("path", "mask"):
-        source = manifest.source(index, column)
-        try:
-            sizes.append(os.path.getsize(source) if isinstance(source, str) else len(source or b""))
-        except OSError:
-            sizes.append(None)
-    return sizes
 
 
 def require(manifest: Manifest, column: str, why: str) -> None:

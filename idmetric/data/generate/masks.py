@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -27,16 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.engines import typed
 from idmetric.data.generate.job import Progress, require, short_hash
 from idmetric.data.generate.weights import (
     AUTO,
     GenerateError,
     Place,
     Rejected,
+    Weighted,
     Weights,
     load_transformer,
-    version,
 )
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.read import read_image
@@ -54,39 +53,19 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
-class Remover:
+class Remover(Weighted):
     """Base of what finds the object in a picture.
 
     Attributes:
         least, most: share of the picture that an object may cover.
     """
 
-    place: Place = AUTO
     least: float = 0.02
     most: float = 0.9
 
-    name: ClassVar[str] = ""
-
-    @property
-    def weights(self) -> dict[str, Weights]:
-        """Its weights by field."""
-        return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
-
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything that determines the mask, as JSON values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
-        return {"remover": self.name, **{k: v.key if isinstance(v, Weights) else v for k, v in values.items()}}
-
-    @property
-    def licences(self) -> dict[str, str]:
-        """Repository -> license of its weights."""
-        return {w.key: w.licence for w in self.weights.values()}
-
-    @cached_property
-    def versions(self) -> dict[str, str]:
-        """Commit or fingerprint of its weights by field, available after `load`."""
-        return {name: version(w) for name, w in self.weights.items()}
+        return {"remover": self.name, **super().settings}
 
     def load(self) -> None:
         """Load its models now instead of at the first `mask`."""
@@ -258,10 +237,7 @@ REMOVERS: dict[str, type[Remover]] = {kind.name: kind for kind in (CleanBackgrou
 
 
 def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
-    """A remover of `REMOVERS`; its weights are not loaded yet.
-
-    Args:
-        weights: other locations of its weights by part, see `Weights.at`.
+    """A remover of `REMOVERS`; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
 
     Raises:
         GenerateError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
@@ -269,13 +245,7 @@ def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | No
     if name not in REMOVERS:
         there = ", ".join(REMOVERS)
         raise GenerateError(f"unknown way to remove a background {name!r}; there are {there}, or own masks")
-    opened = REMOVERS[name](place)
-    for part in weights or {}:
-        if part not in opened.weights:
-            raise GenerateError(f"{name} has no weights {part!r}; it has {', '.join(opened.weights) or 'none'}")
-    changed: dict[str, Any] = typed(name, opened, settings)
-    changed |= {part: opened.weights[part].at(where) for part, where in (weights or {}).items()}
-    return replace(opened, **changed)
+    return REMOVERS[name](place).changed(weights, settings)
 
 
 def make_masks(

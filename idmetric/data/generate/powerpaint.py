@@ -22,6 +22,7 @@ from idmetric.data.generate.weights import (
     GenerateError,
     Weights,
     WeightsError,
+    check_fit,
     load_pipeline,
     load_tensors,
 )
@@ -117,14 +118,7 @@ def replace_weights(model: Any, state: Mapping[str, Any], name: str) -> None:
     Raises:
         WeightsError: if a weight is missing, unknown or of another shape.
     """
-    there = model.state_dict()
-    wrong = sorted(there.keys() ^ state.keys())
-    wrong += sorted(k for k in there.keys() & state.keys() if there[k].shape != state[k].shape)
-    if wrong:
-        raise WeightsError(
-            f"{name} does not fit {type(model).__name__}, first at {wrong[0]!r}: is it of PowerPaint v1, and the base "
-            "Stable Diffusion 1.5 for inpainting?"
-        )
+    check_fit(model, state, name, "is it of PowerPaint v1, and the base Stable Diffusion 1.5 for inpainting?")
     model.load_state_dict(state)
 
 

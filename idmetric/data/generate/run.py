@@ -1,8 +1,8 @@
 """Run jobs one by one; a stop at any moment loses at most the image in progress.
 
 Images and masks are written atomically, and last a file NAME.json with the image's row. A job is finished if this file
-is there, with the images that it names, and its source has kept its size in bytes. A job's name follows from its prompt
-and all settings, so the same jobs over the same folder resume, with any number of workers.
+is there, with the images that it names. A job's name follows from its source, prompt and all settings, so the same jobs
+over the same folder resume, with any number of workers.
 
     task = distractor_task(manifest, open_engine("sdxl_inpaint"), read_wording())
     run(task, "images", shard=(1, 4))       # one of four workers
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.data.generate.compose import ComposeError
-from idmetric.data.generate.job import Job, Made, Progress, Task, read_source, source_sizes
+from idmetric.data.generate.job import Job, Made, Progress, Task, read_source
 from idmetric.data.generate.weights import Flat, GenerateError, Rejected
 from idmetric.images.read import ImageReadError
 from idmetric.io import json_file
@@ -114,7 +114,7 @@ def _do(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> tupl
 
         if flat == _FLAT:
             raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
-        note = json.dumps({**entry, "source": _source(task, job)}, ensure_ascii=False, sort_keys=True)
+        note = json.dumps(entry, ensure_ascii=False, sort_keys=True)
         with replacing(root / f"{job.name}.json", parents=True) as temporary:
             temporary.write_text(note, encoding="utf-8")
 
@@ -132,7 +132,7 @@ def sharded(jobs: Sequence[Job], shard: tuple[int, int]) -> list[Job]:
 
 def finished(task: Task, folder: str | os.PathLike[str], jobs: Sequence[Job] | None = None) -> set[str]:
     """Names of the finished jobs (default: of all jobs), including rejected ones."""
-    return {job.name for job in (task.jobs if jobs is None else jobs) if _entry(task, Path(folder), job)}
+    return {job.name for job in (task.jobs if jobs is None else jobs) if _entry(Path(folder), job)}
 
 
 def collect(task: Task, folder: str | os.PathLike[str]) -> Collected:
@@ -144,7 +144,7 @@ def collect(task: Task, folder: str | os.PathLike[str]) -> Collected:
 
     def rows() -> Iterator[Row]:
         for job in task.jobs:
-            entry = _entry(task, Path(folder), job)
+            entry = _entry(Path(folder), job)
             if entry is None:
                 missing.append(job.name)
             elif "row" in entry:
@@ -156,14 +156,11 @@ def collect(task: Task, folder: str | os.PathLike[str]) -> Collected:
     return Collected(manifest, tuple(missing), tuple(rejected))
 
 
-def _entry(task: Task, root: Path, job: Job) -> Entry | None:
+def _entry(root: Path, job: Job) -> Entry | None:
     """What a finished job's file says; None if the job isn't finished."""
     try:
         entry: Entry = json_file.read(root / f"{job.name}.json")
     except (OSError, ValueError):
-        return None
-    then, now = entry["source"], _source(task, job)
-    if then and now and any(a != b and None not in (a, b) for a, b in zip(then, now, strict=True)):
         return None
     files = [entry["row"][name] for name in ("path", "mask", "part_mask") if name in entry.get("row", ())]
     return entry if all((root / file).is_file() for file in files) else None
@@ -180,10 +177,6 @@ def _write(root: Path, job: Job, made: Made) -> Entry:
             with replacing(root / row[column], parents=True) as temporary:
                 image.save(temporary, "PNG")
     return {"row": {k: v for k, v in row.items() if v is not None or k == "identity"}}
-
-
-def _source(task: Task, job: Job) -> list[int | None] | None:
-    return None if task.sources is None or job.source is None else source_sizes(task.sources, job.source)
 
 
 def _who(job: Job) -> str:

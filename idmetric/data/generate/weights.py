@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from idmetric.io.hints import need
+from idmetric.io.settings import accept, from_text
 
-DTYPES = ("bfloat16", "float16", "float32")
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
 NO_CHECKER: Mapping[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
 _READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
@@ -90,7 +90,7 @@ class Place:
 
     Attributes:
         device: such as cuda:1, mps or cpu; None = the best available.
-        dtype: one of `DTYPES`. bfloat16 as in ID-Sim (A.2.1, A.2.2).
+        dtype: bfloat16 as in ID-Sim (A.2.1, A.2.2), float16 or float32.
         offload: keep only the active part on the device (slower, with a fraction of the memory).
     """
 
@@ -101,8 +101,6 @@ class Place:
     def torch_dtype(self) -> Any:
         import torch
 
-        if self.dtype not in DTYPES:
-            raise WeightsError(f"unknown dtype {self.dtype!r}; choose {', '.join(DTYPES)}")
         return getattr(torch, self.dtype)
 
     def torch_device(self) -> Any:
@@ -124,6 +122,69 @@ class Place:
 
 
 AUTO = Place()
+_KINDS = {"int": int, "float": float, "str": str}
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Base of engines and removers: fields that are weights or settings, and where their models run."""
+
+    place: Place = AUTO
+
+    name: ClassVar[str] = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything except its input that determines the pixels, as JSON values."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
+        return {k: v.key if isinstance(v, Weights) else v for k, v in values.items()}
+
+    @property
+    def weights(self) -> dict[str, Weights]:
+        """Its weights by field."""
+        return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
+
+    @property
+    def licences(self) -> dict[str, str]:
+        """Repository -> licence of its weights."""
+        return {w.key: w.licence for w in self.weights.values()}
+
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Commit or fingerprint of its weights by field, available once they are loaded."""
+        return {name: version(w) for name, w in self.weights.items()}
+
+    def changed(self, weights: Mapping[str, str] | None, settings: Mapping[str, Any]) -> Self:
+        """The same with other weights and settings.
+
+        Args:
+            weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
+            settings: other values of its fields, as numbers or as text: 30 and "30.0" give the same number.
+
+        Raises:
+            GenerateError: for an unknown setting or kind of weights, or a value that the setting cannot have.
+        """
+        kinds = {f.name: _KINDS[str(f.type)] for f in fields(self) if str(f.type) in _KINDS}
+        found: dict[str, Any] = {}
+        for setting, value in settings.items():
+            if setting not in kinds:
+                there = ", ".join(sorted(kinds)) or "none"
+                raise GenerateError(f"{self.name} has no setting {setting!r}; it has {there}")
+            kind = kinds[setting]
+            if isinstance(value, str):
+                value = from_text(value, kind)
+            elif kind is int and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            try:
+                found[setting] = accept(f"{self.name}.{setting}", value, kind, finite=True)
+            except ValueError as error:
+                raise GenerateError(str(error)) from None
+        for part, where in (weights or {}).items():
+            if part not in self.weights:
+                there = ", ".join(self.weights) or "none"
+                raise GenerateError(f"{self.name} has no weights {part!r}; it has {there}")
+            found[part] = self.weights[part].at(where)
+        return replace(self, **found)
 
 
 def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, **parts: Any) -> Any:
@@ -133,7 +194,13 @@ def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, 
         WeightsError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
     need("generate", "generating images", diffusers="diffusers", transformers="transformers")
-    folder = _pipeline_folder(weights, parts)
+    folder = Path(weights.repo)
+    if not weights.local:
+        from diffusers import DiffusionPipeline
+
+        options = {**parts, "revision": weights.revision, "use_safetensors": True}
+        # downloads only the components that the index names and that `parts` do not replace
+        folder = _fetched(weights, lambda: DiffusionPipeline.download(weights.repo, **options))
     for code in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
         raise WeightsError(f"cannot load {weights} as {kind}: it holds {code.relative_to(folder)}, and code is not run")
     return _loaded(kind, weights, folder, place.torch_dtype() if dtype is None else dtype, **parts)
@@ -153,7 +220,13 @@ def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any)
 def load_model(kind: str, weights: Weights, place: Place) -> Any:
     """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
     need("generate", "generating images", diffusers="diffusers")
-    return _loaded(kind, weights, _folder(weights), place.torch_dtype())
+    folder = Path(weights.repo)
+    if not weights.local:
+        import huggingface_hub
+
+        options = {"revision": weights.revision, "allow_patterns": ["*.json", "*.txt", "*.safetensors"]}
+        folder = _fetched(weights, lambda: huggingface_hub.snapshot_download(weights.repo, **options))
+    return _loaded(kind, weights, folder, place.torch_dtype())
 
 
 def load_transformer(weights: Weights, place: Place, processor: str, model: str) -> tuple[Any, Any]:
@@ -181,11 +254,31 @@ def load_tensors(weights: Weights) -> dict[str, Any]:
         raise WeightsError(str(error)) from error
 
 
+def check_fit(model: Any, state: Mapping[str, Any], name: str, advice: str) -> None:
+    """Check that a model can take the weights of a file.
+
+    Raises:
+        WeightsError: if a weight is missing, unknown or of another shape.
+    """
+    there = model.state_dict()
+    wrong = sorted(there.keys() ^ state.keys())
+    wrong += sorted(k for k in there.keys() & state.keys() if there[k].shape != state[k].shape)
+    if wrong:
+        raise WeightsError(f"{name} does not fit {type(model).__name__}, first at {wrong[0]!r}: {advice}")
+
+
 def version(weights: Weights) -> str:
     """The commit of downloaded weights on the Hub, or the `fingerprint` of local weights."""
-    if not weights.local:
-        return _commit(weights)
-    return fingerprint(_file(weights) if weights.file else Path(weights.repo))
+    if weights.local:
+        return fingerprint(_file(weights) if weights.file else Path(weights.repo))
+    import huggingface_hub
+
+    for name in [weights.file] if weights.file else ["model_index.json", "config.json"]:
+        found = huggingface_hub.try_to_load_from_cache(weights.repo, str(name), revision=weights.revision)
+        if isinstance(found, str):
+            parts = Path(found).parts
+            return parts[parts.index("snapshots") + 1]
+    raise WeightsError(f"{weights} is not in the Hub's cache")
 
 
 def fingerprint(path: Path) -> str:
@@ -206,38 +299,6 @@ def fingerprint(path: Path) -> str:
                 opened.seek(place)
                 digest.update(opened.read(_SAMPLE))
     return digest.hexdigest()[:12]
-
-
-def _commit(weights: Weights) -> str:
-    """The commit of the revision in the Hub's cache."""
-    import huggingface_hub
-
-    for name in [weights.file] if weights.file else ["model_index.json", "config.json"]:
-        found = huggingface_hub.try_to_load_from_cache(weights.repo, str(name), revision=weights.revision)
-        if isinstance(found, str):
-            parts = Path(found).parts
-            return parts[parts.index("snapshots") + 1]
-    raise WeightsError(f"{weights} is not in the Hub's cache")
-
-
-def _pipeline_folder(weights: Weights, parts: Mapping[str, Any]) -> Path:
-    if weights.local:
-        return Path(weights.repo)
-    from diffusers import DiffusionPipeline
-
-    options = {**parts, "revision": weights.revision, "use_safetensors": True}
-    # downloads only the components that the index names and that `parts` do not replace
-    return _fetched(weights, lambda: DiffusionPipeline.download(weights.repo, **options))
-
-
-def _folder(weights: Weights) -> Path:
-    if weights.local:
-        return Path(weights.repo)
-    import huggingface_hub
-
-    patterns = ["*.json", "*.txt", "*.safetensors"]
-    options = {"revision": weights.revision, "allow_patterns": patterns}
-    return _fetched(weights, lambda: huggingface_hub.snapshot_download(weights.repo, **options))
 
 
 def _file(weights: Weights) -> Path:

@@ -90,10 +90,27 @@ def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     for task, slots in SLOTS.items():
         text, what = data["templates"].get(task), f"template {task!r}"
         _check_slots(text, where["templates"], what, slots - OPTIONAL.get(task, set()), slots)
-    _check_scenes(data, where)
+    for name in ("lighting", "backgrounds", "grid"):
+        for entry, value in data[name].items():
+            what = "a list of" if name == "lighting" else "an object of"
+            if not value or not isinstance(value, list if name == "lighting" else dict):
+                raise GenerateError(f"{where[name]}: {entry!r} must hold {what} one or more entries")
+    for kind, backgrounds in data["backgrounds"].items():
+        for background, scene in backgrounds.items():
+            if str(scene) not in data["lighting"]:
+                raise GenerateError(
+                    f"{where['backgrounds']}: {kind!r}, {background!r}: there is no lighting for scene {scene!r}"
+                )
+    for category, kind in data["categories"].items():
+        if str(kind) not in data["backgrounds"]:
+            raise GenerateError(f"{where['categories']}: {category!r}: there are no backgrounds for {kind!r}")
     _check_domains(data["domains"], where["domains"])
-    _check_grid(data["grid"], where["grid"])
-
+    if data["grid"].keys() != set(GRID):
+        there = ", ".join(data["grid"]) or "nothing"
+        raise GenerateError(f"{where['grid']}: it must hold {' and '.join(GRID)}, not {there}")
+    for factor, levels in data["grid"].items():
+        if wrong := [text for text, change in levels.items() if not isinstance(change, int | float) or change < 0]:
+            raise GenerateError(f"{where['grid']}: {factor!r}, {wrong[0]!r}: the change must be a number from 0")
     for engine, text in data["negative"].items():
         _text(text, where["negative"], engine)
         if engine not in ENGINES:
@@ -137,15 +154,6 @@ def _check_slots(text: Any, path: Path, what: str, needed: set[str], slots: set[
         raise GenerateError(f"{path}: {what} lacks the slot {{{lacking[0]}}}")
 
 
-def _check_grid(grid: Mapping[str, Any], path: Path) -> None:
-    if grid.keys() != set(GRID):
-        raise GenerateError(f"{path}: it must hold {' and '.join(GRID)}, not {', '.join(grid) or 'nothing'}")
-    for factor, levels in grid.items():
-        changes = _filled(levels, dict, path, factor).items()
-        if wrong := [text for text, change in changes if not isinstance(change, int | float) or change < 0]:
-            raise GenerateError(f"{path}: {factor!r}, {wrong[0]!r}: the change must be a number from 0")
-
-
 def _check_domains(domains: Mapping[str, Any], path: Path) -> None:
     for name, entry in domains.items():
         if name in DOMAIN_SLOTS:
@@ -155,25 +163,3 @@ def _check_domains(domains: Mapping[str, Any], path: Path) -> None:
             raise GenerateError(f'{path}: {name!r} must hold an object of "domain", "examples" and, if wanted, "name"')
         for text in entry.values():
             _text(text, path, name)
-
-
-def _check_scenes(data: Mapping[str, Any], where: Mapping[str, Path]) -> None:
-    for scene, lights in data["lighting"].items():
-        _filled(lights, list, where["lighting"], scene)
-    for kind, backgrounds in data["backgrounds"].items():
-        for background, scene in _filled(backgrounds, dict, where["backgrounds"], kind).items():
-            if str(scene) not in data["lighting"]:
-                raise GenerateError(
-                    f"{where['backgrounds']}: {kind!r}, {background!r}: there is no lighting for scene {scene!r}"
-                )
-    for category, kind in data["categories"].items():
-        if str(kind) not in data["backgrounds"]:
-            raise GenerateError(f"{where['categories']}: {category!r}: there are no backgrounds for {kind!r}")
-
-
-def _filled(value: Any, kind: type, path: Path, entry: str) -> Any:
-    """A list or object of a file, which must hold something."""
-    if not isinstance(value, kind) or not value:
-        what = "a list of" if kind is list else "an object of"
-        raise GenerateError(f"{path}: {entry!r} must hold {what} one or more entries")
-    return value

@@ -47,10 +47,6 @@ KINDS = {
     "nearid": Kind(
         "nearid",
         "NearID and its distractor sets: images1..3, masks1..3, nimg1..3",
-        {
-            "engine": "what generated the distractors (default: from the set's name, NearID-Flux -> Flux)",
-            "splits": "folder with train.json, val.json, test.json: row positions (default: the column 'split')",
-        },
         several=True,
     ),
     "syncd": Kind(
@@ -59,7 +55,6 @@ KINDS = {
         {
             "min_dino": "leave out images without another at this DINOv2 similarity (default: any)",
             "min_aesthetics": "leave out images with a lower aesthetic score (default: any)",
-            "mask_above": "gray value above which a mask's pixel is the object's (default: 0, as in SynCD's code)",
         },
         local=True,
     ),
@@ -82,10 +77,7 @@ KINDS = {
     "subjects200k": Kind(
         "subjects",
         "Subjects200K: pairs, cut from their composite image",
-        {
-            "min_quality": "leave out pairs with a quality below this (default: 5; 0 keeps all)",
-            "collection": "keep this collection only, such as collection_2",
-        },
+        {"min_quality": "leave out pairs with a quality below this (default: 5; 0 keeps all)"},
     ),
     "pods": Kind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
     "cute": Kind(
@@ -96,17 +88,12 @@ KINDS = {
     ),
     "deepfashion2": Kind(
         "deepfashion2",
-        "DeepFashion2: train/image/, train/annos/; masks are drawn from polygons",
-        {"items": "one or all: photos with one garment, or each garment of every photo by its mask (default: one)"},
+        "DeepFashion2: train/image/, train/annos/; photos of one garment, with masks drawn from polygons",
         local=True,
     ),
     "uned": Kind(
         "uned",
-        "UnED: info_files/SET/SPLIT.json and images/SET/; the sets of ILGen's Real-S and Real-ALL",
-        {
-            "sets": "of met, gldv2, sop, inshop, rp2k (default: these), cars, food2k, inat, with commas",
-            "splits": "of train (default), val, test, index, small_train, small_index, with commas",
-        },
+        "UnED: info_files/SET/train.json and images/SET/ of MET, GLDv2, SOP, In-Shop and RP2k, for ILGen's Real sets",
         local=True,
     ),
     "finer": Kind(

@@ -5,8 +5,7 @@ holds source (shop or user), pair_id, and item1, item2, ... with style, category
 polygons [x1, y1, x2, y2, ...]. Two items show the same garment if their photos have one pair_id and they have one
 style above 0, so an identity is pair_id and style. Items of style 0 have no counterpart and are left out.
 
-A photo with several garments shows no single one: by default only photos with one item are taken; with option
-items=all, each item is a row of its own, which its mask selects.
+A photo with several garments shows no single one, so only photos with one item are taken.
 ID-Sim takes it as an instance dataset (Table 1), and as one of two base sets of identity edits, because it has clean
 masks (A.2.2).
 """
@@ -27,30 +26,23 @@ from idmetric.images.opening import open_file
 
 
 def rows(job: Job) -> Iterator[Row]:
-    """A row for each garment with its mask."""
+    """A row for each photo of one garment, with its mask."""
     root = job.folder()
-    one = job.choice("items", "one", "all") == "one"
     files = sorted([*root.glob("annos/*.json"), *root.glob("*/annos/*.json")])
     if not files:
         raise SourceError(f"{root}: no annos/*.json in it or in its folders train, validation")
     for path in job.limited(files, root.name):
-        yield from _photo(job, root, path, one)
-
-
-def _photo(job: Job, root: Path, path: Path, one: bool) -> Iterator[Row]:
-    about = read_json(path, dict)
-    items = {key: value for key, value in about.items() if key.startswith("item")}
-    if "pair_id" not in about or not all(isinstance(item, dict) and "style" in item for item in items.values()):
-        raise SourceError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
-    if one and len(items) != 1:
-        return
-
-    photo = path.parent.parent / "image" / f"{path.stem}.jpg"
-    split = path.parent.parent.name if path.parent.parent != root else root.name
-    for key, item in items.items():
-        if item["style"] <= 0:
+        about = read_json(path, dict)
+        items = [(key, value) for key, value in about.items() if key.startswith("item")]
+        if "pair_id" not in about or not all(isinstance(item, dict) and "style" in item for _, item in items):
+            raise SourceError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
+        if len(items) != 1 or items[0][1]["style"] <= 0:
             continue
-        name = f"{job.name}/{split}/{path.stem}/{key}"
+
+        key, item = items[0]
+        folder = path.parent.parent
+        split = folder.name
+        photo, name = folder / "image" / f"{path.stem}.jpg", f"{job.name}/{split}/{path.stem}/{key}"
         try:
             with open_file(photo) as image:  # its stored size, before EXIF turns it, is the one that masks have
                 mask = mask_of(item["segmentation"], image.size)

@@ -58,16 +58,9 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         lines = json_file.read_text(file, "utf-8-sig").splitlines() if file.is_file() else []
         captions = [line.strip() for line in lines if line.strip()]
         collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
-        yield Row(
-            identity=f"{job.name}/{collection}",
-            id=f"{job.name}/{collection}",
-            path=picture.files(folder)["path"],
-            dataset=job.name,
-            split="test",
-            domain=kind,
-            category=captions[0] if captions else None,
-            parameters={"prompts": captions[1:]} if captions else None,
-        )
+        about = {"category": captions[0], "parameters": {"prompts": captions[1:]}} if captions else {}
+        own = {"id": f"{job.name}/{collection}", "mask": None, "split": "test", "domain": kind, **about}
+        yield picture.row(job, folder, collection, **own)
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
@@ -81,7 +74,11 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
         if collection is None or place is None or collection["collection"] not in references:
             raise SourceError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
         prompt, number = int(place[1]), int(place[2])
-        given = _ratings_of(run, (collection["collection"], prompt), ratings) if number == 0 else {}
+        given: dict[str, float] = {}
+        for rater, methods in ratings.items() if number == 0 else ():
+            rated = methods.get(method_of(run, methods) or "", {})
+            if (collection["collection"], prompt) in rated:
+                given[rater] = rated[collection["collection"], prompt]
         human = [value for rater, value in given.items() if rater.split("/")[-1].startswith(_HUMAN)]
 
         reference = references[collection["collection"]]
@@ -102,16 +99,6 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
             parent=reference.id,
             parameters={"prompt": prompt, "image": number, "ratings": given},
         )
-
-
-def _ratings_of(run: str, key: tuple[str, int], ratings: Ratings) -> dict[str, float]:
-    """Rater -> rating of an image."""
-    found = {}
-    for rater, methods in ratings.items():
-        method = method_of(run, methods)
-        if method is not None and key in methods[method]:
-            found[rater] = methods[method][key]
-    return found
 
 
 def method_of(run: str, methods: Iterable[str]) -> str | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -28,21 +28,9 @@ FILES = {"gallery": "gallery_data.csv", "train": "train_data.csv", "query": "gen
 _COLUMNS = ("file_path", "name", "species")
 
 
-@dataclass(frozen=True)
-class _Image:
-    """A line of a table; `place` is its file's path below the table's folder, as far as it lies there."""
-
-    file: Path
-    place: str
-    species: str
-    name: str
-    method: str
-    parameters: dict[str, Any]
-
-
 def rows(job: Job) -> Iterator[Row]:
     """A row for each image: split "gallery", "train" or "query"; the column engine holds a query's method."""
-    real: dict[str, tuple[Path, list[_Image]]] = {}  # the first table of each split, which all methods share
+    real: dict[str, tuple[Path, set[tuple[Any, ...]]]] = {}  # the first table of each split, which all methods share
     made: dict[str, Path] = {}  # method -> its table
 
     for given in job.sources:
@@ -51,16 +39,21 @@ def rows(job: Job) -> Iterator[Row]:
         if not tables:
             raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
         for split, table in tables.items():
-            images = list(_images(job, table))
-            if split in real:
-                _compare(*real[split], table, images)
-                continue
-            for method in {image.method for image in images} if split == "query" else ():
+            images = list(_images(job, split, table))
+            keys = {(image.category, image.identity, image.id) for image in images}
+            if split in real and real[split][1] != keys:
+                _, identity, place = min(real[split][1] ^ keys)
+                raise SourceError(
+                    f"{table}: other images than {real[split][0]}: only one of them has {place} of {identity}. Methods "
+                    "are compared on the same real images; import folders of others separately, with another --name"
+                )
+            for method in {str(image.engine) for image in images} if split == "query" else ():
                 if made.setdefault(method, table) != table:
                     raise SourceError(f"{table} and {made[method]} are both of the method {method!r}: rename a folder")
+            if split not in real:
+                yield from images
             if split != "query":
-                real[split] = table, images
-            yield from (_row(job, split, image) for image in images)
+                real.setdefault(split, (table, keys))
 
     if "gallery" not in real:
         raise SourceError(f"{', '.join(job.sources)}: no {FILES['gallery']}, the images that are searched")
@@ -68,7 +61,7 @@ def rows(job: Job) -> Iterator[Row]:
         raise SourceError(f"{', '.join(job.sources)}: neither {FILES['query']} nor {FILES['train']}, and so no queries")
 
 
-def _images(job: Job, table: Path) -> Iterator[_Image]:
+def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
     source = replace(job.open(str(table)), name=str(table))
     job.need(source, *_COLUMNS)
     for record in job.rows(source):
@@ -78,9 +71,19 @@ def _images(job: Job, table: Path) -> Iterator[_Image]:
         if file is None or not file.is_file():
             record.reject(f"no {lacks[0]}" if lacks else f"{file}: no such file")
             continue
-        method = str(values.get("method") or table.parent.resolve().name)
+        method = str(values.get("method") or table.parent.resolve().name) if split == "query" else None
         about = scalars({key: value for key, value in values.items() if key}, *_COLUMNS, "method")
-        yield _Image(file, place, str(values["species"]), str(values["name"]), method, about)
+        yield Row(
+            identity=f"{job.name}/{values['species']}/{values['name']}",
+            path=str(file.absolute()),
+            id="/".join((job.name, *([method] if method else []), place)),
+            dataset=job.name,
+            split=split,
+            category=str(values["species"]),
+            role="context-edit" if method else "real",
+            engine=method,
+            parameters=about or None,
+        )
 
 
 def _find(path: str, source: Source) -> tuple[Path, str]:
@@ -94,33 +97,3 @@ def _find(path: str, source: Source) -> tuple[Path, str]:
     if whole.is_relative_to(root):
         return file, whole.relative_to(root).as_posix()
     return file, str(ends[-1] if ends else PurePosixPath(*whole.parts[1:]))
-
-
-def _compare(first: Path, known: list[_Image], table: Path, images: list[_Image]) -> None:
-    """Check that a folder's real images are those of the first folder.
-
-    Raises:
-        SourceError: naming one that only one of them has.
-    """
-    one, other = ({(image.species, image.name, image.place) for image in each} for each in (known, images))
-    if one != other:
-        species, name, place = min(one ^ other)
-        raise SourceError(
-            f"{table}: other images than {first}: only one of them has {place} of {name} ({species}). Methods are "
-            "compared on the same real images; import folders of others separately, with another --name"
-        )
-
-
-def _row(job: Job, split: str, image: _Image) -> Row:
-    made = split == "query"
-    return Row(
-        identity=f"{job.name}/{image.species}/{image.name}",
-        path=str(image.file.absolute()),
-        id="/".join((job.name, *([image.method] if made else []), image.place)),
-        dataset=job.name,
-        split=split,
-        category=image.species,
-        role="context-edit" if made else "real",
-        engine=image.method if made else None,
-        parameters=image.parameters or None,
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -35,12 +35,11 @@ class Picture:
     path: PurePosixPath
     mask: PurePosixPath | None
 
-    def files(self, root: Path) -> dict[str, Any]:
-        """The columns path and mask of its row."""
-        return {
-            "path": str((root / self.path).absolute()),
-            "mask": None if self.mask is None else str((root / self.mask).absolute()),
-        }
+    def row(self, job: Job, root: Path, subject: str, **columns: Any) -> Row:
+        """Its row, with an identity of this name."""
+        mask = None if self.mask is None else str((root / self.mask).absolute())
+        own = {"id": f"{job.name}/{self.path}", "path": str((root / self.path).absolute()), "mask": mask}
+        return Row(f"{job.name}/{subject}", **{"dataset": job.name, **own, **columns})
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -55,14 +54,8 @@ def rows(job: Job) -> Iterator[Row]:
                 f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
                 f"{PurePosixPath(root.name, picture.path.parent, 'NAME', picture.path.name)}"
             )
-        yield Row(
-            identity="/".join((job.name, *folders)),
-            id=f"{job.name}/{picture.path}",
-            dataset=job.name,
-            split=SPLITS[picture.path.parts[0]] if splits else None,
-            category=folders[0] if len(folders) > 1 else None,
-            **picture.files(root),
-        )
+        split = SPLITS[picture.path.parts[0]] if splits else None
+        yield picture.row(job, root, "/".join(folders), split=split, category=folders[0] if len(folders) > 1 else None)
 
 
 def pictures(root: Path) -> list[Picture]:
@@ -73,9 +66,7 @@ def pictures(root: Path) -> list[Picture]:
     """
     masks: dict[PurePosixPath, PurePosixPath] = {}
     images = []
-    for file in walk(root):
-        if not is_image(file):
-            continue
+    for file in filter(is_image, walk(root)):
         path = PurePosixPath(file.relative_to(root).as_posix())
         masked = _masked(path)
         if masked is None:
@@ -86,12 +77,11 @@ def pictures(root: Path) -> list[Picture]:
     if not images:
         raise SourceError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in the folder or below")
     stems = {path.with_suffix("") for path in images}
-    lone = [path for masked, path in masks.items() if masked not in stems]
-
+    lone = [str(path) for masked, path in masks.items() if masked not in stems]
     if lone:
-        shown = ", ".join(first_few(list(map(str, lone)), 5))
         advice = "if they are images, rename them or their folder (..._mask, masks and ..._masks mean masks)"
-        warnings.warn(f"{root}: {len(lone)} masks belong to no image: {shown}; {advice}", stacklevel=2)
+        listed = ", ".join(first_few(lone, 5))
+        warnings.warn(f"{root}: {len(lone)} masks belong to no image: {listed}; {advice}", stacklevel=2)
 
     return [Picture(path, masks.get(path.with_suffix(""))) for path in images]
 
@@ -106,11 +96,11 @@ def _masked(path: PurePosixPath) -> PurePosixPath | None:
     return PurePosixPath(*filter(None, folders), stem) if is_mask else None
 
 
-def _top_are_splits(found: Iterable[Picture], option: str | None) -> bool:
+def _top_are_splits(found: list[Picture], option: str | None) -> bool:
     if option not in (None, "yes", "no"):
         raise SourceError(f"option splits={option}: yes or no")
     tops = {p.path.parts[0] for p in found if len(p.path.parts) > 2}
-    all_are = bool(tops) and all(t in SPLITS for t in tops) and all(len(p.path.parts) > 2 for p in found)
+    all_are = tops <= SPLITS.keys() and all(len(p.path.parts) > 2 for p in found)
     if option == "yes" and not all_are:
         raise SourceError(f"option splits=yes, but not all top folders are splits: {', '.join(sorted(tops))}")
     return all_are and option != "no"
@@ -129,14 +119,8 @@ def dreambooth(job: Job) -> Iterator[Row]:
             raise SourceError(f"{root / picture.path}: expected dataset/NAME/NN.jpg")
         subject = picture.path.parts[0]
         kind = classes.get(subject)
-        yield Row(
-            identity=f"{job.name}/{subject}",
-            id=f"{job.name}/{picture.path}",
-            dataset=job.name,
-            domain=None if kind is None else "animals" if kind in _LIVE else "objects",
-            category=kind,
-            **picture.files(root),
-        )
+        domain = None if kind is None else "animals" if kind in _LIVE else "objects"
+        yield picture.row(job, root, subject, domain=domain, category=kind)
 
 
 def read_classes(path: Path) -> dict[str, str]:
@@ -148,9 +132,9 @@ def read_classes(path: Path) -> dict[str, str]:
         raise SourceError(f"{path}: no heading 'subject_name,class'")
     found = {}
     for line in lines[lines.index("subject_name,class") + 1 :]:
-        if "," not in line:
+        subject, comma, kind = line.partition(",")
+        if not comma:
             break
-        subject, kind = line.split(",", 1)
         found[subject.strip()] = kind.strip()
     return found
 
@@ -176,13 +160,6 @@ def cute(job: Job) -> Iterator[Row]:
         if len(folders) < depth:
             raise SourceError(f"{root / picture.path}: the path has {len(folders)} folders, fewer than depth={depth}")
 
-        subject, scene = folders[:depth], folders[depth:]
-        yield Row(
-            identity="/".join((job.name, *subject)),
-            id=f"{job.name}/{picture.path}",
-            dataset=job.name,
-            domain="objects",
-            category=subject[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", subject[0]) or subject[0],
-            background="/".join(scene) or None,
-            **picture.files(root),
-        )
+        subject, scene = folders[:depth], "/".join(folders[depth:]) or None
+        kind = subject[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", subject[0]) or subject[0]
+        yield picture.row(job, root, "/".join(subject), domain="objects", category=kind, background=scene)

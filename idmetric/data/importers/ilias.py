@@ -16,8 +16,8 @@ distractors have no identity. Texts (Txxx.txt) are not imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -35,12 +35,8 @@ LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\d+\.\w+")
 
 
-@dataclass(frozen=True)
-class _About:
-    """Published facts: by folder and id, the numbers after the id; by object, its categories, coarse to fine."""
-
-    listed: dict[str, dict[str, list[str]]]
-    taxonomy: dict[str, tuple[str, str, str]]
+Listed = dict[str, dict[str, list[str]]]  # folder -> id -> the numbers after it
+Taxonomy = dict[str, tuple[str, str, str]]  # object -> its coarse, middle and fine category
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -48,17 +44,20 @@ def rows(job: Job) -> Iterator[Row]:
     crop, splits = job.choice("crop", "no", "queries", "all"), job.choice("splits", "yes", "no") == "yes"
     root = job.folder()
     core = root / "ilias_core" if (root / "ilias_core").is_dir() else root
-    about = _about(job, root)
+    listed, taxonomy = _published(job, root)
     found = pictures(core)
     there = {_plain(str(picture.path)) for picture in found}
-    for kind, listed in about.listed.items() if job.limit is None else ():
-        lost = [name for name in listed if name not in there]
+    for kind, names in listed.items() if job.limit is None else ():
+        lost = [name for name in names if name not in there]
         job.rejected.extend(f"{core / name}: in {LISTS[kind]}, but there is no such image" for name in lost)
     for picture in job.limited(found, root.name):
         try:
-            yield _row(job, core, str(picture.path), about, crop, splits)
-        except _Rejected as error:
-            job.rejected.append(str(error))
+            row = _row(job, core, str(picture.path), listed, taxonomy, crop)
+            yield row if splits else replace(row, split=None)
+        except (ImageReadError, ValueError) as error:
+            if _IMAGE.fullmatch(str(picture.path)) is None:
+                raise
+            job.rejected.append(f"{core / picture.path}: {error}")
 
     if "distractors" in job.options:
         folder = Path(job.options["distractors"])
@@ -70,41 +69,43 @@ def rows(job: Job) -> Iterator[Row]:
             yield Row(None, path=str(file.absolute()), id=name, dataset=job.name, split="gallery")
 
 
-class _Rejected(Exception):
-    """An image that is left out, and the reason."""
+def _row(job: Job, core: Path, path: str, listed: Listed, taxonomy: Taxonomy, crop: str) -> Row:
+    """The row of an image.
 
-
-def _row(job: Job, core: Path, path: str, about: _About, crop: str, splits: bool) -> Row:
-    """The row of an image."""
+    Raises:
+        ImageReadError, ValueError: if the image is not listed, or it or its boxes cannot be used.
+    """
     file = core / path
     match = _IMAGE.fullmatch(path)
     if match is None:
         raise SourceError(f"{file}: not the layout of ILIAS, NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg")
     kind, name = ("query" if match["query"] else "pos"), match["name"]
-    listed = about.listed.get(kind)
-    if listed is not None and _plain(path) not in listed:
-        raise _Rejected(f"{file}: not in {LISTS[kind]}")
+    known = listed.get(kind)
+    if known is not None and _plain(path) not in known:
+        raise SourceError(f"not in {LISTS[kind]}")
 
-    try:
-        boxes = boxes_of(file.with_name(f"{file.stem}_bbox.txt"), needed=crop != "no")
-        cut = crop == "all" or (crop == "queries" and kind == "query")
-        image = _cropped(job, file, boxes, path) if cut else {"path": str(file.absolute())}
-        numbers = {}
-        if kind == "pos" and listed is not None:
-            scale, clutter = listed[_plain(path)]
-            numbers = {"x_scale": float(scale), "x_clutter": int(clutter)}
-    except (ImageReadError, ValueError) as error:
-        raise _Rejected(f"{file}: {error}") from error
+    boxes = boxes_of(file.with_name(f"{file.stem}_bbox.txt"), needed=crop != "no")
+    image: dict[str, Any] = {"path": str(file.absolute())}
+    if crop == "all" or (crop == "queries" and kind == "query"):
+        whole = read_image(file)
+        part = cropped(whole, boxes) if boxes else None
+        if part is None:
+            raise SourceError(f"{file.stem}_bbox.txt: no box within the {whole.width}x{whole.height} pixels")
+        image = job.images.keep(part, f"{job.name}/{_plain(path)}", Path)
 
-    coarse, middle, fine = about.taxonomy.get(name, (None, None, None))
+    coarse, middle, fine = taxonomy.get(name, (None, None, None))
+    parameters: dict[str, Any] = {**({"boxes": boxes} if boxes else {}), **({"kind": fine} if fine else {})}
+    if kind == "pos" and known is not None:
+        scale, clutter = known[_plain(path)]
+        parameters |= {"x_scale": float(scale), "x_clutter": int(clutter)}
     return Row(
         identity=f"{job.name}/{name}",
         id=f"{job.name}/{path}",
         dataset=job.name,
-        split=SPLITS[kind] if splits else None,
+        split=SPLITS[kind],
         domain=coarse,
         category=middle,
-        parameters={**({"boxes": boxes} if boxes else {}), **({"kind": fine} if fine else {}), **numbers} or None,
+        parameters=parameters or None,
         **image,
     )
 
@@ -129,18 +130,9 @@ def boxes_of(file: Path, needed: bool = True) -> list[Box]:
     return found
 
 
-def _cropped(job: Job, file: Path, boxes: Sequence[Box], path: str) -> dict[str, Any]:
-    """The columns of the image's part around its boxes."""
-    image = read_image(file)
-    part = cropped(image, boxes) if boxes else None
-    if part is None:
-        raise SourceError(f"{file.stem}_bbox.txt: no box within the {image.width}x{image.height} pixels")
-    return job.images.keep(part, f"{job.name}/{_plain(path)}", Path)
-
-
-def _about(job: Job, root: Path) -> _About:
+def _published(job: Job, root: Path) -> tuple[Listed, Taxonomy]:
     """What lies in the source's folder, or in the one above it, or is named by an option."""
-    listed: dict[str, dict[str, list[str]]] = {}
+    listed: Listed = {}
     for kind, name in LISTS.items():
         files = [folder / "image_ids" / name for folder in (root, root.absolute().parent)]
         for file in [file for file in files if file.is_file()][:1]:
@@ -150,12 +142,11 @@ def _about(job: Job, root: Path) -> _About:
     given = job.options.get("taxonomy")
     places = [Path(given)] if given else [root / "taxonomy.json", root / "misc" / "taxonomy.json"]
     there = [place for place in places if given or place.is_file()]
-    return _About(listed, _taxonomy(there[0]) if there else {})
+    return listed, _taxonomy(there[0]) if there else {}
 
 
-def _taxonomy(file: Path) -> dict[str, tuple[str, str, str]]:
-    """Object -> its coarse, middle and fine category."""
-    found: dict[str, tuple[str, str, str]] = {}
+def _taxonomy(file: Path) -> Taxonomy:
+    found: Taxonomy = {}
     try:
         for coarse, below in read_json(file).items():
             for middle, finer in below.items():

@@ -37,7 +37,7 @@ class Images:
     written: int = 0
     reused: int = 0
     replaced: int = 0
-    _taken: set[int] = field(default_factory=set, repr=False)  # hashes of the paths given to named images
+    _taken: set[str] = field(default_factory=set, repr=False)  # the paths given to named images
 
     def keep(self, value: Any, name: str | None, locate: Callable[[str], Path], column: str = "path") -> dict[str, Any]:
         """The columns of a row that hold this image; {} if there is no image.
@@ -66,11 +66,9 @@ class Images:
             file = f"{digest[:2]}/{digest[:32]}{_ending(data)}"
         else:
             file = f"{safe(name)}{_ending(data)}"
-            # only hashes are kept, for millions of files
-            key = int.from_bytes(hashlib.blake2b(file.encode(), digest_size=8).digest(), "big")
-            if key in self._taken:
+            if file in self._taken:
                 raise SourceError(f"two images are called {name!r}; one would replace the other at {file}")
-            self._taken.add(key)
+            self._taken.add(file)
 
         path = self.folder / file
         there = path.is_file()

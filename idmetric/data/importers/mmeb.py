@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -43,7 +43,10 @@ MOST = 50_000  # training rows of a subset, the first ones, as in VLM2Vec's comm
 def rows(job: Job) -> Iterator[Row]:
     """The rows of training groups, or of queries and candidates to evaluate."""
     source = job.open()
-    items = _items(job, source)
+    root = Path(job.options.get("image_dir", source.root))
+    if not root.is_dir():
+        raise SourceError(f"option image_dir={root}: no such folder")
+    items = _Items(job, source, root, job.choice("targets", "plain", "b3") == "b3")
     if any(job.has(source, column) for column in EVAL):
         job.need(source, *EVAL)
         yield from _evaluation(job, source, items)
@@ -87,27 +90,17 @@ class _Items:
         if TOKEN in words:
             raise _Fault(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
         if path:
-            return {"text": words if words.strip() else None, **self._image(str(path))}
+            file = locate(str(path), self.root, self.source.name, inside=True)
+            if not self.known.setdefault(file, file.is_file()):
+                raise _Fault(
+                    f"{file}: no such image: unpack the dataset's images there, or name --option image_dir=DIR"
+                )
+            return {"text": words if words.strip() else None, "path": str(file.absolute())}
         if words != given:
             raise _Fault(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
         if not words.strip():
             raise _Fault("a query or target without text and image")
         return {"text": words}
-
-    def _image(self, path: str) -> dict[str, Any]:
-        file = locate(path, self.root, self.source.name, inside=True)
-        if file not in self.known:
-            self.known[file] = file.is_file()
-        if not self.known[file]:
-            raise _Fault(f"{file}: no such image: unpack the dataset's images there, or name --option image_dir=DIR")
-        return self.job.images.keep(path, None, lambda _: file)
-
-
-def _items(job: Job, source: Source) -> _Items:
-    root = Path(job.options.get("image_dir", source.root))
-    if not root.is_dir():
-        raise SourceError(f"option image_dir={root}: no such folder")
-    return _Items(job, source, root, job.choice("targets", "plain", "b3") == "b3")
 
 
 def _subset(job: Job, shard: Shard) -> str:
@@ -119,54 +112,45 @@ def _subset(job: Job, shard: Shard) -> str:
     return f"{job.name}/{folder.name if of_folder else shard.stem}"
 
 
-# Training
-
-
 def _training(job: Job, source: Source, items: _Items) -> Iterator[Row]:
     wanted = job.choice("variant", *VARIANTS)
-    there = {_variant(shard) for shard in source.shards}
-    if there <= {*VARIANTS} - {wanted}:
+    others = {*VARIANTS} - {wanted}
+    there = {shard.split or shard.stem for shard in source.shards}
+    if there <= others:
         raise SourceError(f"{source.name}: no table of {wanted!r}: use --option variant={min(there)}")
     most = job.number("most", MOST) or math.inf
     seen: Counter[str] = Counter()
 
     for record in job.rows(source, (*TRAIN, *NEGATIVE)):
-        subset = _subset(job, record.shard)
-        if _variant(record.shard) in {*VARIANTS} - {wanted} or seen[subset] >= most:
+        values, subset = record.values, _subset(job, record.shard)
+        if (record.shard.split or record.shard.stem) in others or seen[subset] >= most:
             continue
+        number = seen[subset]
         seen[subset] += 1
         try:
-            yield from _pair(items, subset, seen[subset] - 1, record.values)
+            members = [
+                ("query", items.item(values["qry"], values["qry_image_path"])),
+                ("positive", items.target(subset, values["pos_text"], values["pos_image_path"])),
+            ]
+            for text, path in zip_longest(*(_many(values.get(name)) for name in NEGATIVE)):
+                if text or path:
+                    members.append(("negative", items.target(subset, text, path)))
         except _Fault as fault:
             record.reject(str(fault))
+            continue
 
-
-def _variant(shard: Shard) -> str:
-    return shard.split or shard.stem
-
-
-def _pair(items: _Items, subset: str, number: int, values: Mapping[str, Any]) -> list[Row]:
-    group = f"{subset}/train/{number:06d}"
-    members = [
-        ("query", items.item(values["qry"], values["qry_image_path"])),
-        ("positive", items.target(subset, values["pos_text"], values["pos_image_path"])),
-    ]
-    for text, path in zip_longest(*(_many(values.get(name)) for name in NEGATIVE)):
-        if text or path:
-            members.append(("negative", items.target(subset, text, path)))
-
-    about = {"source": items.source.label, "row": number}
-    return [
-        Row(None, id=f"{group}/{at}", dataset=subset, split="train", group=group, slot=slot, parameters=about, **item)
-        for at, (slot, item) in enumerate(members)
-    ]
+        group = f"{subset}/train/{number:06d}"
+        about: dict[str, Any] = {
+            "dataset": subset,
+            "split": "train",
+            "parameters": {"source": source.label, "row": number},
+        }
+        for at, (slot, item) in enumerate(members):
+            yield Row(None, id=f"{group}/{at}", group=group, slot=slot, **about, **item)
 
 
 def _many(cell: Any) -> list[Any]:
     return list(cell) if isinstance(cell, list | tuple) else [] if cell is None else [cell]
-
-
-# Evaluation
 
 
 def _evaluation(job: Job, source: Source, items: _Items) -> Iterator[Row]:
@@ -176,7 +160,11 @@ def _evaluation(job: Job, source: Source, items: _Items) -> Iterator[Row]:
         place: dict[str, Any] = {"dataset": subset, "split": split}
         try:
             query = items.item(values["qry_text"], values["qry_img_path"])
-            cells = _candidates(values)
+            texts, paths = values["tgt_text"], values["tgt_img_path"]
+            if not texts or not paths or len(texts) != len(paths):
+                raise _Fault("tgt_text and tgt_img_path are not two lists of one length")
+            pairs = ((str(text or ""), str(path or "")) for text, path in zip(texts, paths, strict=True))
+            cells = list(dict.fromkeys(pairs))  # each once, the right one first
             known = numbers.setdefault(f"{subset}/{split}", {})
             new = {cell: items.target(subset, *cell) for cell in cells if cell not in known}
         except _Fault as fault:
@@ -198,11 +186,3 @@ def _evaluation(job: Job, source: Source, items: _Items) -> Iterator[Row]:
 def candidate_id(subset: str, split: str, number: int) -> str:
     """The id of the row of a candidate, by its number in x_candidates."""
     return f"{subset}/{split}/candidate-{number:06d}"
-
-
-def _candidates(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Text and path of each candidate, each once, the right one first."""
-    texts, paths = values["tgt_text"], values["tgt_img_path"]
-    if not texts or not paths or len(texts) != len(paths):
-        raise _Fault("tgt_text and tgt_img_path are not two lists of one length")
-    return list(dict.fromkeys((str(text or ""), str(path or "")) for text, path in zip(texts, paths, strict=True)))

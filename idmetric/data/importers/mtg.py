@@ -41,26 +41,21 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     mask = record.keep(cells["object_mask"], f"{name}_mask", "mask")
     image = record.keep(cells["original"], name)
     edited = record.keep(cells["inpainted"], f"{name}/edit")
-    parameters = {"x_view": view, **record.about("id", "split", "category")}
     shared: dict[str, Any] = {
         "dataset": job.name, "split": split, "domain": "objects", "category": values.get("category"),
-        "background": name, "parameters": parameters, **mask,
+        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")}, **mask,
     }  # fmt: skip
 
     if image:
-        yield Row(identity=key, id=name, **shared, **image)
+        yield Row(key, id=name, **shared, **image)
     if edited:
-        yield Row(
-            identity=f"{name}/edit",
-            id=f"{name}/edit",
-            role="part-edit",
-            engine=ENGINE,
-            oracle=_oracle_of(cells, record.source),
-            parent=name if image else None,
-            **shared,
-            **edited,
-            **record.keep(cells["part_mask"], f"{name}_part", "part_mask"),
-        )
+        part = record.keep(cells["part_mask"], f"{name}_part", "part_mask")
+        made: dict[str, Any] = {
+            "engine": ENGINE,
+            "oracle": _oracle_of(cells, record.source),
+            "parent": name if image else None,
+        }
+        yield Row(f"{name}/edit", id=f"{name}/edit", role="part-edit", **made, **shared, **edited, **part)
 
 
 def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
@@ -85,7 +80,10 @@ def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
 
 def _oracle_of(cells: dict[str, Any], source: Source) -> float | None:
     """The oracle score, or None if a mask is absent, empty or unreadable, which the check of the files reports."""
-    sources = [_mask_source(cells[name], source) for name in ("object_mask", "part_mask")]
+    sources = []
+    for name in ("object_mask", "part_mask"):
+        data, path = content(cells[name])
+        sources.append(data if path is None else str(source.locate(path)))
     if sources[0] is None or sources[1] is None:
         return None
     try:
@@ -93,8 +91,3 @@ def _oracle_of(cells: dict[str, Any], source: Source) -> float | None:
         return oracle_score(subject, read_mask(sources[1], (subject.shape[0], subject.shape[1])))
     except (ImageReadError, ValueError):
         return None
-
-
-def _mask_source(cell: Any, source: Source) -> bytes | str | None:
-    data, path = content(cell)
-    return data if path is None else str(source.locate(path))

@@ -83,35 +83,23 @@ def _group(record: Record, subset: str, cells: dict[str, Any], extra: dict[str, 
     texts = _many(cells.get("target_text"))
     asked = " ".join(str(t) for t in (cells.get("instruction"), cells.get("query_text")) if t) or None
     own = None if cells.get("identity") is None else f"{subset}/{cells['identity']}"
-    members: list[tuple[str, Any, str | None, float | None, str | None]] = [
-        ("query", cells.get("query"), asked, None, own)
-    ]
+    about = {"source": record.source.label, "row": record.number}
+    asking = {"slot": "query", "text": asked, "identity": own, "parameters": {**about, **extra}}
+    members: list[tuple[Any, dict[str, Any]]] = [(cells.get("query"), asking)]
 
     for at, target in enumerate(targets):
         text = str(texts[at if at < len(texts) else -1]) if texts else None
-        right = at == 0
-        slot, label = ("candidate", float(right)) if ranked else ("positive", None)
-        members.append((slot, target, text, label, own if right else None))
-    members += [("negative", negative, None, None, None) for negative in negatives]
+        place = {"slot": "candidate", "label": float(at == 0)} if ranked else {"slot": "positive"}
+        members.append((target, {"text": text, "identity": None if at else own, **place}))
+    members += [(negative, {"slot": "negative"}) for negative in negatives]
 
-    images = [record.keep(cell, None) for _, cell, *_ in members]
+    images = [record.keep(cell, None) for cell, _ in members]
     if len(members) < 2 or not all(images):
         record.reject("the query or one of its targets and negatives has no image")
         return
-    about = {"source": record.source.label, "row": record.number}
-    for at, ((slot, _, text, label, identity), image) in enumerate(zip(members, images, strict=True)):
-        yield Row(
-            identity=identity,
-            id=f"{group}/{at}",
-            dataset=subset,
-            split=split,
-            text=text,
-            label=label,
-            group=group,
-            slot=slot,
-            parameters={**about, **(extra if slot == "query" else {})},
-            **image,
-        )
+    shared = {"identity": None, "dataset": subset, "split": split, "group": group, "parameters": about}
+    for at, ((_, columns), image) in enumerate(zip(members, images, strict=True)):
+        yield Row(id=f"{group}/{at}", **{**shared, **columns, **image})
 
 
 def _single(record: Record, subset: str, cells: dict[str, Any], extra: dict[str, Any]) -> Iterator[Row]:

@@ -17,8 +17,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.images import content
@@ -30,15 +28,8 @@ VIEWS = (1, 2, 3)
 _PROMPTS = tuple(f"prompts{view}" for view in VIEWS)
 
 
-@dataclass
-class Positive:
-    """Values that distractors inherit: the split, and the mask columns of each view."""
-
-    split: str | None
-    masks: dict[int, dict[str, Any]] = field(default_factory=dict)
-
-
-Seen = dict[str, Positive]  # identity -> its positives
+# identity -> its split, and the mask columns of each view, which distractors inherit
+Seen = dict[str, tuple[str | None, dict[int, dict[str, Any]]]]
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -47,7 +38,13 @@ def rows(job: Job) -> Iterator[Row]:
     for source in sources:
         if _positive_column(job, source) is None and not job.has(source, "nimg1"):
             job.need(source, "images1")
-    _check_ids(job, sources)
+    without = [source.name for source in sources if not job.has(source, "id")]
+    if 0 < len(without) < len(sources):
+        having = next(source.name for source in sources if source.name not in without)
+        raise SourceError(
+            f"{without[0]} has no column {job.column('id')!r}, but {having} has: distractors cannot be matched with "
+            "their positives. If the column has another name, use --map id=NAME; else import the sets one by one"
+        )
     seen: Seen = {}
     for source in sources:
         if _positive_column(job, source) is not None:
@@ -57,18 +54,6 @@ def rows(job: Job) -> Iterator[Row]:
             yield from _distractors(job, source, seen)
 
 
-def _check_ids(job: Job, sources: Sequence[Source]) -> None:
-    """Raise a SourceError if some sets have ids and others don't."""
-    without = [source.name for source in sources if not job.has(source, "id")]
-    if 0 < len(without) < len(sources):
-        column = job.column("id")
-        having = next(source.name for source in sources if source.name not in without)
-        raise SourceError(
-            f"{without[0]} has no column {column!r}, but {having} has: distractors cannot be matched with their "
-            "positives. If the column has another name, use --map id=NAME; else import the sets one by one"
-        )
-
-
 def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     prefix = _positive_column(job, source)
     read = [c for c in source.columns if not c.startswith("nimg")]
@@ -76,14 +61,14 @@ def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
         values = record.values
         if identity in seen:
             raise SourceError(f"{record.where}, column 'id': {values.get('id')} occurs twice")
-        seen[identity] = Positive(split)
+        masks: dict[int, dict[str, Any]] = {}
+        seen[identity] = split, masks
         for view in VIEWS:
             name = f"{identity}/view{view}"
             image = record.keep(values.get(f"{prefix}{view}"), name)
             if not image:
                 continue
-            mask = record.keep(values.get(f"masks{view}"), f"{name}_mask", "mask")
-            seen[identity].masks[view] = mask
+            masks[view] = record.keep(values.get(f"masks{view}"), f"{name}_mask", "mask")
             yield Row(
                 identity=identity,
                 id=name,
@@ -95,25 +80,24 @@ def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                 text=values.get(f"prompts{view}"),
                 parameters={**record.about("id", "split", "category", *_PROMPTS), "x_view": view},
                 **image,
-                **mask,
+                **masks[view],
             )
 
 
 def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     # NearID-Flux_1024 -> Flux_1024
-    own = re.sub(r"^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
-    engine = job.options.get("engine") or own
+    engine = re.sub(r"^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
     lone = 0
     read = ["id", "split", "category", *(f"nimg{view}" for view in VIEWS)]
 
     for record, identity, split in _named(job, source, read):
-        positive = seen.get(identity)
-        if seen and positive is None:
+        if seen and identity not in seen:
             record.reject(f"no positive {identity!r} for this distractor")
             continue
+        split, masks = seen.get(identity, (split, {}))
         for view in VIEWS:
             cell = record.values.get(f"nimg{view}")
-            if positive is not None and view not in positive.masks:
+            if seen and view not in masks:
                 lone += content(cell) != (None, None)
                 continue
             name = f"{identity}/view{view}/{engine}"
@@ -123,7 +107,7 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                     identity=name,
                     id=name,
                     dataset=job.name,
-                    split=positive.split if positive else split,
+                    split=split,
                     domain="objects",
                     category=record.values.get("category"),
                     role="distractor",
@@ -132,7 +116,7 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                     parent=f"{identity}/view{view}",
                     parameters={"source": source.label, "row": record.number, "x_view": view},
                     **image,
-                    **(positive.masks[view] if positive else {}),
+                    **masks.get(view, {}),
                 )
 
     if lone:
@@ -159,12 +143,11 @@ def _positive_column(job: Job, source: Source) -> str | None:
 
 def _positions(job: Job, source: Source) -> dict[int, str]:
     """Row -> split, from the published lists of row positions; {} if the table has a column of splits."""
-    given = job.options.get("splits")
-    if given is None and job.has(source, "split"):
+    if job.has(source, "split"):
         return {}
-    folder = Path(given) if given is not None else source.root / "splits"
+    folder = source.root / "splits"
     files = {split: folder / f"{split}.json" for split in ("train", "val", "test")}
-    listed = {split: read_json(file, list) for split, file in files.items() if given is not None or file.is_file()}
+    listed = {split: read_json(file, list) for split, file in files.items() if file.is_file()}
     found = {row: split for split, rows in listed.items() for row in rows}
     if len(found) < sum(map(len, listed.values())) or any(row not in range(source.count) for row in found):
         raise SourceError(f"{folder}: its lists are not positions of {source.count} rows, each of one split")

@@ -30,27 +30,15 @@ def rows(job: Job) -> Iterator[Row]:
         votes = _number(record, "votes")
         if votes is not None and votes < least:
             continue
-        group = f"{job.name}/{record.number if values.get('id') is None else values['id']}"
-        images = {slot: record.keep(values.get(column), f"{group}/{slot}") for slot, column in _SLOTS.items()}
-        if not all(images.values()):
-            record.reject("an image of the triplet is missing")
-            continue
-
         shares, photos = _shares(record), values.get("is_imagenet")
         about = {"votes": values.get("votes"), "x_imagenet": None if photos is None else str(photos).lower()}
-        for slot, image in images.items():
-            yield Row(
-                identity=None,
-                id=f"{group}/{slot}",
-                dataset=job.name,
-                split=values.get("split"),
-                text=values.get("prompt"),
-                group=group,
-                slot=slot,
-                label=shares.get(slot),
-                parameters={"source": source.label, **about},
-                **image,
-            )
+        yield from record.group(
+            f"{job.name}/{record.number if values.get('id') is None else values['id']}",
+            {slot: (values.get(column), {"label": shares.get(slot)}) for slot, column in _SLOTS.items()},
+            split=values.get("split"),
+            text=values.get("prompt"),
+            parameters={"source": source.label, **about},
+        )
 
 
 def _shares(record: Record) -> dict[str, float]:

@@ -42,7 +42,9 @@ def _table(job: Job) -> Iterator[Row]:
             record.reject("no label" if image else "no image")
             continue
         mask = record.keep(record.values.get("mask"), f"{name}_mask", "mask")
-        yield _row(job, name, str(label), about, {**record.about("label"), "x_part": part}, {**image, **mask})
+        parameters = {**record.about("label"), "x_part": part}
+        own = {"dataset": job.name, "parameters": parameters, **_about(about, str(label)), **image, **mask}
+        yield Row(f"{job.name}/{label}", id=name, **own)
 
 
 def _folders(job: Job, root: Path) -> Iterator[Row]:
@@ -51,25 +53,15 @@ def _folders(job: Job, root: Path) -> Iterator[Row]:
         part, *folders = picture.path.parts[:-1]
         if part not in PARTS or len(folders) != 1:
             raise SourceError(f"{root / picture.path}: expected {'/, '.join(PARTS)}/ and one folder for each object")
-        yield _row(job, f"{job.name}/{picture.path}", folders[0], about, {"x_part": part}, picture.files(root))
-
-
-def _row(
-    job: Job, name: str, label: str, about: dict[str, Any], parameters: dict[str, Any], files: dict[str, Any]
-) -> Row:
-    return Row(
-        identity=f"{job.name}/{label}",
-        id=name,
-        dataset=job.name,
-        split=about.get("class_to_split", {}).get(label, "test"),
-        domain="objects",
-        category=about.get("class_to_sc", {}).get(label),
-        parameters=parameters,
-        **files,
-    )
+        yield picture.row(job, root, folders[0], parameters={"x_part": part}, **_about(about, folders[0]))
 
 
 def _info(root: Path) -> dict[str, Any]:
     """The published index of the objects, or {} if it is absent."""
     path = root / "pods_info.json"
     return read_json(path, dict) if path.is_file() else {}
+
+
+def _about(info: dict[str, Any], label: str) -> dict[str, Any]:
+    split, kind = info.get("class_to_split", {}).get(label, "test"), info.get("class_to_sc", {}).get(label)
+    return {"split": split, "domain": "objects", "category": kind}

@@ -19,6 +19,7 @@ from idmetric.io.tables import first_few
 
 # (items, total or None, name) -> the items, with progress shown
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
+Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _LONGEST = 2000  # characters of a column that parameters keep
 
 
@@ -53,6 +54,21 @@ class Record:
     def about(self, *used: str) -> dict[str, Any]:
         """Where it comes from, and its short values apart from the columns used."""
         return {"source": self.source.label, "row": self.number, **scalars(self.values, *used)}
+
+    def group(self, name: str, members: Mapping[str, tuple[Any, Mapping[str, Any]]], **shared: Any) -> Iterator[Row]:
+        """The rows of a group of images; it is left out if one is missing.
+
+        Args:
+            members: slot -> image, and the columns of its row.
+            shared: columns of all rows.
+        """
+        images = {slot: self.keep(image, f"{name}/{slot}") for slot, (image, _) in members.items()}
+        if not all(images.values()):
+            self.reject("an image of the group is missing")
+            return
+        common = {"dataset": self.job.name, "group": name, **shared}
+        for slot, (_, columns) in members.items():
+            yield Row(**{"identity": None, "id": f"{name}/{slot}", "slot": slot, **common, **columns, **images[slot]})
 
 
 @dataclass(frozen=True)
@@ -149,7 +165,7 @@ class Job:
         """Whether a table has a column."""
         return self.column(expected) in source.columns
 
-    def number(self, option: str, default: float) -> float:
+    def number(self, option: str, default: float | None) -> Any:
         """The value of a numeric option.
 
         Raises:
@@ -173,13 +189,7 @@ class Job:
         return word
 
 
-def import_dataset(
-    kind: str,
-    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    on_error: str = "fail",
-    **given: Any,
-) -> Manifest:
+def import_dataset(kind: str, sources: Sources, *, on_error: str = "fail", **given: Any) -> Manifest:
     """The manifest of a published dataset or folder; its paths are absolute until it is written.
 
     Args:
@@ -200,16 +210,13 @@ def import_dataset(
 
 def make_job(
     kind: str,
-    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    sources: Sources,
     *,
     images: str | os.PathLike[str] | Images | None = None,
     name: str | None = None,
-    revision: str | None = None,
-    files: str | None = None,
     columns: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
-    limit: int | None = None,
-    progress: Progress = lambda items, total, what: items,
+    **given: Any,
 ) -> Job:
     """A job, checked as far as possible without reading the sources.
 
@@ -219,33 +226,28 @@ def make_job(
         images: folder for images that the source holds as bytes; files of an earlier, stopped run are kept. None keeps
             bytes in the manifest and in memory, which suits small datasets.
         name: of the dataset (default: the kind's; for "folder" and "table" the source's).
-        revision, files, columns, options, limit: as in `Job`.
+        columns, options, given: as in `Job`: revision, files, limit, progress.
 
     Raises:
         SourceError: for an unknown importer or option.
     """
     if kind not in KINDS:
         raise SourceError(f"unknown importer {kind!r}; there are {', '.join(KINDS)}")
-    given = (sources,) if isinstance(sources, str | os.PathLike) else tuple(sources)
-    if not given:
-        raise SourceError("no source given")
-    if len(given) > 1 and not KINDS[kind].several:
+    paths = [os.fspath(s) for s in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    if len(paths) > 1 and not KINDS[kind].several:
         raise SourceError(
-            f"{kind}: rows of {len(given)} sources would share names; import them one by one, each with its own "
+            f"{kind}: rows of {len(paths)} sources would share names; import them one by one, each with its own "
             "--name, and join the manifests with idmetric.data.manifest.table.merge"
         )
-    unknown = [o for o in options or {} if o not in KINDS[kind].options]
-    if unknown:
-        known = ", ".join(KINDS[kind].options) or "none"
-        raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {known}")
+    known, options = KINDS[kind].options, options or {}
+    if unknown := [o for o in options if o not in known]:
+        raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {', '.join(known) or 'none'}")
 
-    own = Path(given[0]).resolve().stem if kind in ("folder", "table") else kind
-    if not isinstance(images, Images):
-        images = Images(None if images is None else Path(images))
+    own = Path(paths[0]).resolve().stem if kind in ("folder", "table") else kind
+    store = images if isinstance(images, Images) else Images(None if images is None else Path(images))
     return Job(
-        kind, tuple(os.fspath(s) for s in given), own if name is None else name, images, revision, files, columns or {},
-        options or {}, limit, name is not None, progress,
-    )  # fmt: skip
+        kind, tuple(paths), name or own, store, columns=columns or {}, options=options, named=bool(name), **given
+    )
 
 
 def run(job: Job) -> Manifest:
@@ -283,9 +285,9 @@ def listed(problems: Sequence[str], what: str) -> str:
 
 def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
     """The remaining short values of a row, for its parameters, without NaN and infinity."""
+    short = {n: v for n, v in values.items() if n not in used and isinstance(v, str | int | float)}
     return {
         name: value
-        for name, value in values.items()
-        if name not in used and isinstance(value, str | int | float | bool) and len(str(value)) <= _LONGEST
-        and not (isinstance(value, float) and not math.isfinite(value))
-    }  # fmt: skip
+        for name, value in short.items()
+        if len(str(value)) <= _LONGEST and not (isinstance(value, float) and not math.isfinite(value))
+    }

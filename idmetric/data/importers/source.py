@@ -7,25 +7,32 @@ datasets with a card that breaks the loader (MVEB) can be read.
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from idmetric.data.importers.files import ENDINGS, SourceError, open_table
+from idmetric.images.paths import is_address
 from idmetric.images.paths import walk as files_below
 from idmetric.io import json_file
+from idmetric.io.hints import need
 
-__all__ = ["Shard", "Source", "SourceError", "hub_files", "locate", "open_source", "read_json"]
-
+ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
+_BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
-_ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
+
+
+class SourceError(ValueError):
+    """A dataset that cannot be imported; the message names file, row or column, and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,11 @@ class Source:
     @cached_property
     def count(self) -> int:
         """Number of rows."""
-        return sum(open_table(shard.path).count() for shard in self.shards)
+        total = 0
+        for shard in self.shards:
+            with _readable(shard.path):
+                total += open_table(shard.path).count()
+        return total
 
     def locate(self, path: str) -> Path:
         """The file that a row names, relative to the root or, in local tables, absolute.
@@ -85,14 +96,14 @@ class Source:
         wanted = self.columns if columns is None else tuple(columns)
         for shard in self.shards:
             table = open_table(shard.path)
-            here = [c for c in wanted if c in table.columns]
-            for row in table.rows(here):
-                yield shard, {c: row.get(c) for c in wanted}
+            with _readable(shard.path):
+                for row in table.rows([c for c in wanted if c in table.columns]):
+                    yield shard, {c: row.get(c) for c in wanted}
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
     """As `Source.locate`, for a table of this name; `inside` refuses paths outside the root."""
-    if _ADDRESS.match(path):
+    if is_address(path):
         shown = path if len(path) <= 100 else path[:100] + "..."
         raise SourceError(f"{name}: {shown}: URLs are not downloaded; download the images and name their files")
     there, depth = PureWindowsPath(path), 0  # it recognizes both kinds of slashes, drives and servers
@@ -133,7 +144,9 @@ def hub_files(repo: str, revision: str | None = None, files: str | None = None) 
 
     info = _ask(repo, lambda: HfApi().dataset_info(repo, revision=revision, files_metadata=True))
     listed = [(s.rfilename, int(s.size or 0)) for s in info.siblings or []]
-    return str(info.sha), [(name, size) for name, size in listed if _wanted(name, files)]
+    # JSON: state of save_to_disk, splits
+    wanted = [f for f in listed if f[0].endswith(".json") or (f[0].endswith(ENDINGS) and _fits(f[0], files))]
+    return str(info.sha), wanted
 
 
 def _download(repo: str, revision: str | None, files: str | None) -> Source:
@@ -142,27 +155,22 @@ def _download(repo: str, revision: str | None, files: str | None) -> Source:
     from huggingface_hub import snapshot_download
 
     commit, listed = hub_files(repo, revision, files)
-    if not any(name.endswith(ENDINGS) for name, _ in listed):
+    names = [name for name, _ in listed]
+    if not any(name.endswith(ENDINGS) for name in names):
         raise SourceError(
             f"{repo}: no {', '.join(ENDINGS)} file{_matching(files)}; try --revision refs/convert/parquet, or download "
             "and unpack it and import the folder"
         )
-
-    names = [name for name, _ in listed]
-    folder = Path(
-        _ask(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names))
-    )
-    return Source(repo, folder, _shards(folder, files), commit)
+    got = _ask(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names))
+    return Source(repo, Path(got), _shards(Path(got), files), commit)
 
 
 def _matching(files: str | None) -> str:
     return f" that matches {files!r}" if files else ""
 
 
-def _wanted(name: str, files: str | None) -> bool:
-    if name.endswith(ENDINGS):
-        return files is None or fnmatch(name, files)
-    return name.endswith(".json")  # state of save_to_disk, splits
+def _fits(name: str, files: str | None) -> bool:
+    return files is None or fnmatch(name, files)
 
 
 def _ask(repo: str, request: Callable[[], Any]) -> Any:
@@ -179,17 +187,14 @@ def _ask(repo: str, request: Callable[[], Any]) -> Any:
 
 def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
     """The tables in a folder at any depth, sorted; a folder written by `save_to_disk` is one table."""
-    found = []
     below = list(files_below(folder))
     states = {p.parent: read_json(p) for p in below if p.name == _STATE}
     saved = {path: state for path, state in states.items() if isinstance(state, dict) and "_data_files" in state}
-    for path, state in saved.items():
-        found.append(Shard(path, state.get("_split") or (path.name if path != folder else None)))
+    found = [Shard(p, state.get("_split") or (p.name if p != folder else None)) for p, state in saved.items()]
     for path in below:
         name = path.relative_to(folder)
-        if path.suffix not in ENDINGS or any(s in path.parents for s in saved):
-            continue
-        if files is None or fnmatch(name.as_posix(), files):
+        alone = path.suffix in ENDINGS and saved.keys().isdisjoint(path.parents)
+        if alone and _fits(name.as_posix(), files):
             found.append(Shard(path, _split_of(name)))
     return tuple(found)
 
@@ -216,3 +221,96 @@ def read_json(path: Path, kind: type = object) -> Any:
     if not isinstance(value, kind):
         raise SourceError(f"{path}: it must hold {'a list' if kind is list else 'an object'}")
     return value
+
+
+# Files
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of any format: its columns, a function that counts its rows, and one that reads some of their columns."""
+
+    columns: tuple[str, ...]
+    count: Callable[[], int]
+    rows: Callable[[Sequence[str]], Iterator[dict[str, Any]]]
+
+
+def open_table(path: Path) -> Table:
+    """The table in a file, or in a folder that `save_to_disk` wrote.
+
+    Raises:
+        SourceError: if it cannot be read.
+    """
+    with _readable(path):
+        if path.suffix == ".parquet" and path.is_file():
+            return _parquet(path)
+        return _arrow(path) if path.is_dir() or path.suffix == ".arrow" else _text(path)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of readers become a `SourceError` that names the file."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except (OSError, ValueError, IndexError, csv.Error) as error:  # pyarrow's errors are among them
+        raise SourceError(f"{path}: not readable: {error}; fetch it again") from error
+
+
+def _parquet(path: Path) -> Table:
+    import pyarrow.parquet as pq
+
+    # a small buffer instead of reading ahead: else all row groups come into memory with their images
+    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+
+    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for batch in file.iter_batches(_BATCH, columns=list(columns)):
+            yield from _named(batch.to_pylist(), file.schema_arrow)
+
+    return Table(tuple(file.schema_arrow.names), lambda: int(file.metadata.num_rows), rows)
+
+
+def _arrow(path: Path) -> Table:
+    need("data", f"reading {path}", datasets="datasets")
+    import datasets
+
+    whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
+
+    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        if not columns:
+            yield from ({} for _ in range(len(whole)))
+            return
+        for table in whole.select_columns(list(columns)).with_format("arrow").iter(_BATCH):
+            yield from _named(table.to_pylist(), whole.features.arrow_schema)
+
+    return Table(tuple(whole.column_names), lambda: len(whole), rows)
+
+
+def _named(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
+    """The rows with names of classes, where the Hub stores class labels as numbers."""
+    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
+    labels = {n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
+    for row in rows:
+        for column in labels.keys() & row.keys():
+            number = row[column]
+            row[column] = None if number is None or number < 0 else labels[column][number]
+    return rows
+
+
+def _text(path: Path) -> Table:
+    read = _csv if path.suffix == ".csv" else json_file.lines
+    if path.suffix == ".csv":
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            columns = tuple(next(csv.reader(file), []))
+    else:
+        columns = tuple(dict.fromkeys(name for row in json_file.lines(path) for name in row))
+    return Table(columns, lambda: sum(1 for _ in read(path)), lambda _: read(path))
+
+
+def _csv(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), 1):
+            if None in row or None in row.values():  # more fields than the header has, or fewer
+                raise SourceError(f"{path}: row {number} has another number of fields than the header")
+            yield {name: value or None for name, value in row.items()}

@@ -35,27 +35,15 @@ def subjects2k(job: Job) -> Iterator[Row]:
         if label not in ("0", "1"):
             raise SourceError(f"{record.where}, column 'binary_label': {label!r} is not 0 or 1")
 
-        columns = {"anchor": "reference_image", "candidate": "test_image"}
-        images = {slot: record.keep(values[column], f"{group}/{slot}") for slot, column in columns.items()}
-        if not all(images.values()):
-            record.reject("an image of the pair is missing")
-            continue
-
         human = [int(v) for v in values.get("human_votes") or ()]
-        parameters = {"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": human}
-        for slot, image in images.items():
-            yield Row(
-                identity=group if label == "1" or slot == "anchor" else f"{group}/other",
-                id=f"{group}/{slot}",
-                dataset=job.name,
-                split=record.shard.split,
-                engine=ENGINE,
-                label=float(label) if slot == "candidate" else None,
-                group=group,
-                slot=slot,
-                parameters=parameters,
-                **image,
-            )
+        shown = {"identity": group if label == "1" else f"{group}/other", "label": float(label)}
+        yield from record.group(
+            group,
+            {"anchor": (values["reference_image"], {"identity": group}), "candidate": (values["test_image"], shown)},
+            split=record.shard.split,
+            engine=ENGINE,
+            parameters={"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": human},
+        )
 
 
 def subjects200k(job: Job) -> Iterator[Row]:
@@ -65,43 +53,33 @@ def subjects200k(job: Job) -> Iterator[Row]:
     least = job.number("min_quality", _MIN_QUALITY)
     for record in job.rows(source):
         values = record.values
-        collection = values.get("collection")
-        if job.options.get("collection") not in (None, collection):
-            continue
-        quality = values.get("quality_assessment") or {}
+        collection, quality = values.get("collection"), values.get("quality_assessment") or {}
         if least > 0 and any((quality.get(name) or 0) < least for name in QUALITIES):
             continue
-        group = f"{job.name}/{record.number:06d}"
-        about = values.get("description") or {}
-
         try:
-            sides = split_composite(_whole(values["image"], source))
+            first, second = split_composite(_whole(values["image"], source))
         except (SourceError, ImageReadError) as error:
             record.reject(str(error))
             continue
 
+        group, about = f"{job.name}/{record.number:06d}", values.get("description") or {}
         consistency = quality.get("objectConsistency")
-        parameters = {
-            "source": source.label, "row": record.number, "collection": collection, "item": about.get("item"),
-            **{name: quality.get(name) for name in QUALITIES},
-        }  # fmt: skip
-        for side, (slot, data) in enumerate(zip(("anchor", "candidate"), sides, strict=True)):
-            # if the objects differ, the identity of the second is unknown
-            known = slot == "anchor" or (consistency is not None and consistency >= _MIN_QUALITY)
-            yield Row(
-                identity=group if known else None,
-                id=f"{group}/{slot}",
-                dataset=job.name,
-                split=record.shard.split,
-                category=about.get("category"),
-                text=about.get(f"description_{side}"),
-                engine=ENGINE,
-                label=None if slot == "anchor" or consistency is None else float(consistency),
-                group=group,
-                slot=slot,
-                parameters=parameters,
-                **record.keep(data, f"{group}/{slot}"),
-            )
+        # if the objects differ, the identity of the second is unknown
+        same = consistency is not None and consistency >= _MIN_QUALITY
+        label = None if consistency is None else float(consistency)
+        shown = {"identity": group if same else None, "label": label, "text": about.get("description_1")}
+        parameters = {"source": source.label, "row": record.number, "collection": collection, "item": about.get("item")}
+        yield from record.group(
+            group,
+            {
+                "anchor": (first, {"identity": group, "text": about.get("description_0")}),
+                "candidate": (second, shown),
+            },
+            split=record.shard.split,
+            category=about.get("category"),
+            engine=ENGINE,
+            parameters={**parameters, **{name: quality.get(name) for name in QUALITIES}},
+        )
 
 
 def _whole(cell: Any, source: Source) -> bytes | str:

@@ -18,7 +18,7 @@ a similarity between min_dino and 0.98, and those with a lower aesthetic score.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,26 +37,22 @@ _TABLES = ("*metadata_with_scores.json", "*metadata.json", "metadata_*.json")  #
 _MASKS = (".jpg", ".png")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Values of the options: least scores (None: any), and the gray value above which a pixel is the object's."""
-
-    dino: float | None
-    aesthetics: float | None
-    mask: float
-
-
 def rows(job: Job) -> Iterator[Row]:
     """A row for each image of each record with two usable images or more."""
-    limits = Limits(
-        job.number("min_dino", 0) if "min_dino" in job.options else None,
-        job.number("min_aesthetics", 0) if "min_aesthetics" in job.options else None,
-        job.number("mask_above", 0),
-    )
+    dino, aesthetics = (job.number(option, None) for option in ("min_dino", "min_aesthetics"))
     root = job.folder()
     found = list(_records(root))
     for key, (where, record) in job.limited(list(zip(_keys(found), found, strict=True)), root.name):
-        yield from _views(job, root, where, record, f"{job.name}/{key}", limits)
+        kept = usable(record, dino, aesthetics, where)
+        if len(kept) < 2:
+            continue
+        try:
+            views = _views(job, root, where, record, f"{job.name}/{key}", kept)
+        except (ImageReadError, FileNotFoundError) as error:
+            job.rejected.append(f"{where}: {error}")
+            continue
+        for row, mask in views:
+            yield row if mask is None else replace(row, **job.images.keep(mask, f"{row.id}_mask", Path, "mask"))
 
 
 def _records(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -91,38 +87,35 @@ def _keys(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     return keys
 
 
-def _views(job: Job, root: Path, where: str, record: Mapping[str, Any], identity: str, limits: Limits) -> Iterator[Row]:
-    files = record["filenames"]
-    kept = usable(record, limits, where)
-    if len(kept) < 2:
-        return
+def _views(
+    job: Job, root: Path, where: str, record: Mapping[str, Any], identity: str, kept: Sequence[int]
+) -> list[tuple[Row, bytes | None]]:
+    """The row and the mask of each image that is kept.
 
-    paths = {index: _image(root, files[index], where) for index in kept}
-    missing = [files[index] for index, path in paths.items() if path is None]
-    if missing:
-        job.rejected.append(f"{where}: {missing[0]!r} is missing; unpack all archives of the dataset")
-        return
-
+    Raises:
+        FileNotFoundError, ImageReadError: if an image is missing, or one or its mask cannot be read.
+    """
+    files, made = record["filenames"], []
     prompts = record.get("prompts") or [None] * len(files)
     extra = {"objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
-    try:
-        masks = {index: _mask(path, limits.mask) for index, path in paths.items() if path is not None}
-    except (ImageReadError, OSError) as error:
-        job.rejected.append(f"{where}: {error}")
-        return
-
-    for index, path in paths.items():
-        assert path is not None
-        name, mask = f"{identity}/view{index + 1}", masks[index]
-        yield Row(
-            identity=identity, id=name, path=str(path.absolute()), dataset=job.name, domain="objects",
-            category=record.get("category_description") or None, background=name, text=prompts[index],
-            parameters={"file": files[index], **{k: v for k, v in extra.items() if v is not None}},
-            **({} if mask is None else job.images.keep(mask, f"{name}_mask", Path, "mask")),
+    extra = {key: value for key, value in extra.items() if value is not None}
+    for index in kept:
+        # the generator's own records name files with another folder
+        places = [locate(name, root, where, inside=True) for name in (files[index], PurePosixPath(files[index]).name)]
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            raise FileNotFoundError(f"{files[index]!r} is missing; unpack all archives of the dataset")
+        name = f"{identity}/view{index + 1}"
+        row = Row(
+            identity, id=name, path=str(path.absolute()), dataset=job.name, domain="objects", background=name,
+            category=record.get("category_description") or None, text=prompts[index],
+            parameters={"file": files[index], **extra},
         )  # fmt: skip
+        made.append((row, _mask(path)))
+    return made
 
 
-def usable(record: Mapping[str, Any], limits: Limits, where: str) -> list[int]:
+def usable(record: Mapping[str, Any], dino: float | None, aesthetics: float | None, where: str) -> list[int]:
     """Numbers of a record's images that reach the least scores.
 
     Raises:
@@ -130,36 +123,27 @@ def usable(record: Mapping[str, Any], limits: Limits, where: str) -> list[int]:
     """
     files = record["filenames"]
     good = np.ones(len(files), dtype=bool)
-    if limits.aesthetics is not None:
+    if aesthetics is not None:
         scores = record.get("aesthetics_scores")
         stems = [PurePosixPath(f).stem for f in files]
         if not isinstance(scores, dict) or not all(isinstance(scores.get(s), int | float) for s in stems):
             raise SourceError(f"{where}: no 'aesthetics_scores' of all files; leave the option min_aesthetics out")
-        good &= np.array([scores[s] >= limits.aesthetics for s in stems])
+        good &= np.array([scores[s] >= aesthetics for s in stems])
 
-    if limits.dino is not None:
+    if dino is not None:
         try:
             pairs = np.array(record.get("dino_scores"), dtype=float)
         except (TypeError, ValueError):
             pairs = np.empty(0)
         if pairs.shape != (len(files), len(files)):
             raise SourceError(f"{where}: no table 'dino_scores' of its files; leave the option min_dino out")
-        alike = np.triu((pairs >= limits.dino) & (pairs <= COPY), 1)
+        alike = np.triu((pairs >= dino) & (pairs <= COPY), 1)
         good &= alike.any(0) | alike.any(1)
 
     return [int(i) for i in np.flatnonzero(good)]
 
 
-def _image(root: Path, file: str, where: str) -> Path | None:
-    """The image of a record, or None if it is missing; the generator's own records name it with another folder."""
-    for name in (file, PurePosixPath(file).name):
-        path = locate(name, root, where, inside=True)
-        if path.is_file():
-            return path
-    return None
-
-
-def _mask(image: Path, above: float) -> bytes | None:
+def _mask(image: Path) -> bytes | None:
     """The mask as a PNG of 0 and 255 in the image's size; None if there is none.
 
     Raises:
@@ -169,7 +153,7 @@ def _mask(image: Path, above: float) -> bytes | None:
     if path is None:
         return None
     size = open_image(image).size
-    bits = np.asarray(open_image(path).convert("L")) > above
+    bits = np.asarray(open_image(path).convert("L")) > 0
     if not bits.any():
-        raise ImageReadError(str(path), f"no pixel of the mask is above {above:g}")
+        raise ImageReadError(str(path), "its mask is black everywhere")
     return png(Image.fromarray(bits.astype(np.uint8) * 255).resize(size, Image.Resampling.NEAREST))

@@ -34,11 +34,11 @@ def rows(job: Job) -> Iterator[Row]:
     source = job.open()
     job.need(source, *job.columns)
     image = "path" if "path" in job.columns or "path" in source.columns else "image"
-    for column, there in (("path", job.has(source, image)), ("identity", job.has(source, "identity"))):
-        if not there:
+    for column, shown in ((image, "path or image"), ("identity", "identity")):
+        if not job.has(source, column):
             raise SourceError(
-                f"{source.name}: no column {'path or image' if column == 'path' else column}; name one of "
-                f"{', '.join(source.columns)}: --map {column}=NAME"
+                f"{source.name}: no column {shown}; name one of {', '.join(source.columns)}: "
+                f"--map {shown.partition(' ')[0]}=NAME"
             )
 
     for record in job.rows(source):

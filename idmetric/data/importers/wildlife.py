@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,19 @@ def rows(job: Job) -> Iterator[Row]:
         try:
             if not values["path"]:
                 raise ValueError("no path")
-            box, photo = _box(values.get("bbox")), _photo(source, str(values["path"]))
-            files = record.keep(str(photo.absolute()) if box is None else _cut(photo, box), name)
+            files = record.keep(_image(_photo(source, str(values["path"])), _box(values.get("bbox"))), name)
         except (ImageReadError, ValueError) as error:
             record.reject(str(error))
             continue
 
-        dataset = _text(values.get("dataset"))
+        identity, dataset = _text(values["identity"]), _text(values.get("dataset"))
+        if identity == _UNKNOWN:
+            identity = None
+        if identity and dataset and not identity.startswith(f"{dataset}_"):
+            identity = f"{dataset}_{identity}"  # as published identities begin: equal numbers are other animals
         free = {f"x_{column}": _text(values[column]) for column in _FREE if column in values}
         yield Row(
-            identity=_identity(job, _text(values["identity"]), dataset),
+            identity=f"{job.name}/{identity}" if identity else None,
             id=name,
             dataset=dataset or job.name,
             split=_text(values.get("split")),
@@ -58,14 +62,6 @@ def rows(job: Job) -> Iterator[Row]:
             parameters={**record.about(*_USED, *_FREE), **free},
             **files,
         )
-
-
-def _identity(job: Job, name: str | None, dataset: str | None) -> str | None:
-    """The name with its data set's, which published identities begin with, as equal numbers are other animals."""
-    if name is None or name == _UNKNOWN:
-        return None
-    begins = dataset is None or name.startswith(f"{dataset}_")
-    return f"{job.name}/{name}" if begins else f"{job.name}/{dataset}_{name}"
 
 
 def _text(value: Any) -> str | None:
@@ -89,23 +85,23 @@ def _box(value: Any) -> Box | None:
     text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
     if text is None:
         return None
-    try:
+    with suppress(TypeError, ValueError, OverflowError):  # infinity cannot be rounded
         x, y, width, height = (float(number) for number in json.loads(text))
-        left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)  # refuses infinity
-    except (TypeError, ValueError, OverflowError):
-        left = right = 0
-    if left >= right or top >= bottom:
-        raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
-    return left, top, right - left, bottom - top
+        left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
+        if left < right and top < bottom:
+            return left, top, right - left, bottom - top
+    raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
 
 
-def _cut(photo: Path, box: Box) -> bytes:
-    """The part of a photo within a box, as PNG; parts of the box outside the photo are left out.
+def _image(photo: Path, box: Box | None) -> bytes | str:
+    """The photo, or its part within a box as PNG; parts of the box outside the photo are left out.
 
     Raises:
         ImageReadError: if the photo cannot be read.
         ValueError: if the box lies outside of it.
     """
+    if box is None:
+        return str(photo.absolute())
     image = read_image(photo)
     part = cropped(image, [box])
     if part is None:

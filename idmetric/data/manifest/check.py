@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,22 +15,8 @@ from idmetric.images.kinds import STORED
 from idmetric.images.masks import read_mask, same_shape
 from idmetric.images.read import ImageReadError, read_image
 
-
-@dataclass(frozen=True)
-class Size:
-    """Height and width of a decoded image, and whether its EXIF orientation turned it on its side."""
-
-    height: int
-    width: int
-    turned: bool = False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(height, width)."""
-        return self.height, self.width
-
-
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
+Size = tuple[tuple[int, int], bool]  # height and width, and whether EXIF orientation turned the image on its side
 
 
 @dataclass(frozen=True)
@@ -63,13 +49,20 @@ def faults(
         workers: number of threads, 1 or more (default: one per core, at most 8).
         progress: wraps the files, see `idmetric.data.importers.run.Progress`.
     """
-    tasks = _tasks(manifest)
-    look = _read if decode else _find
+    tasks: list[tuple[str, list[int]]] = []  # column and rows of each file, and of each row's bytes
+    for column in PATHS:
+        by_path: dict[str, list[int]] = {}
+        for row, path in enumerate(manifest.column(column)):
+            if path is not None:
+                by_path.setdefault(path, []).append(row)
+        held = manifest.table["image_bytes" if column == "path" else f"{column}_bytes"]
+        tasks += [(column, rows) for rows in by_path.values()]
+        tasks += [(column, [row]) for row in np.flatnonzero(np.asarray(held.is_valid())).tolist()]
+
     found: list[Fault] = []
     sizes: dict[str, dict[int, Size]] = {column: {} for column in PATHS}
-
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:  # Pillow decodes outside Python's lock
-        results: Iterable[Fault | Size | None] = pool.map(lambda task: look(manifest, task[0], task[1][0]), tasks)
+        results: Iterable[Fault | Size | None] = pool.map(lambda t: _look(manifest, t[0], t[1][0], decode), tasks)
         shown = progress(results, len(tasks), "check") if progress else results
         for (column, rows), result in zip(tasks, shown, strict=True):
             if isinstance(result, Fault):
@@ -77,70 +70,35 @@ def faults(
             elif result is not None:
                 sizes[column].update(dict.fromkeys(rows, result))
 
-    if most_ratio is not None:
-        found += _slender(sizes["path"], most_ratio)
-    return sorted([*found, *_misshapen(sizes)], key=lambda f: (f.row, PATHS.index(f.column)))
-
-
-def _misshapen(sizes: Mapping[str, Mapping[int, Size]]) -> Iterator[Fault]:
-    """Faults of masks with another shape than their images."""
+    for row, ((height, width), _) in sizes["path"].items():
+        if most_ratio is not None and max(height, width) > most_ratio * min(height, width):
+            says = f"{width}x{height} pixels: the model takes no side ratio above {most_ratio:g}"
+            found.append(Fault(row, "path", says))
     for column in PATHS[1:]:
-        for row, mask in sizes[column].items():
-            image = sizes["path"].get(row)
-            if image is None or same_shape(mask.shape, image.shape):
-                continue
-            if not (image.turned and mask.shape == image.shape[::-1]):  # a mask of the stored pixels is rotated too
-                reason = f"the mask has {mask.width}x{mask.height} pixels, its image {image.width}x{image.height}"
-                yield Fault(row, column, f"{reason}: their shapes differ")
+        for row, (mask, _) in sizes[column].items():
+            image, turned = sizes["path"].get(row, (mask, False))
+            if not same_shape(mask, image) and not (turned and mask == image[::-1]):  # such a mask is rotated too
+                says = f"the mask has {mask[1]}x{mask[0]} pixels, its image {image[1]}x{image[0]}: their shapes differ"
+                found.append(Fault(row, column, says))
+    return sorted(found, key=lambda f: (f.row, PATHS.index(f.column)))
 
 
-def _slender(sizes: Mapping[int, Size], most_ratio: float) -> Iterator[Fault]:
-    for row, size in sizes.items():
-        if max(size.shape) > most_ratio * min(size.shape):
-            yield Fault(
-                row, "path", f"{size.width}x{size.height} pixels: the model takes no side ratio above {most_ratio:g}"
-            )
-
-
-def _tasks(manifest: Manifest) -> list[tuple[str, list[int]]]:
-    """Column and rows of each file, and of each row's bytes."""
-    tasks = []
-    for column in PATHS:
-        held = manifest.table["image_bytes" if column == "path" else f"{column}_bytes"]
-        by_path: dict[str, list[int]] = {}
-        for row, path in enumerate(manifest.column(column)):
-            if path is not None:
-                by_path.setdefault(path, []).append(row)
-        tasks += [(column, rows) for rows in by_path.values()]
-        if held.null_count < len(held):
-            tasks += [(column, [int(row)]) for row in np.flatnonzero(np.asarray(held.is_valid()))]
-    return tasks
-
-
-def _find(manifest: Manifest, column: str, row: int) -> Fault | None:
+def _look(manifest: Manifest, column: str, row: int, decode: bool) -> Fault | Size | None:
     source = manifest.source(row, column)
     if isinstance(source, str) and not os.path.isfile(source):
         return Fault(row, column, f"{source}: there is no such file", missing=True)
-    return None
-
-
-def _read(manifest: Manifest, column: str, row: int) -> Fault | Size | None:
-    absent = _find(manifest, column, row)
-    source = manifest.source(row, column)
-    if absent or source is None:
-        return absent
-
+    if not decode or source is None:
+        return None
     try:
         if column == "path":
-            picture = read_image(source)
-            return Size(picture.height, picture.width, picture.info.get(STORED, 1) >= 5)
+            image = read_image(source)
+            return (image.height, image.width), image.info.get(STORED, 1) >= 5
         mask = read_mask(source)
     except ImageReadError as error:
         return Fault(row, column, str(error))
-
     if column == "mask" and not mask.any():
         return Fault(row, column, "the mask is empty: it must select something")
-    return Size(mask.shape[0], mask.shape[1])
+    return (mask.shape[0], mask.shape[1]), False
 
 
 def without(manifest: Manifest, rows: Collection[int]) -> Manifest:

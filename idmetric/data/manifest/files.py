@@ -10,9 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from idmetric.data.manifest.rules import check_names
-from idmetric.data.manifest.schema import SCHEMA
-from idmetric.data.manifest.values import ManifestError, array_of, is_binary, plain
+from idmetric.data.manifest.schema import SCHEMA, ManifestError, array_of, check_names, is_binary, plain
 from idmetric.io import json_file
 from idmetric.io.output import replacing
 
@@ -40,7 +38,10 @@ def read_table(path: Path) -> pa.Table:
         if path.suffix == ".csv":
             return _read_csv(path)
         if path.suffix == ".jsonl":
-            return _read_lines(path)
+            rows = list(json_file.lines(path))
+            names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
+            check_names(names, str(path))
+            return pa.table({name: array_of([row.get(name) for row in rows], name, str(path)) for name in names})
         table = pyarrow.parquet.read_table(path)
         table.validate(full=True)  # also checks that text is UTF-8, which reading does not
         return table
@@ -48,7 +49,9 @@ def read_table(path: Path) -> pa.Table:
         raise ManifestError(
             f"{path}: not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
         ) from error
-    except (pa.ArrowException, OSError, csv.Error) as error:
+    except ManifestError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
         raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
 
 
@@ -61,7 +64,12 @@ def write_table(table: pa.Table, path: Path) -> None:
     """
     if path.suffix != ".parquet":  # text formats leave empty columns out
         table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
-        _check_text(table, path)
+        for column, kind in zip(table.column_names, table.schema.types, strict=True):
+            if is_binary(kind) and not pa.types.is_null(kind):
+                raise ManifestError(f"{path}: text formats hold no bytes (column {column!r}); write .parquet")
+            if path.suffix == ".csv" and pa.types.is_nested(kind):
+                how = "write .jsonl or .parquet"
+                raise ManifestError(f"{path}: CSV holds no lists or objects (column {column!r}); {how}")
 
     with replacing(path, parents=True) as temporary:
         if path.suffix == ".parquet":
@@ -89,25 +97,6 @@ def _read_csv(path: Path) -> pa.Table:
     )
 
 
-def _read_lines(path: Path) -> pa.Table:
-    rows = []
-    with path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json_file.parse(line)
-            except ValueError as error:  # also raised for numbers with thousands of digits
-                raise ManifestError(f"{path}: line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise ManifestError(f"{path}: line {number} is not an object of columns")
-            rows.append(row)
-
-    names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
-    check_names(names, str(path))
-    return pa.table({name: array_of([row.get(name) for row in rows], name, str(path)) for name in names})
-
-
 def _write_lines(table: pa.Table, path: Path, name: str) -> None:
     rows = (values for batch in table.to_batches(max_chunksize=CHUNK) for values in batch.to_pylist())
     with open(path, "w", encoding="utf-8") as file:
@@ -119,12 +108,3 @@ def _write_lines(table: pa.Table, path: Path, name: str) -> None:
                 file.write(json.dumps(kept, ensure_ascii=False, allow_nan=False, default=plain) + "\n")
             except (TypeError, ValueError) as error:
                 raise ManifestError(f"{name}: row {number}: a free column cannot be JSON ({error})") from error
-
-
-def _check_text(table: pa.Table, path: Path) -> None:
-    """Raise a `ManifestError` for columns that a text format cannot hold."""
-    for column, kind in zip(table.column_names, table.schema.types, strict=True):
-        if is_binary(kind) and not pa.types.is_null(kind):
-            raise ManifestError(f"{path}: text formats hold no bytes (column {column!r}); write .parquet")
-        if path.suffix == ".csv" and pa.types.is_nested(kind):
-            raise ManifestError(f"{path}: CSV holds no lists or objects (column {column!r}); write .jsonl or .parquet")

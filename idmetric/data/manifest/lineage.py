@@ -1,15 +1,16 @@
-"""Lineage: rows and identities that belong together because one was made from the other (column `parent`)."""
+"""Rows that show the same image, and identities that belong together as one was made from the other (`parent`)."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from hashlib import blake2b
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.same_image import image_keys
 from idmetric.data.manifest.table import Manifest
 
 Owner = TypeVar("Owner", bound=Hashable)
@@ -61,6 +62,35 @@ def with_parents_found(manifest: Manifest) -> Manifest:
         for p, g in zip(manifest.column("parent"), groups, strict=True)
     ]
     return manifest.replace(parent=parents)
+
+
+def has_image(manifest: Manifest) -> NDArray[np.bool_]:
+    """Whether each row (N,) has an image; the others are texts alone."""
+    path, held = (np.asarray(manifest.table[column].is_valid()) for column in ("path", "image_bytes"))
+    return np.asarray(path | held, dtype=bool)
+
+
+def image_keys(manifest: Manifest) -> list[str]:
+    """The key of each row's image (N,): its absolute path, or a hash of its bytes; rows of text alone have a key each.
+
+    "./a.jpg", "b/../a.jpg" and the absolute path are one file. Files are not opened, so copies of a file and links to
+    it have other keys.
+    """
+    root = os.path.abspath(manifest.root)
+    whole: dict[str, str] = {}
+    keys = []
+    for row, path in enumerate(manifest.column("path")):
+        if path is None:
+            data = manifest.table["image_bytes"][row].as_buffer()
+            if data is None:
+                keys.append(f"\0text of row {row}")
+                continue
+            keys.append(f"\0{blake2b(data, digest_size=16).hexdigest()}")
+            continue
+        if path not in whole:
+            whole[path] = os.path.normcase(os.path.normpath(os.path.join(root, path)))
+        keys.append(whole[path])
+    return keys
 
 
 def blocks(manifest: Manifest) -> NDArray[np.int64]:

@@ -1,12 +1,23 @@
-"""Columns of a manifest: what a row holds, and the Arrow types that store it."""
+"""Columns of a manifest: what a row holds, the Arrow types that store it, and the rules of its values."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime
+import decimal
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from idmetric.images.paths import is_address
+from idmetric.io.settings import shown
+from idmetric.io.tables import first_few
 
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
 TEXT_SLOTS = ("query", "positive", "negative", "candidate")  # of rows that may be a text without an image
@@ -75,3 +86,216 @@ TYPES = {
 SCHEMA = pa.schema(TYPES.items(), metadata={"idmetric.manifest": "1"})
 COLUMNS = tuple(SCHEMA.names)
 PATHS = ("path", "mask", "part_mask")
+_NUMBERS = {"oracle": (0.0, 1.0), "label": (-np.inf, np.inf), "seed": (0, np.inf)}
+_EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number"}
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be used; the message names file, row and column, and says how to fix it."""
+
+
+def _refuse(problems: list[tuple[int, str, str]], name: str) -> None:
+    """Raise a `ManifestError` with these problems (row from 0, column, message), if there are any."""
+    if problems:
+        lines = [f"row {row + 1}, column {column!r}: {says}" for row, column, says in problems]
+        raise ManifestError(f"{name}: " + "; ".join(first_few(lines)))
+
+
+# Values to Arrow
+
+
+def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> pa.Array:
+    """The values of a column of the schema in its type, or those of a free column, which must be of one type.
+
+    Args:
+        first: number of rows before them, for messages.
+
+    Raises:
+        ManifestError: naming the rows whose values cannot be converted.
+    """
+    kind = TYPES.get(column)
+    if kind is None:
+        try:
+            return pa.array(values)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            raise ManifestError(
+                f"{name}: column {column!r} mixes types of values, or has a type that Arrow lacks: {error}"
+            ) from error
+
+    out: list[Any] = []
+    problems = []
+    for row, value in enumerate(values, first):
+        try:
+            out.append(None if value is None else _dump(value) if column == "parameters" else _convert(value, kind))
+        except UnicodeEncodeError:  # file names that are not UTF-8: no format can store them
+            problems.append((row, column, f"{shown(value)} is not UTF-8 text; rename the file or value"))
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            says = f"not JSON serializable: {error}"
+            if column != "parameters":
+                says = f"{shown(value)} is not {_EXPECTED.get(kind, 'bytes')}"
+            problems.append((row, column, says))
+    _refuse(problems, name)
+    return pa.array(out, kind)
+
+
+def _convert(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, bool):
+        raise TypeError
+    if kind == pa.float64():
+        return float(value)
+    if isinstance(value, float) and value.is_integer():  # whole numbers of JSON and pandas
+        value = int(value)
+    if kind == pa.string() and isinstance(value, str | int | os.PathLike):
+        str(value).encode()
+        return str(value)
+    if kind == pa.int64() and isinstance(value, str | int | np.integer) and -(2**63) <= int(value) < 2**63:
+        return int(value)
+    if kind == pa.large_binary() and isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError
+
+
+def _dump(value: Any) -> str:
+    """Parameters as JSON text; text must be JSON already."""
+    options: dict[str, Any] = {"ensure_ascii": False, "sort_keys": True, "allow_nan": False}
+    text = value if isinstance(value, str) else json.dumps(value, default=plain, **options)
+    text.encode()
+    return text
+
+
+def plain(value: Any) -> Any:
+    """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, datetime.timedelta | decimal.Decimal):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+# Rules
+
+
+def check_names(names: Sequence[str], name: str) -> None:
+    """Raise a `ManifestError` for an unknown or repeated column, or if `identity` is missing."""
+    if unknown := [n for n in names if n not in COLUMNS and not n.startswith("x_")]:
+        raise ManifestError(
+            f"{name}: unknown column {unknown[0]!r}; a manifest has {', '.join(COLUMNS)}, and free columns x_..."
+        )
+    if "identity" not in names:
+        raise ManifestError(f"{name}: column 'identity' is missing; it says which images show the same subject")
+    if repeated := [n for k, n in enumerate(names) if n in names[:k]]:
+        raise ManifestError(f"{name}: column {repeated[0]!r} occurs twice")
+
+
+def checked(table: pa.Table, name: str) -> pa.Table:
+    """The table with all columns of the schema, in its order and types, then free ones; empty ids and roles filled in.
+
+    Raises:
+        ManifestError: naming rows and column of values that break the rules of `Row`.
+    """
+    check_names(table.column_names, name)
+    columns = {column: _typed(table, column, name) for column in COLUMNS}
+    for column in COLUMNS:
+        if TYPES[column] == pa.string():  # an empty text is an empty value, in every format
+            empty = pc.equal(columns[column], "")
+            columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
+    columns["role"] = pc.fill_null(columns["role"], "real")
+    table = pa.table(columns | {c: table[c] for c in table.column_names if c.startswith("x_")})
+    _refuse(list(_faults(table)), name)
+    return _with_ids(table, name)
+
+
+def _typed(table: pa.Table, column: str, name: str) -> Any:
+    kind = TYPES[column]
+    if column not in table.column_names:
+        return pa.nulls(len(table), kind)
+    given = table[column]
+    if given.type == kind:
+        return given
+    if column == "parameters" and pa.types.is_struct(given.type):  # without fields that are empty in a row
+        values = given.to_pylist()
+        return array_of([v and {k: x for k, x in v.items() if x is not None} for v in values], column, name)
+    if column == "parameters" and pa.types.is_map(given.type):
+        return array_of([None if v is None else dict(v) for v in given.to_pylist()], column, name)
+
+    # Arrow would cast 1.0 and true to text, and text to bytes
+    number = pa.types.is_floating(given.type) or pa.types.is_boolean(given.type)
+    fits = is_binary(given.type) if kind == pa.large_binary() else kind != pa.string() or not number
+    if fits and not pa.types.is_nested(given.type):
+        try:
+            return given.cast(kind)
+        except pa.ArrowException:
+            pass  # the rows at fault are named below
+    return array_of(given.to_pylist(), column, name)
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """Whether the type is that of bytes, or of a column of empty values."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind))
+
+
+def _faults(table: pa.Table) -> Iterator[tuple[int, str, str]]:
+    """Row, column and reason of every value that breaks the rules."""
+    given = {c: np.asarray(pc.is_valid(table[c])) for c in COLUMNS}
+
+    def values(column: str) -> Iterator[tuple[int, Any]]:
+        return ((row, value) for row, value in enumerate(table[column].to_pylist()) if value is not None)
+
+    def wrong(rows: np.ndarray[Any, Any], column: str, says: str) -> Iterator[tuple[int, str, str]]:
+        return ((row, column, says) for row in np.flatnonzero(rows).tolist())
+
+    yield from ((row, "identity", "is blank") for row, value in values("identity") if not value.strip())
+    text_alone = np.isin(np.array(table["slot"].to_pylist(), dtype=object), TEXT_SLOTS) & given["text"]
+    for column in PATHS:
+        held = "image_bytes" if column == "path" else f"{column}_bytes"
+        yield from wrong(given[column] & given[held], column, f"{column} and {held} are both given")
+        if column == "path":
+            none = ~(given[column] | given[held] | text_alone)
+            yield from wrong(none, column, "no image: neither path nor image_bytes")
+        for row, value in values(column):
+            if not value.strip() or "\0" in value or is_address(value):
+                yield row, column, f"{shown(value)} is not a file's path"
+
+    for column, allowed in (("role", ROLES), ("slot", SLOTS)):
+        for row, value in values(column):
+            if value not in allowed:
+                yield row, column, f"{shown(value)} is not one of {', '.join(allowed)}"
+    yield from wrong(given["group"] != given["slot"], "slot", "group and slot go together; one of them is empty")
+
+    for column, (low, high) in _NUMBERS.items():
+        span = "a finite number" if low == -np.inf else f"within {low:g}..{high:g}"
+        for row, value in values(column):
+            if not (low <= value <= high and np.isfinite(value)):
+                yield row, column, f"{value} is not {span}"
+    for row, value in values("parameters"):
+        if not _is_object(value):
+            yield row, "parameters", f"{shown(value)} is not a JSON object"
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text, parse_constant=int), dict)  # int refuses NaN and Infinity, as JSON does
+    except (ValueError, RecursionError):
+        return False
+
+
+def _with_ids(table: pa.Table, name: str) -> pa.Table:
+    """The table with an id for every row, made of group, slot and path (or the hash of the bytes) where it is empty."""
+    ids: list[Any] = table["id"].to_pylist()
+    if not all(ids):
+        path, group, slot, text = (table[column].to_pylist() for column in ("path", "group", "slot", "text"))
+        for i in range(len(table)):
+            if not ids[i]:
+                content = table["image_bytes"][i].as_py()
+                image = path[i] or hashlib.sha256(text[i].encode() if content is None else content).hexdigest()[:16]
+                ids[i] = image if group[i] is None else f"{group[i]}/{slot[i]}/{image}"
+        table = table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
+
+    first: dict[str, int] = {}
+    repeated = [(i, v) for i, v in enumerate(ids) if first.setdefault(v, i) != i]
+    _refuse([(i, "id", f"{shown(v)} is also the id of row {first[v] + 1}") for i, v in repeated], name)
+    return table

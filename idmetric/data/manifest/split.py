@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,23 +32,17 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
     """
     fractions = _are_fractions(parts)
     block = blocks(manifest)
-    names = np.array([d or "" for d in manifest.column("dataset")], dtype=object)
     rng = np.random.default_rng(seed)
     count = int(block.max(initial=-1)) + 1
-    out = np.full(count, None, dtype=object)
-
+    pools = [np.arange(count)]
     if fractions and by_dataset:
         home = np.full(count, "", dtype=object)
-        home[block[::-1]] = names[::-1]  # of the first row
+        home[block[::-1]] = [d or "" for d in manifest.column("dataset")][::-1]  # of the first row
         pools = [np.flatnonzero(home == name) for name in dict.fromkeys(home)]
-    else:
-        pools = [np.arange(count)]
 
-    owed = np.zeros(len(parts) + 1)
-    for pool in pools:
-        _assign(out, rng.permutation(pool), parts, owed if fractions else None)
-
-    _warn_of_empty(parts, out.tolist(), "identities (joined ones count as one)")
+    out = _assigned(
+        count, (rng.permutation(pool) for pool in pools), parts, fractions, "identities (joined ones count as one)"
+    )
     return manifest.replace(split=list(out[block]) if count else [])
 
 
@@ -56,27 +50,26 @@ def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) ->
     """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
     fractions = _are_fractions(parts)
     order = np.random.default_rng(seed).permutation(len(manifest))
-    out = np.full(len(manifest), None, dtype=object)
-    _assign(out, order, parts, np.zeros(len(parts) + 1) if fractions else None)
-    _warn_of_empty(parts, out.tolist(), "rows")
-    return manifest.replace(split=list(out))
+    return manifest.replace(split=list(_assigned(len(manifest), [order], parts, fractions, "rows")))
 
 
-def _assign(
-    out: NDArray[Any], order: NDArray[np.int64], parts: Mapping[str, float], owed: NDArray[np.float64] | None
-) -> None:
-    """Write the names of the parts to `out` for the places in `order`; parts are numbers if `owed` is None."""
-    sizes = _numbers(parts, len(order)) if owed is None else _shared_out(parts, len(order), owed)
-    start = 0
-    for name, size in zip(parts, sizes, strict=True):
-        out[order[start : start + size]] = name
-        start += size
-
-
-def _warn_of_empty(parts: Mapping[str, float], given: list[str | None], what: str) -> None:
+def _assigned(
+    count: int, pools: Iterable[NDArray[np.int64]], parts: Mapping[str, float], fractions: bool, what: str
+) -> NDArray[Any]:
+    """The name of the part of each of `count` places, which the pools list in random order."""
+    out = np.full(count, None, dtype=object)
+    owed = np.zeros(len(parts) + 1)
+    for order in pools:
+        start = 0
+        sizes = _shared_out(parts, len(order), owed) if fractions else _numbers(parts, len(order))
+        for name, size in zip(parts, sizes, strict=True):
+            out[order[start : start + size]] = name
+            start += size
+    given = set(out)
     empty = [name for name, share in parts.items() if share != 0 and name not in given]
-    if empty and given:
-        warnings.warn(f"split {', '.join(empty)} is empty: there are {len(given)} {what} in all", stacklevel=3)
+    if empty and count:
+        warnings.warn(f"split {', '.join(empty)} is empty: there are {count} {what} in all", stacklevel=3)
+    return out
 
 
 def _are_fractions(parts: Mapping[str, float]) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.check import Fault
-from idmetric.data.manifest.lineage import VIEW_ROLES
-from idmetric.data.manifest.same_image import has_image, image_keys
+from idmetric.data.manifest.lineage import VIEW_ROLES, has_image, image_keys
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest
 from idmetric.io.tables import first_few
@@ -101,23 +100,42 @@ def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool =
         need_masks: treat rows without a mask as serious, even if no row has one.
     """
     keys = image_keys(manifest)
-    crossing = [f"{name}: {', '.join(parts)}" for name, parts in leaks(manifest).items()]
-    absent = [str(f) for f in found if f.missing]
-    broken = [str(f) for f in found if not f.missing]
-    listed = [
-        _problem("identities are in more than one split", crossing, True),
-        _problem("files are in more than one split", _shared(manifest, keys, "split"), True),
-        _problem("files show more than one identity", _shared(manifest, keys, "identity"), True),
-        _problem("files are missing", absent, True),
-        _problem("images or masks cannot be read", broken, True),
-        _problem("rows have no mask" + ("" if need_masks else ", where others of their dataset have one"),
-                 _maskless(manifest, need_masks), need_masks),
-        _problem("parents are not in the manifest", _orphans(manifest), False),
-        _problem("groups have one row", _lone_groups(manifest), False),
-        _problem("identities have one image", _singles(manifest, keys), False),
-    ]  # fmt: skip
+    columns = {c: manifest.column(c) for c in ("id", "identity", "role", "group", "parent", "dataset")}
+    ids = set(columns["id"])
+    orphans = list(dict.fromkeys(p for p in columns["parent"] if p is not None and p not in ids))
 
-    return sorted((p for p in listed if p.count), key=lambda p: not p.serious)
+    # a query that lists its candidates, as MMEB's do, may be alone in its group
+    listing = "x_candidates" in manifest.table.column_names
+    candidates = manifest.column("x_candidates") if listing else [None] * len(manifest)
+    asked = {group for group, listed in zip(columns["group"], candidates, strict=True) if listed is not None}
+    lone = [g for g, n in Counter(columns["group"]).items() if g is not None and n == 1 and g not in asked]
+
+    # distractors and the like always have one image
+    owned = _images_of(manifest, keys)
+    pairs = zip(columns["identity"], columns["role"], strict=True)
+    named = dict.fromkeys(i for i, role in pairs if i is not None and role in VIEW_ROLES)
+    singles = [name for name in named if len(owned[name]) == 1]
+
+    masked = _has(manifest, "mask")
+    some = {columns["dataset"][i] for i in np.flatnonzero(masked)}
+    lacking = np.flatnonzero(~masked & has_image(manifest))
+    maskless = [f"row {i + 1}: {columns['id'][i]}" for i in lacking if need_masks or columns["dataset"][i] in some]
+    others = "" if need_masks else ", where others of their dataset have one"
+    crossing = [f"{name}: {', '.join(parts)}" for name, parts in leaks(manifest).items()]
+    cases = {
+        "identities are in more than one split": crossing,
+        "files are in more than one split": _shared(manifest, keys, "split"),
+        "files show more than one identity": _shared(manifest, keys, "identity"),
+        "files are missing": [str(f) for f in found if f.missing],
+        "images or masks cannot be read": [str(f) for f in found if not f.missing],
+        f"rows have no mask{others}": maskless,
+        "parents are not in the manifest": orphans,
+        "groups have one row": lone,
+        "identities have one image": singles,
+    }
+    serious = 6 if need_masks else 5  # the first ones make results wrong
+    listed = enumerate(cases.items())
+    return [Problem(what, len(c), tuple(first_few(c, 3)), k < serious) for k, (what, c) in listed if c]
 
 
 def as_text(summary: Summary, found: Sequence[Problem]) -> str:
@@ -138,7 +156,10 @@ def as_text(summary: Summary, found: Sequence[Problem]) -> str:
     for column, counts in s.counts.items():
         if set(counts) - {""} and (len(counts) > 1 or column in ("dataset", "split")):
             lines += ["", f"{column:<24} rows" + ("  identities" if column == "dataset" else "")]
-            lines += [f"  {line}" for line in first_few([_count_line(column, v, n, s) for v, n in counts.items()])]
+            rows = [f"{value or '(empty)':<20} {n:>6}" for value, n in counts.items()]
+            if column == "dataset":
+                rows = [f"{row}  {s.identities_of.get(v, 0):>10}" for row, v in zip(rows, counts, strict=True)]
+            lines += [f"  {row}" for row in first_few(rows)]
 
     lines += ["", "problems:" if found else "no problems found"]
     for problem in found:
@@ -147,19 +168,9 @@ def as_text(summary: Summary, found: Sequence[Problem]) -> str:
     return "\n".join(lines)
 
 
-def _count_line(column: str, value: str, rows: int, summary: Summary) -> str:
-    line = f"{value or '(empty)':<20} {rows:>6}"
-    return line + (f"  {summary.identities_of.get(value, 0):>10}" if column == "dataset" else "")
-
-
-def _problem(what: str, cases: Sequence[str], serious: bool, shown: int = 3) -> Problem:
-    return Problem(what, len(cases), tuple(first_few(cases, shown)), serious)
-
-
 def _has(manifest: Manifest, column: str) -> NDArray[np.bool_]:
-    table = manifest.table
-    held = np.asarray(table[column].is_valid()), np.asarray(table[f"{column}_bytes"].is_valid())
-    return np.asarray(held[0] | held[1], dtype=bool)
+    path, held = (np.asarray(manifest.table[c].is_valid()) for c in (column, f"{column}_bytes"))
+    return np.asarray(path | held, dtype=bool)
 
 
 def _images_of(manifest: Manifest, keys: Sequence[str]) -> dict[str, set[str]]:
@@ -180,34 +191,3 @@ def _shared(manifest: Manifest, keys: Sequence[str], column: str) -> list[str]:
         if value is not None:
             seen.setdefault(key, {})[value] = None
     return [f"{names[key]}: {', '.join(values)}" for key, values in seen.items() if len(values) > 1]
-
-
-def _maskless(manifest: Manifest, every: bool) -> list[str]:
-    masked = _has(manifest, "mask")
-    datasets = manifest.column("dataset")
-    some = {datasets[i] for i in np.flatnonzero(masked)}
-    ids = manifest.column("id")
-    lacking = np.flatnonzero(~masked & has_image(manifest))
-    return [f"row {i + 1}: {ids[i]}" for i in lacking if every or datasets[i] in some]
-
-
-def _orphans(manifest: Manifest) -> list[str]:
-    ids = set(manifest.column("id"))
-    return list(dict.fromkeys(p for p in manifest.column("parent") if p is not None and p not in ids))
-
-
-def _lone_groups(manifest: Manifest) -> list[str]:
-    """Groups of one row, except queries that list their candidates, as MMEB's do."""
-    groups = manifest.column("group")
-    named = "x_candidates" in manifest.table.column_names
-    listed = manifest.column("x_candidates") if named else [None] * len(groups)
-    asked = {group for group, candidates in zip(groups, listed, strict=True) if candidates is not None}
-    return [g for g, n in Counter(groups).items() if g is not None and n == 1 and g not in asked]
-
-
-def _singles(manifest: Manifest, keys: Sequence[str]) -> list[str]:
-    """Identities of one image, except distractors and the like, which always have one."""
-    owned = _images_of(manifest, keys)
-    pairs = zip(manifest.column("identity"), manifest.column("role"), strict=True)
-    own = dict.fromkeys(i for i, role in pairs if i is not None and role in VIEW_ROLES)
-    return [name for name in own if len(owned[name]) == 1]

@@ -30,9 +30,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError(f"manifests need pyarrow: {install('data')}") from error
 
 from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
-from idmetric.data.manifest.rules import checked, table_of, typed
-from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, Row
-from idmetric.data.manifest.values import ManifestError, array_of
+from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, ManifestError, Row, array_of, checked
 from idmetric.io.tables import first_few
 
 if TYPE_CHECKING:
@@ -58,14 +56,15 @@ class Manifest:
 
     def __init__(self, table: pa.Table, root: str | os.PathLike[str] = ".", name: str = "manifest") -> None:
         self.root = Path(root)
-        self.table = checked(typed(table, name), name)
+        self.table = checked(table, name)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row], root: str | os.PathLike[str] = ".", name: str = "manifest") -> Manifest:
         """A manifest of these rows."""
         given, parts, count = iter(rows), [SCHEMA.empty_table()], 0
         while chunk := list(islice(given, CHUNK)):
-            parts.append(table_of(chunk, name, count))
+            columns = {c: array_of([getattr(row, c) for row in chunk], c, name, count) for c in COLUMNS}
+            parts.append(pa.table(columns, schema=SCHEMA))
             count += len(chunk)
         return cls(pa.concat_tables(parts), root, name)
 
@@ -98,11 +97,8 @@ class Manifest:
     def take(self, rows: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Manifest:
         """The rows of these numbers in this order, or the rows where a boolean mask is true."""
         chosen = np.asarray(rows)
-        if chosen.dtype == bool:
-            if len(chosen) != len(self):
-                raise ValueError(f"a mask of {len(chosen)} values for a manifest of {len(self)} rows")
-            chosen = np.flatnonzero(chosen)
-        return self._with(self.table.take(pa.array(chosen.astype(np.int64))))
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+        return self._with(self.table.take(pa.array(chosen)))
 
     def filter(self, keep: Callable[[Row], bool] | None = None, **values: Any) -> Manifest:
         """The rows with these values in their columns (one of several, or None for empty) that `keep` accepts.

@@ -160,13 +160,9 @@ def _occluder(rng: Generator) -> Occluder:
     )
 
 
+@lru_cache(maxsize=64)
 def draw_background(background: Background, assets: Assets, size: int) -> Picture:
     """The background as a picture (size, size, 3), from a cache."""
-    return _drawn(background, assets, size)
-
-
-@lru_cache(maxsize=64)
-def _drawn(background: Background, assets: Assets, size: int) -> Picture:
     rng = stream(background.seed, "background")
     if background.kind == "photo" and assets.photos:
         pool = assets.scenes if assets.scenes and rng.random() < 0.6 else assets.photos
@@ -182,7 +178,9 @@ def _drawn(background: Background, assets: Assets, size: int) -> Picture:
             sprite, alpha = _sprite(int(rng.integers(64)), assets, size)
             side = int(rng.uniform(0.25, 0.7) * size)
             left, top = int(rng.uniform(-0.2, 0.9) * size), int(rng.uniform(-0.1, 0.8) * size)
-            _paste(picture, _resized(sprite, side), _resized(alpha, side), left, top)
+            image = Image.fromarray(picture)
+            image.paste(Image.fromarray(_resized(sprite, side)), (left, top), Image.fromarray(_resized(alpha, side)))
+            picture = np.array(image)
         if rng.random() < 0.4:
             picture = np.array(
                 Image.fromarray(picture).filter(ImageFilter.GaussianBlur(size / 224 * rng.uniform(1, 3)))
@@ -226,12 +224,6 @@ def _sprite(number: int, assets: Assets, size: int) -> tuple[Picture, Picture]:
 
 def _resized(picture: Picture, size: int) -> Picture:
     return np.array(Image.fromarray(np.ascontiguousarray(picture)).resize((size, size)))
-
-
-def _paste(picture: Picture, sprite: Picture, alpha: Picture, left: int, top: int) -> None:
-    image = Image.fromarray(picture)
-    image.paste(Image.fromarray(sprite), (left, top), Image.fromarray(alpha))
-    picture[:] = np.asarray(image)
 
 
 def occlude(picture: Floats, masks: Sequence[Floats], occluders: Sequence[Occluder], assets: Assets) -> None:

@@ -53,6 +53,7 @@ try:
     from vtkmodules.util.numpy_support import numpy_to_vtk, numpy_to_vtkIdTypeArray, vtk_to_numpy
     from vtkmodules.vtkCommonCore import vtkPoints, vtkUnsignedCharArray
     from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkImageData, vtkPolyData
+    from vtkmodules.vtkCommonMath import vtkMatrix4x4
     from vtkmodules.vtkRenderingCore import (
         vtkActor,
         vtkLight,
@@ -198,7 +199,9 @@ class Renderer:
         actor.SetMapper(mapper)
         turned = np.eye(4)
         turned[:3, :3] = pose.rotation * pose.scale
-        actor.SetUserMatrix(_matrix(turned))
+        matrix = vtkMatrix4x4()
+        matrix.DeepCopy([float(v) for v in turned.ravel()])
+        actor.SetUserMatrix(matrix)
         surface = actor.GetProperty()
 
         if light is None:
@@ -279,14 +282,6 @@ def _texture(picture: Picture) -> Any:
     texture.SetMaximumAnisotropicFiltering(1)
     texture.RepeatOn()
     return texture
-
-
-def _matrix(values: NDArray[np.floating]) -> Any:
-    from vtkmodules.vtkCommonMath import vtkMatrix4x4
-
-    matrix = vtkMatrix4x4()
-    matrix.DeepCopy([float(v) for v in values.ravel()])
-    return matrix
 
 
 def _unit(image: Image.Image) -> Floats:

@@ -10,7 +10,6 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,12 @@ from idmetric.data.world.context import (
     sample_light,
 )
 from idmetric.data.world.identity import DOMAINS, Edit, Identity, stream
-from idmetric.data.world.render import Light, Picture
+from idmetric.data.world.render import Light
 from idmetric.data.world.scene import Shot, mean_change, names, render_scene, share_changed, share_reshaped
 
 VERSION = 2  # increases when the pictures of a seed change
 FACTORS = ("background", "viewpoint", "light")
 STRENGTHS = (0.0, 0.15, 0.3, 0.5, 0.75, 1.0)  # identity changes of the edit grid
-TWINS = (0.3, 0.5, 0.75, 1.0)  # strengths of the distractors of `World.group`
 LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)  # context changes of the edit grid
 _TRIES = 12
 _SEEN = 0.1  # share of the object's pixels that an edit must change visibly
@@ -89,10 +87,6 @@ class World:
     def __init__(self, seed: int, assets: Path | None = None, size: int = 224) -> None:
         self.seed, self.size = seed, size
         self.assets = shared_assets(assets)
-        self._graded = lru_cache(maxsize=16)(self._find_graded)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # pickles the arguments, not the cache
-        return World, (self.seed, self.assets.folder, self.size)
 
     def identity(self, number: int) -> Identity:
         """The identity of this number."""
@@ -228,7 +222,7 @@ class World:
         is the anchor and the parent of all others. Backgrounds are ordered by their distance from the anchor's.
         """
         identity, base = self.identity(number), self._base(number)
-        other = self._graded(number)
+        other = self._graded(number, identity, base)
         cells = [("none", 0.0, base)]
 
         for factor in factors:
@@ -257,9 +251,8 @@ class World:
         base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, centre=(0.5, 0.5), figure=None)
         return replace(base, yaw=base.yaw if abs(base.yaw) < 0.6 else 0.3)
 
-    def _find_graded(self, number: int) -> int:
+    def _graded(self, number: int, identity: Identity, context: Context) -> int:
         """The seed of a grid's identity changes, of which even the smallest is visible, or the best of some tries."""
-        identity, context = self.identity(number), self._base(number)
         plain = self.render(identity, context)
         best, least = 0, -1.0
         for again in range(_TRIES):
@@ -290,24 +283,6 @@ class World:
             return [replace(base, light=_between(base.light, last, level)) for level in LEVELS[1:]]
 
         raise ValueError(f"no factor {factor!r}; there are {', '.join(FACTORS)}")
-
-    def group(self, number: int, views: int = 3, distractors: int = 1) -> tuple[Picture, Picture, Picture]:
-        """Pictures for training: of one object, and of another that looks almost like it.
-
-        Returns:
-            Views (V, size, size, 3) in different contexts, their masks (V, size, size), and distractors
-            (K, size, size, 3): one edit of random strength, the k-th in the context of the k-th view.
-        """
-        takes = list(self.views(number, max(views, distractors)))
-        strength = self.strength(number, TWINS)
-        decoys = [t.shot.picture for t in self.near(takes[:distractors], strength)] if distractors else []
-        shape = (self.size, self.size, 3)
-        shown = takes[:views]
-        return (
-            np.stack([t.shot.picture for t in shown]) if shown else np.empty((0, *shape), np.uint8),
-            np.stack([t.shot.mask for t in shown]) if shown else np.empty((0, *shape[:2]), np.uint8),
-            np.stack(decoys) if decoys else np.empty((0, *shape), np.uint8),
-        )
 
 
 def edit(identity: Identity, strength: float, rng: Generator) -> Identity:

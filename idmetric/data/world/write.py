@@ -1,7 +1,12 @@
-"""Worlds as files: several processes write images, masks and a manifest, and a new run resumes a stopped one."""
+"""Worlds as files: several processes write images, masks and a manifest, and a new run resumes a stopped one.
+
+world.json holds the plan. Identity number N is finished once N/1000/N/rows.jsonl exists. Identities in progress, and
+remains of killed runs, have hidden names.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -10,19 +15,23 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.data.world.folder import MANIFEST, ROWS, claim, own_folder, place_of, read_rows, write_manifest
+from idmetric.data.manifest.table import PATHS, Manifest, Row, read
 from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, VERSION, Take, World
-from idmetric.io.output import OutputError, writing
+from idmetric.io import json_file
+from idmetric.io.lock import locked
+from idmetric.io.output import OutputError, replacing, writing
+
+ROWS = "rows.jsonl"
+MANIFEST = "manifest.parquet"
+_STRAY = (".DS_Store", "Thumbs.db", "desktop.ini")  # files that systems leave in folders
 
 
 @dataclass(frozen=True)
@@ -97,8 +106,7 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
 def write_world(folder: Path, plan: Plan, count: int, **options: Any) -> Manifest:
     """Render identities as `render_world` does, and read the manifest of the whole folder.
 
-    The manifest includes identities that earlier runs rendered with the same plan. With millions of rows it takes
-    gigabytes of memory; `render_world` writes it without reading it back.
+    The manifest includes identities that earlier runs rendered with the same plan.
     """
     render_world(folder, plan, count, **options)
     return read(folder / MANIFEST)
@@ -135,8 +143,17 @@ def render_world(
 
     World(plan.seed, assets, plan.size)  # checks the assets before anything is written
     workers = workers or cores()
-    with own_folder(folder):
-        claim(folder, {**asdict(plan), "version": VERSION}, assets)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; a world needs a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    busy = ValueError(
+        f"another run is using {folder}: wait for it to end, or render into another folder "
+        "(other identities of the same world can be merged with these)"
+    )
+    with locked(folder / ".world.lock", busy) as held:
+        for left in folder.glob("[0-9]*/.[0-9]*-*") if held else ():  # of killed runs
+            shutil.rmtree(left, ignore_errors=True)
+        _claim(folder, {"plan": {**asdict(plan), "version": VERSION}, "assets": _digests(assets)})
         missing = []
         for number in range(start, start + count):
             if (folder / place_of(number) / ROWS).exists():
@@ -150,7 +167,74 @@ def render_world(
                 done(_render(number))
         else:
             _in_processes(missing, min(workers, len(missing)), (folder, plan, assets), done)
-        return write_manifest(folder)
+
+        # with identities that earlier runs rendered
+        manifest = Manifest.from_rows((row for n in finished(folder) for row in read_rows(folder, n)), folder)
+        manifest.write(folder / MANIFEST)
+        return len(manifest), len(set(manifest.column("identity")))
+
+
+def place_of(number: int) -> str:
+    """The folder of an identity, relative to the world's folder."""
+    return f"{number // 1000:03d}/{number:06d}"
+
+
+def finished(folder: Path) -> list[int]:
+    """The numbers of the finished identities, in ascending order."""
+    names = [path.parent.relative_to(folder).as_posix() for path in folder.glob(f"[0-9]*/[0-9]*/{ROWS}")]
+    numbers = [(name, int(name.rpartition("/")[2])) for name in names if name.rpartition("/")[2].isdecimal()]
+    return sorted(number for name, number in numbers if place_of(number) == name)
+
+
+def read_rows(folder: Path, number: int) -> list[Row]:
+    """The rows of a finished identity, with paths relative to the world's folder.
+
+    Raises:
+        ValueError: naming the damaged file.
+    """
+    place = place_of(number)
+    file = folder / place / ROWS
+    try:
+        given = [json_file.parse(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [Row(**values | {c: f"{place}/{values[c]}" for c in PATHS if c in values}) for values in given]
+    except (ValueError, TypeError) as error:
+        says = f"{file} is damaged ({error}): delete its folder and run the same command again to render it"
+        raise ValueError(says) from error
+
+
+def _claim(folder: Path, settings: dict[str, dict[str, Any]]) -> None:
+    """Write the plan and the hashes of the assets to world.json, or compare them with an existing world.json.
+
+    Raises:
+        ValueError: if the folder holds another world, or its world.json is unreadable.
+    """
+    note = folder / "world.json"
+    if not note.exists():
+        if finished(folder):
+            raise ValueError(f"{folder} holds images but no {note.name}: restore it, or take another folder")
+        with replacing(note) as making:
+            making.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        return
+
+    try:
+        noted = json_file.read(note)
+        (plan, now), (assets, files) = ((noted[kind], settings[kind]) for kind in ("plan", "assets"))
+        now = json.loads(json.dumps(now))
+        changed = [name for name in sorted({*plan, *now}) if plan.get(name) != now.get(name)]
+        changed += [f"asset {name}" for name in sorted({*assets, *files}) if assets.get(name) != files.get(name)][:1]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{note} is damaged: restore it, or take another folder ({error})") from error
+    if changed:
+        raise ValueError(f"{folder} holds a world with other settings ({', '.join(changed)}); take another folder")
+
+
+def _digests(assets: Path | None) -> dict[str, str]:
+    """SHA-256 of every file that is read as an asset, by its path."""
+    if assets is None:
+        return {}
+    found = sorted(p for pattern in ("*/*", "*/*/*") for p in assets.glob(pattern) if p.is_file())
+    files = {p.relative_to(assets).as_posix(): p for p in found if p.name not in _STRAY}
+    return {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
 
 
 def cores() -> int:
@@ -168,17 +252,12 @@ def _prepare(folder: Path, plan: Plan, assets: Path | None) -> None:
 def _in_processes(
     numbers: Sequence[int], workers: int, job: tuple[Path, Plan, Path | None], done: Callable[[int], None]
 ) -> None:
-    """Render identities in several processes, with a short queue."""
+    """Render identities in several processes."""
     context = multiprocessing.get_context("spawn")  # an OpenGL context doesn't survive a fork
-    left = iter(numbers)
     with ProcessPoolExecutor(workers, context, _prepare_worker, job) as pool:
         try:
-            waiting = {pool.submit(_render, number) for number in islice(left, 3 * workers)}
-            while waiting:
-                ready, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in ready:
-                    done(future.result())
-                waiting |= {pool.submit(_render, number) for number in islice(left, len(ready))}
+            for pictures in pool.map(_render, numbers):
+                done(pictures)
         except BrokenProcessPool as error:
             text = "a rendering process died; finished identities are kept: run again, perhaps with fewer workers"
             raise ChildProcessError(text) from error
@@ -213,7 +292,8 @@ def _render(number: int) -> int:
             rows = [_store(take, world, number, making) for take in takes(world, number, plan)]
             with (making / ROWS).open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
-            _publish(making, final)
+            shutil.rmtree(final, ignore_errors=True)  # an unfinished folder
+            making.rename(final)
     except OutputError as error:
         kept = "finished identities are kept, and the same command renders the rest"
         raise OutputError(error.errno, f"{error}; {kept}", error.filename) from error
@@ -221,17 +301,6 @@ def _render(number: int) -> int:
         shutil.rmtree(making, ignore_errors=True)
 
     return len(rows)
-
-
-def _publish(making: Path, final: Path) -> None:
-    """Give the folder its final name. It replaces an unfinished folder; a finished one has the same files and stays."""
-    if final.exists() and not (final / ROWS).exists():
-        shutil.rmtree(final)
-    try:
-        making.rename(final)
-    except OSError:
-        if not (final / ROWS).exists():
-            raise
 
 
 def _store(take: Take, world: World, number: int, making: Path) -> Row:

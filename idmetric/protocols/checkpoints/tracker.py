@@ -26,6 +26,7 @@ import torch
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.manifest.table import Row as ImageRow
+from idmetric.embed.keys import key_of
 from idmetric.images.kinds import ImageLike
 from idmetric.images.masks import Images
 from idmetric.images.read import read_image, split_images
@@ -39,7 +40,6 @@ from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING
 from idmetric.protocols.options import CheckpointsOptions
-from idmetric.store.fingerprint import key_of
 
 
 class Tracker:

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import lineages, parent_rows
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys, lineages, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import Ints, Truths, named, texts
 from idmetric.protocols.common.intervals import codes

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import VIEW_ROLES, matched_sets, parent_rows
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
 from idmetric.protocols.common.columns import Array, Ints, Truths, parameters

@@ -28,10 +28,10 @@ from torch import Tensor
 
 from idmetric.data.embed import Look, UnreadableError, content_keys
 from idmetric.data.manifest.table import Manifest
+from idmetric.embed.keys import MASKED
 from idmetric.images.read import ImageReadError, Outside, read_image
 from idmetric.io.output import replacing, writing
 from idmetric.protocols.common.columns import Array, Ints
-from idmetric.store.fingerprint import MASKED
 
 
 def cell_of(low: Ints, high: Ints) -> Ints:

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import DIGITS, STEP, comparable, first_highest
 from idmetric.protocols.common.columns import Array, Ints, Truths, known, listed
 from idmetric.protocols.common.intervals import auc, codes, owners
+from idmetric.protocols.common.remembered import Arrays, remembered
 from idmetric.protocols.common.result import Value, slug
 from idmetric.protocols.common.scorers import Scorer, Settings, VectorScorer, slices
-from idmetric.store.remembered import Arrays, remembered
 
 # of one query's ranking: scores and relevance of the images that rank no lower than its last positive
 Measure = Callable[[Array, Truths], float]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.embed.keys import key_of
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Truths, free, listed
 from idmetric.protocols.common.scorers import Models, Settings, by_label, calibrated
 from idmetric.protocols.generator.images import Images
 from idmetric.protocols.generator.pattern import REFERENCE, TRAINING
-from idmetric.store.fingerprint import key_of
 
 ALL = "all"
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.files import ENDINGS, open_table
-from idmetric.data.importers.source import SourceError
+from idmetric.data.importers.source import ENDINGS, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.embed.keys import key_of
 from idmetric.images import paths
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.io.output import replacing, writing
@@ -36,7 +36,6 @@ from idmetric.protocols.generator.pattern import (
     UnmatchedWarning,
     split,
 )
-from idmetric.store.fingerprint import key_of
 
 
 def read_table(path: Path) -> list[Picture]:
@@ -47,10 +46,10 @@ def read_table(path: Path) -> list[Picture]:
     """
     if path.suffix not in ENDINGS:
         raise OutputsError(f"{path}: a table ends in {', '.join(ENDINGS)}")
-    table = open_table(path)
+    table = open_source(path)
     if "path" not in table.columns:
         raise SourceError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
-    return list(_of_rows(path, table.columns, table.rows(table.columns)))
+    return list(_of_rows(path, table.columns, (row for _, row in table.rows())))
 
 
 def _of_rows(path: Path, columns: Sequence[str], rows: Iterator[dict[str, Any]]) -> Iterator[Picture]:

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.random import Generator
 
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
 from idmetric.protocols.ilgen_table2_retrieval import GALLERY

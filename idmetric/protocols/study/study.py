@@ -26,15 +26,14 @@ from numpy.typing import NDArray
 
 from idmetric import __version__
 from idmetric.data.embed import Look, content_keys
-from idmetric.data.manifest.lineage import blocks, lineages
-from idmetric.data.manifest.same_image import has_image, image_keys
+from idmetric.data.manifest.lineage import blocks, has_image, image_keys, lineages
 from idmetric.data.manifest.table import Manifest, read
+from idmetric.embed.keys import settings_digest
 from idmetric.io import json_file
 from idmetric.io.output import replacing
 from idmetric.protocols.common.columns import Ints, groups, texts
 from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
-from idmetric.store.fingerprint import settings_digest
 
 Task = Literal["pairs", "triplets"]
 Rows = tuple[int, ...]  # of a manifest: anchor and candidate, or anchor, left and right

@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.data.manifest.values import short
 from idmetric.evaluate.krippendorff import krippendorff_alpha
 from idmetric.io import json_file
+from idmetric.io.settings import shown
 from idmetric.protocols.common.columns import Array, Ints
 from idmetric.protocols.common.intervals import any_statistic
 from idmetric.protocols.common.result import Value
@@ -97,14 +97,14 @@ def read_answers(path: Path, studies: Mapping[str, Study]) -> Answers:
     name, page, participant, revision, answers = (given[field] for field in _FIELDS)
     study = studies.get(name) if isinstance(name, str) else None
     if study is None:
-        raise AnswersError(f"answers to another study, {short(name)}: this is {', '.join(studies)}")
+        raise AnswersError(f"answers to another study, {shown(name)}: this is {', '.join(studies)}")
     if not isinstance(participant, str) or not _PARTICIPANT.fullmatch(participant):
-        raise AnswersError(f"participant {short(participant)} is not a number of 16 hexadecimal digits")
+        raise AnswersError(f"participant {shown(participant)} is not a number of 16 hexadecimal digits")
     if not _is_number(revision):
-        raise AnswersError(f"revision {short(revision)} is not a whole number from 1 on")
+        raise AnswersError(f"revision {shown(revision)} is not a whole number from 1 on")
     pages = study.pages
     if not _is_number(page) or page not in pages:
-        raise AnswersError(f"page {short(page)}: the study has the pages 1 to {len(pages)}")
+        raise AnswersError(f"page {shown(page)}: the study has the pages 1 to {len(pages)}")
     return Answers(name, page, participant, revision, _checked(answers, pages[page], CHOICES[study.task]))
 
 
@@ -119,9 +119,9 @@ def _checked(answers: Any, questions: Iterable[Question], choices: Sequence[str]
     known = {question.id for question in questions}
     for item, choice in answers.items():
         if item not in known:
-            raise AnswersError(f"an answer to {short(item)}, which is not on the page")
+            raise AnswersError(f"an answer to {shown(item)}, which is not on the page")
         if choice not in choices:
-            raise AnswersError(f"answer {short(choice)} to {item}: there are {' and '.join(choices)}")
+            raise AnswersError(f"answer {shown(choice)} to {item}: there are {' and '.join(choices)}")
     return dict(answers)
 
 

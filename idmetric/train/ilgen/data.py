@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, fingerprint, generator, permutation, rows_in
 

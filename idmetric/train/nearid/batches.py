@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.embed.pipeline import Input, batches
 from idmetric.io.progress import Progress
 from idmetric.train.batches import Pictures, batch_rows, generator, share, steps_per_epoch
 from idmetric.train.features import FeatureCache, picture_keys
@@ -147,23 +146,16 @@ class Batches:
         done, share = 0, len(new) // processes.count
         with Progress("pictures", processes.main, verb="computed features of") as progress:
 
-            def pixels(key: str) -> Tensor:
+            def read(key: str) -> Input[str]:
                 row, dark = picture[key]
-                return self.pictures.read_bytes(row, foreground=dark)
+                return Input(key, pixels=self.pictures.read_bytes(row, foreground=dark))
 
             def compute(part: Sequence[str]) -> Iterator[Tensor]:
-                with ThreadPoolExecutor() as pool:
-                    read = pool.map(pixels, part)
-                    nonlocal done
-                    for count in parts(len(part), block):
-                        yield from tokens(torch.stack(list(islice(read, count))))
-                        done += count
-                        progress(done, share)
+                nonlocal done
+                for batch in batches(part, read, batch_size=block):
+                    yield from tokens(torch.stack([one.pixels for one in batch]))
+                    done += len(batch)
+                    progress(done, share)
 
             cache.fill(wanted, compute, processes, each)
         self.cache, self.keys = cache, keys
-
-
-def parts(count: int, most: int) -> list[int]:
-    """Sizes of parts of at most `most` that add up to `count`."""
-    return [min(most, count - k) for k in range(0, count, most)]

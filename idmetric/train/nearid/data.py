@@ -18,8 +18,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.data.curate.masking import MASK_PROB, MASK_PROB_APN, draw_masking, require_masks
-from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
-from idmetric.data.manifest.same_image import image_keys
+from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, parent_rows
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.batches import TRAINING, fingerprint, rows_in
 

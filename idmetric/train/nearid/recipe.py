@@ -34,7 +34,7 @@ from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.nearid import siglip
-from idmetric.train.nearid.batches import Batches, parts
+from idmetric.train.nearid.batches import Batches
 from idmetric.train.nearid.config import SMOKE as SMOKE
 from idmetric.train.nearid.config import Config
 from idmetric.train.nearid.data import (
@@ -145,7 +145,8 @@ class Recipe(Interface):
         if batch["blank"]:
             chunks.append(self._trunk(self._blank()))
         padding = batch["each"] - sum(map(len, chunks))  # every process sends the same number
-        chunks += [chunks[0][:1].expand(n, -1, -1) for n in parts(padding, self.config.chunk)]
+        if padding:
+            chunks += torch.split(chunks[0][:1].expand(padding, -1, -1), self.config.chunk)
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
         found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
         learned = {"temperature": self.temperature().detach()} if self.config.learn_temperature else {}

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.data.manifest.same_image import has_image, image_keys
+from idmetric.data.manifest.lineage import has_image, image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
 from idmetric.train.visme.config import Captions

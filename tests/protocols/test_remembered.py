@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from idmetric.store import remembered as module
-from idmetric.store.remembered import Arrays, remembered
+from idmetric.protocols.common import remembered as module
+from idmetric.protocols.common.remembered import Arrays, remembered
 
 INPUTS = {"features": np.arange(6.0).reshape(2, 3), "settings": "seed 0"}
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from idmetric.embed.store import Store
 from idmetric.models.embedding import Embedding
-from idmetric.store.store import Store
 
 
 def test_adding_looks_only_at_the_new_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_adding_looks_only_at_the_new_embedding(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_shard_is_written_once_enough_bytes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("idmetric.store.store._SAVE_BYTES", 100)
+    monkeypatch.setattr("idmetric.embed.store._SAVE_BYTES", 100)
     store, shards = Store(tmp_path, patches=True), []
     for k in range(6):  # of 4 * (4 + 2 * 2 + 2) = 40 bytes
         one = Embedding(torch.ones(1, 4), torch.ones(1, 2, 2), (1, 2), torch.ones(1, 2))

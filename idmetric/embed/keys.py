@@ -11,9 +11,11 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from idmetric.io.json_file import MOST
 
 MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
 MASKED = f"-m{MASK_RULES}"
@@ -57,5 +59,29 @@ def key_of(image: str | bytes | os.PathLike[str], mask: str | bytes | os.PathLik
     return content_key(_bytes(image), None if mask is None else _bytes(mask))
 
 
+def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
+    """Read all bytes of a file.
+
+    Raises:
+        OSError: if it cannot be read, has more than `most`, or may have no end (a pipe, a device).
+    """
+    try:
+        found = os.stat(path)
+    except ValueError as error:  # a null byte, say
+        raise OSError(f"no file can have this name ({error})") from error
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # open explains folders
+        raise OSError("it is a pipe or a device: give a file")
+    if stat.S_ISREG(found.st_mode) and found.st_size > most:
+        raise OSError(f"it has more than {most} bytes")
+
+    with open(path, "rb") as file:
+        data = file.read(min(found.st_size, most) + 1)  # read(most) would reserve that much for each thread
+        if len(data) > found.st_size:  # it has grown
+            data += file.read(most + 1 - len(data))
+    if len(data) > most:
+        raise OSError(f"it has more than {most} bytes")
+    return data
+
+
 def _bytes(source: str | bytes | os.PathLike[str]) -> bytes:
-    return source if isinstance(source, bytes) else Path(source).read_bytes()
+    return source if isinstance(source, bytes) else content(source)
