@@ -36,7 +36,7 @@ TEACHER_SIZES = (224, 112)  # for the run before, and for version 0.1
 RUNS: tuple[dict[str, Any], ...] = (
     {"steps": 300, "warmup": 20, "blend": 0.75},
     {"steps": 900, "warmup": 40, "seed": 1, "blend": 0.7, "patch_blend": 0.0},
-    {"steps": 1200, "warmup": 40, "seed": 2, "blend": 0.85, "patch_blend": 0.3, "labelled_share": 0.25,
+    {"steps": 1200, "warmup": 40, "seed": 2, "blend": 0.85, "patch_blend": 0.3, "labeled_share": 0.25,
      "small_size": 112, "large_size": 144, "small_part": 0.6, "frozen_stages": 2},
 )  # fmt: skip
 IDENTITIES = 7000
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     data = read(world / "manifest.parquet")
     shared = {
         "photos": tuple(str(photos / name) for name in ("produce", "backgrounds", "textures")),
-        "labelled": tuple(str(photos / name) for name in ("cats", "fruit", "figures", "statues")),
+        "labeled": tuple(str(photos / name) for name in ("cats", "fruit", "figures", "statues")),
         "cache": str(out / "groups.npy"),
     }
     before: Path | None = None

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import STEP, comparable, labelled, truths
+from idmetric.evaluate.arrays import STEP, comparable, labeled, truths
 
 Array = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -48,7 +48,7 @@ class Answers:
         Raises:
             ValueError: if shapes differ, or a score is not finite.
         """
-        s, r = labelled(score, right, ("score", "right"))
+        s, r = labeled(score, right, ("score", "right"))
         _, place, count = np.unique(np.asarray(identity), return_inverse=True, return_counts=True)
         return cls(s, r, truths("known", known), 1 / count[place.ravel()])
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Numbers, Truths, comparable, labelled, paired
+from idmetric.evaluate.arrays import Numbers, Truths, comparable, labeled, paired
 
 Array = NDArray[np.float64]
 _FEW, _EACH = 64, 200  # at most so many relevant items, and for each so many items or more: counting beats sorting
@@ -87,7 +87,7 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
 
 
 def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
-    """Normalised discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
+    """Normalized discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
 
     Equal scores share their mean gain, as in scikit-learn's `ndcg_score`. In ID-Sim (PODS, supplement D) an item is of
     the query's instance or not: gains of 1 and 0.
@@ -175,7 +175,7 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     Raises:
         ValueError: if all items or none are relevant, shapes differ, or a score is not finite.
     """
-    s, r = labelled(scores, relevant)
+    s, r = labeled(scores, relevant)
     if r.all() or not r.any():
         raise ValueError("ROC AUC needs both relevant and irrelevant items")
 
@@ -189,7 +189,7 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
 
 
 def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, Truths]:
-    s, r = labelled(scores, relevant)
+    s, r = labeled(scores, relevant)
     if not r.any():
         raise ValueError(f"{what} needs at least one relevant item")
     return s, r

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from idmetric import IDSim, load
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.released_idsim import resample_dinov2_positions
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
 from idmetric.models.idsim import IDSimConfig
+from idmetric.models.released_idsim import resample_dinov2_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import Config
@@ -449,7 +449,7 @@ def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: M
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"features": "final"}, {"residual": False}, {"centre": False}, {"alpha": 8.0}], ids=str
+    "change", [{}, {"features": "final"}, {"residual": False}, {"center": False}, {"alpha": 8.0}], ids=str
 )
 def test_the_saved_model_scores_as_the_trained_one(change: dict[str, Any], data: Manifest, tmp_path: Path) -> None:
     found = recipe(replace(PLAIN, **change), data)
@@ -464,7 +464,7 @@ def test_the_saved_model_scores_as_the_trained_one(change: dict[str, Any], data:
     if change:
         assert not theirs.cls.allclose(plain.cls, atol=1e-3)
     else:
-        assert abs(theirs.cls.mean(1)).max() < 1e-6  # centred
+        assert abs(theirs.cls.mean(1)).max() < 1e-6  # centered
     assert theirs.cls.norm(dim=1).allclose(torch.ones(2), atol=1e-5)
 
 

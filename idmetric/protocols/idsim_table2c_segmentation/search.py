@@ -16,10 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.distance.patches import Layout, on_grid, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
-from idmetric.models.embedding import Embedding, concatenate
 from idmetric.protocols.common.columns import Array, free, listed
 from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of
@@ -136,7 +136,7 @@ def search(
     for k, task in enumerate(tasks):
         for row in (*task.own, *task.others):
             wanted[row].append(k)
-    found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if sam is not None else {})}
+    found = {"prior": Found(), "center": Found(), **({"persam": Found()} if sam is not None else {})}
     ids = data.column("id")
 
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
@@ -153,7 +153,7 @@ def search(
             line = partial(
                 _line, subject, ids[row], truth if own else np.zeros_like(truth), own, target, where, options
             )
-            maps = {"prior": heat, "centre": _center_map(truth.shape)} if own else {"prior": heat}
+            maps = {"prior": heat, "center": _center_map(truth.shape)} if own else {"prior": heat}
             for method, one in maps.items():
                 found[method].lines.append(line(one > measures.otsu(one), one))
                 if own:
