@@ -12,17 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from idmetric.io.lazy import lazy
-
-__version__ = "0.1.0"
+from idmetric.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from idmetric.checkpoints.errors import CheckpointError
+    from idmetric.distance.embedding import Embedding
     from idmetric.distance.finite import NonFiniteError
     from idmetric.images.read import ImageReadError
     from idmetric.losses.identity import IdentityLoss
     from idmetric.models.backbone import Backbone
     from idmetric.models.embedder import Embedder
-    from idmetric.models.embedding import Embedding
     from idmetric.models.idsim import IDSim
     from idmetric.models.load import load
     from idmetric.models.nearid import NearID
@@ -34,7 +33,7 @@ _LAZY = {
     "Backbone": "idmetric.models.backbone",
     "CheckpointError": "idmetric.checkpoints.errors",
     "Embedder": "idmetric.models.embedder",
-    "Embedding": "idmetric.models.embedding",
+    "Embedding": "idmetric.distance.embedding",
     "IDSim": "idmetric.models.idsim",
     "IdentityLoss": "idmetric.losses.identity",
     "ImageReadError": "idmetric.images.read",

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idmetric.distance.embedding import Embedding
 from idmetric.embed.store import Store
-from idmetric.models.embedding import Embedding
 
 
 def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:

@@ -21,18 +21,20 @@ HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "h
 
 # a module may import modules of its own rank or lower; the longest name that fits counts
 RANK = {
-    "io": 0,
-    "evaluate": 1, "images": 1, "distance": 1,
-    "models.embedding": 2,
-    "distance.matrix": 3, "distance.patches": 3, "checkpoints": 3, "calibration": 3,
-    "models": 4, "checkpoints.released": 4, "checkpoints.released_idsim": 4, "checkpoints.released_nearid": 4,
-    "embed": 5, "scoring": 5, "losses": 5,
-    "data": 6, "gallery": 6, "adapters": 6,
-    "protocols": 7,
-    "train": 8, "report": 8, "scale": 8,
-    "cli": 9,
+    "version": 0, "io": 0,
+    "evaluate": 1, "images": 1,
+    "distance": 2,
+    "checkpoints": 3,
+    "calibration": 4,
+    "models": 5,
+    "embed": 6, "losses": 6,
+    "scoring": 7,
+    "data": 8, "gallery": 8, "adapters": 8,
+    "protocols": 9,
+    "train": 10, "report": 10, "scale": 10,
+    "cli": 11,
 }  # fmt: skip
-ENTRIES = 20  # files and folders at the top of the package, at most
+ENTRIES = 21  # files and folders at the top of the package, at most
 ARRAYS_ALONE = ("evaluate", "losses")  # packages of pure functions, but for the modules below
 NOT_ARRAYS = ("losses.identity",)
 OF_LIBRARIES = {"_version", "_context"}  # private attributes of torch and filelock that some modules have to read
@@ -90,18 +92,10 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 @cache
 def imports_of(path: Path) -> frozenset[str]:
-    """The modules of the package that a module imports, anywhere in its text, except for type checkers."""
+    """The modules of the package that a module imports, anywhere in its text: late, and for type checkers, too."""
     known = modules()
-    typing = {
-        id(inner)
-        for node in nodes_of(path)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        for inner in ast.walk(node)
-    }
     names = set()
     for node in nodes_of(path):
-        if id(node) in typing:
-            continue
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} imports relatively"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}

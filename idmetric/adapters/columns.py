@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import needs_patches
 from idmetric.images.masks import MaskId
 from idmetric.images.read import ImageLike, ImageReadError, Outside
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 
 OnError = Literal["raise", "none"]
 

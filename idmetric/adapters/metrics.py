@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import check_name, needs_patches
 from idmetric.embed.keys import folder_name
 from idmetric.evaluate import ranking
@@ -29,7 +30,6 @@ from idmetric.images.masks import Images, Labelled, MaskId, Masks, labelled, spl
 from idmetric.images.read import ImageLike, Outside, is_single, split_images
 from idmetric.io.hints import install
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 
 try:
     from torchmetrics import Metric

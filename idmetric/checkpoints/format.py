@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from safetensors.torch import save_file
 from torch import Tensor
 
-from idmetric import __version__
 from idmetric.checkpoints import config as configs
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files
@@ -20,6 +19,7 @@ from idmetric.checkpoints.revision import content_digest, revision_of
 from idmetric.checkpoints.weights import read_finite
 from idmetric.io import json_file
 from idmetric.io.output import replacing, writing
+from idmetric.version import __version__
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

@@ -97,13 +97,11 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
 def is_cached(release: Release) -> bool:
     """Whether everything that loading needs is in the Hub cache, an ID-Sim's backbone as well."""
     from idmetric.checkpoints import format as checkpoint
-    from idmetric.models import backbone as backbones
 
     hub, index = Hub(revision=release.revision), "model.safetensors.index.json"
     if release in IDSIM.values():
-        backbone = str(backbones.pretrained_config(release.backbone).hf_hub_id)
         ours = all(cached_file(release.repo, file, hub) for file in (ADAPTER_CONFIG, ADAPTER, *HEADS.values()))
-        return ours and cached_file(backbone, checkpoint.WEIGHTS) is not None
+        return ours and cached_file(f"timm/{release.backbone}", checkpoint.WEIGHTS) is not None
     if (path := cached_file(release.repo, index, hub)) is not None:
         weights = sorted({str(shard) for shard in checkpoint.read_json(path).get("weight_map", {}).values()})
     else:

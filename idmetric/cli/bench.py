@@ -17,10 +17,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric import __version__
 from idmetric.cli import options
 from idmetric.cli.command import Parser, check_output, codes, ended, fixable
 from idmetric.cli.options import check_model
+from idmetric.version import __version__
 
 if TYPE_CHECKING:
     import torch

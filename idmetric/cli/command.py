@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from idmetric import __version__
 from idmetric.io.hints import MissingExtraError, did_you_mean
 from idmetric.io.output import OutputError, check, refuse_inputs, replacing
+from idmetric.version import __version__
 
 CODES = {
     0: "done",

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import MASK_RULES, folder_name, key_of, settings_digest
 from idmetric.embed.pipeline import Input, batches, keep, threads, usable
 from idmetric.embed.store import Store
@@ -32,7 +33,6 @@ from idmetric.images.masks import MaskId, labelled, read_mask
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]

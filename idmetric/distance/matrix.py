@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from idmetric.distance import arrays
-from idmetric.models.embedding import Embedding, same_model
+from idmetric.distance.embedding import Embedding, same_model
 
 if TYPE_CHECKING:
     from torch import Tensor

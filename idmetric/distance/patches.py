@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.models.embedding import Embedding
+from idmetric.distance.embedding import Embedding
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]
 MATCHES: tuple[Match, ...] = ("prototype", "mean", "mean_max", "nearest")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.io.threads import in_order
-from idmetric.models.embedding import Embedding
 
 if TYPE_CHECKING:  # which needs torch, unlike scores by exported models
     from idmetric.embed.store import Store

@@ -25,8 +25,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.io.output import replacing, writing
-from idmetric.models.embedding import Embedding, concatenate
 
 _KEYS = "keys"
 _SAVE_SECONDS = 30.0  # a killed run loses about this much work

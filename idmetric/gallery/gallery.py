@@ -26,9 +26,9 @@ from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 
 if TYPE_CHECKING:
+    from idmetric.distance.embedding import Embedding
     from idmetric.images.masks import Images, Masks
     from idmetric.models.embedder import Embedder
-    from idmetric.models.embedding import Embedding
     from idmetric.scoring.records import Records
 
 Answer = TypeVar("Answer")

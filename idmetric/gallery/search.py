@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.distance.embedding import Embedding, concatenate, same_model
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import distance_matrix, needs_patches
 from idmetric.embed.keys import key_of
@@ -23,7 +24,6 @@ from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.images.masks import Labelled, labelled, split_masks
 from idmetric.images.read import describe, split_images
-from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.scoring.records import Record, Records
 
 if TYPE_CHECKING:

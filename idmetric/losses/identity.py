@@ -30,6 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.distance.finite import NonFiniteError
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.images.kinds import SLACK
@@ -37,7 +38,6 @@ from idmetric.images.masks import Images, MaskId, Masks, labelled
 from idmetric.images.read import Outside
 from idmetric.images.regions import Boxes, subject_of
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding, concatenate
 
 Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]

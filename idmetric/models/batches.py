@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.io.threads import in_order
-from idmetric.models.embedding import Embedding, concatenate
 
 Loaded = TypeVar("Loaded")  # a batch that is ready for the model
 

@@ -20,8 +20,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.distance.embedding import Embedding
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 
 
 def open_custom(name: str, options: dict[str, Any]) -> Embedder:

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from idmetric import __version__
 from idmetric.calibration import apply as calibrations
 from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.fingerprint import WeightsName, weights_digest
 from idmetric.checkpoints.hub import Files, push_folder
+from idmetric.distance.embedding import Embedding, same_model
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
@@ -48,8 +48,8 @@ from idmetric.images.read import (
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
 from idmetric.models.batches import in_batches, names_of, progress_bar
-from idmetric.models.embedding import Embedding, same_model
 from idmetric.models.named import NamedScore
+from idmetric.version import __version__
 
 
 def auto_device() -> torch.device:

@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.checkpoints.fingerprint import weights_digest
+from idmetric.distance.embedding import Embedding
 from idmetric.images.fit import SQUASH
 from idmetric.io.hints import need
 from idmetric.io.output import OutputError, replacing
 from idmetric.models.backbone import Backbone
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 from idmetric.models.exported import KEY, Exported, ExportError
 from idmetric.models.idsim import IDSim
 from idmetric.models.nearid import NearID

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from idmetric import __version__
 from idmetric.checkpoints import config as configs
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
 from idmetric.images.fit import SQUASH
 from idmetric.images.kinds import check_interpolation
+from idmetric.version import __version__
 
 FORMAT = 1
 KEY = "idmetric"  # of the metadata of an ONNX file, idmetric.json in a .pt2 archive

@@ -24,15 +24,15 @@ from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files, Hub
-from idmetric.checkpoints.released_idsim import read_idsim
 from idmetric.checkpoints.weights import load_state
+from idmetric.distance.embedding import Embedding
 from idmetric.images.read import Preprocessing
 from idmetric.images.resize import resize_pixels
 from idmetric.io.hints import did_you_mean
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
+from idmetric.models.released_idsim import read_idsim
 
 TINY = Path(__file__).parent / "weights" / "tiny"
 _DEFAULT = "dinov3_vitl16"

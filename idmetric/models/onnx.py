@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric import __version__
 from idmetric.calibration import apply as calibrations
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.distance.embedding import Embedding, concatenate, same_model
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
@@ -25,9 +25,9 @@ from idmetric.images.kinds import ImageLike, describe, is_array
 from idmetric.images.opening import Decode, checked, mark_of
 from idmetric.images.read import read_image, split_images, to_image
 from idmetric.io.hints import need
-from idmetric.models.embedding import Embedding, concatenate, same_model
 from idmetric.models.exported import KEY, Exported, read_facts
 from idmetric.models.names import check_onnx
+from idmetric.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from idmetric.calibration.apply import Model
+from idmetric.distance.embedding import Embedding
 from idmetric.images.opening import Decode, checked
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
-
-if TYPE_CHECKING:
-    from idmetric.models.onnx import OnnxModel
 
 
 class OnnxEmbedder(Embedder):
@@ -22,7 +19,7 @@ class OnnxEmbedder(Embedder):
 
     model_type = "onnx"
 
-    def __init__(self, model: OnnxModel) -> None:
+    def __init__(self, model: Any) -> None:  # an OnnxModel, whose module imports this one
         facts = model.facts
         super().__init__(
             name=model.name,
@@ -32,7 +29,7 @@ class OnnxEmbedder(Embedder):
             std=facts.std,
             interpolation=facts.interpolation,
             background=facts.background,
-            preprocessing=facts.preprocessing,  # type: ignore[arg-type]  # checked
+            preprocessing=facts.preprocessing,
         )
         self.exported = model
         self._calibration = model.calibration
@@ -51,7 +48,8 @@ class OnnxEmbedder(Embedder):
     @property
     def decode(self) -> Decode:
         """See `Embedder.decode`: chosen when the file is opened."""
-        return self.exported.decode
+        found: Decode = self.exported.decode
+        return found
 
     @decode.setter
     def decode(self, decode: str) -> None:
@@ -61,15 +59,18 @@ class OnnxEmbedder(Embedder):
     @property
     def label(self) -> str:
         """See `OnnxModel.label`."""
-        return self.exported.label
+        found: str = self.exported.label
+        return found
 
     def signature(self, distance: str = "cls") -> dict[str, str]:
         """See `OnnxModel.signature`."""
-        return self.exported.signature(distance)
+        found: dict[str, str] = self.exported.signature(distance)
+        return found
 
     def calibrated_model(self, files: bool = True) -> Model:
         """See `OnnxModel.calibrated_model`."""
-        return self.exported.calibrated_model()
+        found: Model = self.exported.calibrated_model()
+        return found
 
     def config(self) -> dict[str, Any]:
         """The facts in the file's metadata."""
@@ -79,7 +80,7 @@ class OnnxEmbedder(Embedder):
         """Embed pixels; ValueError if they require grad."""
         if pixels.requires_grad and torch.is_grad_enabled():
             raise ValueError("an ONNX model has no gradients: use the model that it was exported from")
-        found = self.exported.run(pixels.float().contiguous().cpu().numpy())
+        found: Embedding = self.exported.run(pixels.float().contiguous().cpu().numpy())
         return found.tensors()
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:

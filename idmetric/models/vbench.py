@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.images.masks import MaskId, MaskLike
 from idmetric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
 from idmetric.models.backbone import Backbone
-from idmetric.models.embedding import Embedding, concatenate
 
 SIDE, PATCH = 224, 16
 _MOST_RATIO = 20  # of a frame's sides

@@ -33,6 +33,7 @@ from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.distance.embedding import Embedding
 from idmetric.images.arrays import check_pixels
 from idmetric.images.masks import Images, MaskId, Masks, labelled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
@@ -40,7 +41,6 @@ from idmetric.images.resize import place
 from idmetric.io.output import replacing
 from idmetric.models.batches import in_batches, names_of
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 from idmetric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.models.visid_files import (
     CLASSES,

@@ -36,7 +36,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric import __version__
 from idmetric.calibration.apply import Calibration, CalibrationError, read
 from idmetric.calibration.curves import from_log_odds
 from idmetric.calibration.fitting import METHODS, Method, fit, held_out
@@ -52,6 +51,7 @@ from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Columns, Result, Row, Value, slug
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind
 from idmetric.protocols.options import CalibrateOptions
+from idmetric.version import __version__
 
 
 def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:

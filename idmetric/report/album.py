@@ -12,12 +12,12 @@ from typing import Any
 
 from PIL import Image
 
+from idmetric.distance.embedding import Embedding
 from idmetric.images.fit import SQUASH
 from idmetric.images.masks import MaskLike
 from idmetric.images.read import Outside
 from idmetric.images.regions import cut_out
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 from idmetric.report.pictures import data_uri, room
 from idmetric.scoring.heatmaps import layout
 from idmetric.scoring.matches import Matches, Tokens, matches_of, tokens_of

@@ -16,10 +16,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric import __version__
 from idmetric.io import json_file
 from idmetric.io.hints import need
 from idmetric.io.output import check, replacing
+from idmetric.version import __version__
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import MASKED, folder_name
 from idmetric.embed.store import Store
 from idmetric.evaluate.copies import SIZE
@@ -16,7 +17,6 @@ from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 from idmetric.io.output import writing
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 
 
 class Cache:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import NonFiniteError, shown
 from idmetric.distance.matrix import needs_patches
 from idmetric.embed import pipeline
@@ -22,7 +23,6 @@ from idmetric.images import paths
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, describe
 from idmetric.io.threads import in_order
-from idmetric.models.embedding import Embedding
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.pairs import Pair, Pairs

@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.patches import Layout, Match, compete, on_grid, patch_similarity, patch_tokens, spread
 from idmetric.images.fit import SQUASH
 from idmetric.images.masks import Images, MaskId, Masks, labelled, read_mask
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 
 
 def heatmaps(

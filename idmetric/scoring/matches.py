@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.patches import Layout, covered
-from idmetric.models.embedding import Embedding
 
 NOBODY = 65535  # the partner of a patch without one
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.distance.finite import NonFiniteError, check_distances
 from idmetric.distance.matrix import distance as distance_of
 from idmetric.distance.matrix import distance_matrix
@@ -17,7 +18,6 @@ from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import Print
 from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.io.tables import rounded
-from idmetric.models.embedding import Embedding, concatenate
 from idmetric.scoring.copies import Prints, mark_copy, warn_of_repeated_references
 from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.files import Cross

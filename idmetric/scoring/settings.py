@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from idmetric.calibration.apply import Calibration
+    from idmetric.distance.embedding import Embedding
     from idmetric.images.masks import MaskId, MaskLike
     from idmetric.images.read import Outside
-    from idmetric.models.embedding import Embedding
 
 Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
 

@@ -10,10 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from idmetric import __version__
 from idmetric.io import json_file
 from idmetric.io.lock import locked
 from idmetric.train.state import TrainError, replace_text
+from idmetric.version import __version__
 
 FILE = "recipe.json"
 SMOKE_DATA = "smoke-data"

@@ -24,8 +24,8 @@ from idmetric import Backbone, IDSim
 from idmetric.cli import bench
 from idmetric.cli.bench import decoded, describe, line, make_files, read_files
 from idmetric.distance import annealing, plan, sinkhorn
+from idmetric.distance.embedding import Embedding
 from idmetric.images.read import ImageReadError
-from idmetric.models.embedding import Embedding
 
 CLOCK = Clock(torch.device("cpu"), repeats=3, warmup=1)
 

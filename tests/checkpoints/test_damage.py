@@ -12,9 +12,9 @@ import torch
 
 from idmetric import IDSim, load
 from idmetric.cli import score
+from idmetric.distance.embedding import Embedding
 from idmetric.embed.store import Store
 from idmetric.gallery import Gallery
-from idmetric.models.embedding import Embedding
 from idmetric.scoring.encoder import Encoder, Loaded, Seen
 from idmetric.scoring.scores import File
 from tests.embed_parts import pictures, stored

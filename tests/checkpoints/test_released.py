@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, load
 from idmetric.checkpoints import released
-from idmetric.checkpoints.released_idsim import read_head
+from idmetric.models.released_idsim import read_head
 from tests import published
 from tests.conftest import SMALL
 from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomise, shape_of, unit

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from idmetric import IDSim, load
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.lora import merge_lora
-from idmetric.checkpoints.released_idsim import read_head
 from idmetric.models.idsim import IDSimConfig
+from idmetric.models.released_idsim import read_head
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data import embed as embeddings
 from idmetric.data.embed import EmbedderModel, Look, UnreadableError, embed
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.distance.embedding import Embedding
 from idmetric.images.read import read_image
-from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import baselines, scorers
 from idmetric.protocols.common.models import BRANCHES, open_model
 from idmetric.protocols.common.scorers import Settings, bind

@@ -19,10 +19,10 @@ from idmetric.cli import embed as embed_command
 from idmetric.cli import score
 from idmetric.data.embed import UnreadableError, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import check_distances, finite_rows, is_finite
 from idmetric.gallery import Gallery
 from idmetric.io.json_file import text
-from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.scorers import Settings, bind
 from idmetric.scoring.records import Records
 from tests.embed_parts import pictures

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from idmetric.distance.cosine import cosine_distance
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import DISTANCES, distance, distance_matrix
-from idmetric.models.embedding import Embedding
 from tests.reference.sinkhorn_loop import sinkhorn
 
 

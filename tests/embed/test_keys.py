@@ -16,10 +16,10 @@ from idmetric import IDSim, images, load, score
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import content_key, folder_name
 from idmetric.embed.store import Store
 from idmetric.gallery import Gallery, GalleryError
-from idmetric.models.embedding import Embedding
 from idmetric.scale import embed_dataset
 from tests.conftest import random_model
 from tests.embed_parts import pictures

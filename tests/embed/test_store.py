@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from idmetric.distance.embedding import Embedding
 from idmetric.embed.store import Store
-from idmetric.models.embedding import Embedding
 
 
 def test_adding_looks_only_at_the_new_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from idmetric.models.embedding import Embedding, concatenate
+from idmetric.distance.embedding import Embedding, concatenate
 
 
 def make(count: int = 4, *, weights: bool = False, model: str = "m") -> Embedding:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.models.embedding import Embedding
+from idmetric.distance.embedding import Embedding
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from idmetric import VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.distance.embedding import Embedding
 from idmetric.images.read import read_image
-from idmetric.models.embedding import Embedding
 from idmetric.models.idsim import IDSim
 from idmetric.models.visid import TASKS, VisIDConfig
 from idmetric.protocols import visme_table1_mveb as mveb

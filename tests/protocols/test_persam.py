@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from idmetric import CheckpointError, IDSim
-from idmetric.models.embedding import Embedding
+from idmetric.distance.embedding import Embedding
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of, pick_points
 from idmetric.scoring.heatmaps import heatmaps
 

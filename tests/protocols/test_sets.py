@@ -14,8 +14,8 @@ from PIL import Image
 
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.embedding import Embedding
 from idmetric.evaluate.sets import centroid_similarity, cmmd, frechet_distance
-from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import Settings

@@ -23,9 +23,9 @@ from PIL import Image
 from idmetric import IDSim, load
 from idmetric.calibration import apply as calibrations
 from idmetric.cli import eval as eval_cli
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.patches import Layout
 from idmetric.images.masks import read_mask
-from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.result import Result, Value
 from idmetric.report.album import Album
 from idmetric.report.html import _axis, score_page

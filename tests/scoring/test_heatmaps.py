@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import Backbone, IDSim
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.patches import MATCHES, Layout, Match, compete, patch_similarity, spread
-from idmetric.models.embedding import Embedding
 from idmetric.scoring.heatmaps import coverage, heatmaps, layout, subject_maps
 
 

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from idmetric import IDSim, load
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.released_idsim import resample_dinov2_positions
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
 from idmetric.models.idsim import IDSimConfig
+from idmetric.models.released_idsim import resample_dinov2_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import Config

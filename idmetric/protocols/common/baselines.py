@@ -27,14 +27,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric import __version__
 from idmetric.checkpoints.fingerprint import weights_digest
+from idmetric.distance.embedding import Embedding
 from idmetric.images.kinds import Color
 from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.images.regions import cut_out
 from idmetric.models.embedder import auto_device
-from idmetric.models.embedding import Embedding
 from idmetric.protocols.common.columns import Array
+from idmetric.version import __version__
 
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
 WHITE: Color = (255, 255, 255)

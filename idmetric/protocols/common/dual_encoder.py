@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric import __version__
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.checkpoints.format import CONFIG, read_json
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.distance.embedding import Embedding
 from idmetric.images.read import Outside, read_image
 from idmetric.images.regions import cut_out
 from idmetric.io.hints import install
 from idmetric.models.embedder import auto_device
-from idmetric.models.embedding import Embedding
+from idmetric.version import __version__
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too

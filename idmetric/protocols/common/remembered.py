@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from idmetric import __version__
 from idmetric.io.output import replacing
+from idmetric.version import __version__
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric import __version__
 from idmetric.io import json_file
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
 from idmetric.io.tables import csv_text, in_csv, rounded
+from idmetric.version import __version__
 
 
 @dataclass(frozen=True)

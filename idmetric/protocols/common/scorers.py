@@ -27,9 +27,9 @@ from idmetric.calibration.apply import read as read_calibration
 from idmetric.data.embed import EmbedderModel, Look, Stored, UnreadableError, embed
 from idmetric.data.manifest.check import without
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import distance, distance_matrix, needs_patches
 from idmetric.models.embedder import Embedder
-from idmetric.models.embedding import Embedding
 from idmetric.protocols.common import pairwise
 from idmetric.protocols.common.columns import Array
 from idmetric.protocols.common.paper_numbers import missing_rows

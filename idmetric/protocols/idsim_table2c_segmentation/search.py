@@ -15,10 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.distance.patches import Layout, on_grid, patch_similarity, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
-from idmetric.models.embedding import Embedding, concatenate
 from idmetric.protocols.common.columns import Array, free, listed
 from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from idmetric import __version__
 from idmetric.io.hints import install
 from idmetric.protocols.judges.reply import CallError, JudgeError, Picture, Reply, reply_of, seconds_of
+from idmetric.version import __version__
 
 if TYPE_CHECKING:
     import httpx

@@ -25,7 +25,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric import __version__
 from idmetric.data.embed import Look, content_keys
 from idmetric.data.manifest.lineage import blocks, has_image, image_keys, lineages
 from idmetric.data.manifest.table import Manifest, read
@@ -35,6 +34,7 @@ from idmetric.io.output import replacing
 from idmetric.protocols.common.columns import Ints, texts
 from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
+from idmetric.version import __version__
 
 Task = Literal["pairs", "triplets"]
 Rows = tuple[int, ...]  # of a manifest: anchor and candidate, or anchor, left and right

@@ -29,13 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idmetric.checkpoints.released_idsim import resample_dinov2_positions
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import load_state
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.distance.matrix import distance
 from idmetric.models import backbone as backbones
 from idmetric.models.idsim import IDSim, IDSimConfig
+from idmetric.models.released_idsim import resample_dinov2_positions
 from idmetric.train import augment, lora, pretrained
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, generator, rows_in, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
