@@ -114,8 +114,8 @@ def galleries(images: int, channels: int) -> None:
     """Print a line of the table of galleries."""
     rng, part = np.random.default_rng(0), images // 10
     found = rng.standard_normal((images, channels), dtype=np.float32)
-    centres = rng.standard_normal((part // 10 + 1, channels), dtype=np.float32)
-    found[:part] = centres[np.arange(part) // 10] + 0.3 * found[:part]
+    centers = rng.standard_normal((part // 10 + 1, channels), dtype=np.float32)
+    found[:part] = centers[np.arange(part) // 10] + 0.3 * found[:part]
     found[: part // 2 : 2] = found[1 : part // 2 + 1 : 2] + 0.02 * found[-len(found[: part // 2 : 2]) :]
     table = unit(found[rng.permutation(images)])
 

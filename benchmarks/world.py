@@ -62,12 +62,12 @@ def cast(things: list[list[Part]], size: int) -> int:
         first = np.concatenate([np.arange(len(p.mesh.faces)) for p in parts])
         mesh = trimesh.Trimesh(points, faces, process=False)
         hit = mesh.ray.intersects_first(np.tile([0, 0, far], (len(directions), 1)), directions)
-        colours = np.zeros((len(hit), 3), np.uint8)
+        colors = np.zeros((len(hit), 3), np.uint8)
         for k, part in enumerate(parts):
             mine = np.flatnonzero((hit >= 0) & (owner[hit] == k))
             uv = part.mesh.uv[first[hit[mine]]].mean(1) % 1
             height, width = part.texture.shape[:2]
-            colours[mine] = part.texture[
+            colors[mine] = part.texture[
                 ((1 - uv[:, 1]) * (height - 1)).astype(int), (uv[:, 0] * (width - 1)).astype(int)
             ]
     return len(things)

@@ -61,7 +61,7 @@ def scene(number: int) -> Scene:
     world = World(SEED, None, SIDE)
     [view] = world.views(number, 1)
     context = replace(
-        view.context, occluders=(), repeat=0.0, scale=0.75, centre=(0.5, 0.5), yaw=0.3, pitch=0.2, roll=0.0, angle=30.0,
+        view.context, occluders=(), repeat=0.0, scale=0.75, center=(0.5, 0.5), yaw=0.3, pitch=0.2, roll=0.0, angle=30.0,
         figure=None, blur=0.0, noise=0.0,
     )  # fmt: skip
     return Scene(world, number, replace(view, context=context, shot=world.render(view.identity, context)))
@@ -75,7 +75,7 @@ def hidden(one: Scene) -> Picture:
 def together(one: Scene, other: Take) -> Picture:
     """The object on the left and the other one on the right."""
     left, right = (
-        one.world.render(identity, replace(one.reference.context, scale=0.42, centre=(x, 0.5))).picture
+        one.world.render(identity, replace(one.reference.context, scale=0.42, center=(x, 0.5))).picture
         for identity, x in ((one.reference.identity, 0.27), (other.identity, 0.73))
     )
     return np.concatenate([left[:, : SIDE // 2], right[:, SIDE // 2 :]], 1)
@@ -84,7 +84,7 @@ def together(one: Scene, other: Take) -> Picture:
 # case -> the image of the same object
 CASES: dict[str, Callable[[Scene], Picture]] = {
     "background": lambda one: one.away(),
-    "dusk": lambda one: one.seen(light=replace(one.reference.context.light, strength=0.25, colour=(1.0, 0.75, 0.5))),
+    "dusk": lambda one: one.seen(light=replace(one.reference.context.light, strength=0.25, color=(1.0, 0.75, 0.5))),
     "side": lambda one: one.seen(yaw=0.3 + pi / 2),
     "behind": lambda one: one.seen(yaw=0.3 + pi),
     "above": lambda one: one.seen(pitch=1.4),

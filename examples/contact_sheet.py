@@ -36,13 +36,13 @@ def row(world: World, number: int) -> list[np.ndarray]:
     """The pictures of one object; gray if a part edit is not visible."""
     views = list(world.views(number, 4))
     near = [world.near(views[:1], strength)[0] for strength in STRENGTHS]
-    grey = np.full_like(views[0].shot.picture, 128)
+    gray = np.full_like(views[0].shot.picture, 128)
     part = next(iter(world.part_edit(views)), None)
-    mask = grey if part is None else np.repeat(part.shot.part_mask[..., None], 3, 2)
+    mask = gray if part is None else np.repeat(part.shot.part_mask[..., None], 3, 2)
     pictures = [t.shot.picture for t in (*views, *near)]
     return [
         *pictures,
-        grey if part is None else part.shot.picture,
+        gray if part is None else part.shot.picture,
         mask,
         world.context_edit(views[0]).shot.picture,
     ]

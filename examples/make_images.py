@@ -21,9 +21,9 @@ def main(folder: str | Path = Path(__file__).parent / "images") -> list[Path]:
     written = []
     for number, (name, identity) in enumerate(OBJECTS.items()):
         contexts = [sample_context(np.random.default_rng([5, number, k]), identity.kind, Assets()) for k in range(3)]
-        contexts = [replace(c, scale=0.7, centre=(0.5, 0.5), repeat=0.0, occluders=()) for c in contexts]
+        contexts = [replace(c, scale=0.7, center=(0.5, 0.5), repeat=0.0, occluders=()) for c in contexts]
         shots = [(chr(ord("a") + k), identity, c) for k, c in enumerate(contexts)]
-        shots.append(("other", identity.edited(Edit("print", 0.7, 3), Edit("colour", 0.3, 3)), contexts[0]))
+        shots.append(("other", identity.edited(Edit("print", 0.7, 3), Edit("color", 0.3, 3)), contexts[0]))
         for label, identity, context in shots:
             path = Path(folder) / f"{name}_{label}.png"
             Image.fromarray(render_scene(identity, context, Assets(), SIZE).picture).save(path, optimize=True)

@@ -27,8 +27,8 @@ def picture(number: int, sharp: bool = True, size: tuple[int, int] = (WIDTH, HEI
 
 def number_of(image: Image.Image) -> int:
     """The number that `picture` wrote, through lossy compression."""
-    grey = np.asarray(image.convert("L"))
-    return sum((int(grey[4:12, bit * 12 + 3 : bit * 12 + 9].mean()) > 127) << bit for bit in range(8))
+    gray = np.asarray(image.convert("L"))
+    return sum((int(gray[4:12, bit * 12 + 3 : bit * 12 + 9].mean()) > 127) << bit for bit in range(8))
 
 
 def mask(share: float, size: tuple[int, int] = (WIDTH, HEIGHT)) -> Image.Image:

@@ -162,10 +162,10 @@ class Trunk(nn.Module):
     def turn(self, grid: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines (grid * grid, head) of the angles 2 pi position / period; rows first, then columns.
 
-        Positions are the patches' centres, in [-1, 1], computed in single precision.
+        Positions are the patches' centers, in [-1, 1], computed in single precision.
         """
-        centre = (torch.arange(0.5, grid) / grid * 2 - 1).to(self.cls_token)
-        rows, columns = torch.meshgrid(centre, centre, indexing="ij")
+        center = (torch.arange(0.5, grid) / grid * 2 - 1).to(self.cls_token)
+        rows, columns = torch.meshgrid(center, center, indexing="ij")
         places = torch.stack([rows.flatten(), columns.flatten()], 1)
         angles = (2 * torch.pi * places[:, :, None] / self.periods().to(places)).flatten(1).repeat(1, 2)
         return angles.cos(), angles.sin()
@@ -272,7 +272,7 @@ def attention_pool(tokens: Tensor, weights: dict[str, Tensor], heads: int, epsil
     return seen + F.linear(hidden, weights["mlp.fc2.weight"], weights["mlp.fc2.bias"])
 
 
-def randomise(module: nn.Module, only: str = "") -> None:
+def randomize(module: nn.Module, only: str = "") -> None:
     """Weights of such a size that every part of the computation shows in the result."""
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -296,7 +296,7 @@ def publish(
     """
     torch.manual_seed(0)
     twin = PublishedIDSim(shape, hidden)
-    randomise(twin)
+    randomize(twin)
     if variant.startswith("dinov3"):  # as in the published files
         for block in twin.extractor.model.blocks:
             nn.init.zeros_(block.attn.qkv.bias)
@@ -305,7 +305,7 @@ def publish(
 
     options = {"r": 4, "lora_alpha": 12, "lora_dropout": 0.05, **options}
     wrapped = peft.get_peft_model(twin, peft.LoraConfig(target_modules=targets, **options)).eval().to(dtype)
-    randomise(wrapped, "lora_")
+    randomize(wrapped, "lora_")
     adapter = folder / f"id-sim_{variant}_cls_patch"
     wrapped.save_pretrained(adapter)
     inner: PublishedIDSim = wrapped.base_model.model

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from idmetric.distance.embedding import Embedding
 
-# black, white, grey, brown, red, orange, yellow, green, cyan, blue, purple, pink: as far apart as people name them
-COLOURS = torch.tensor([
+# black, white, gray, brown, red, orange, yellow, green, cyan, blue, purple, pink: as far apart as people name them
+COLORS = torch.tensor([
     (20, 20, 20), (240, 240, 240), (128, 128, 128), (110, 70, 35), (200, 30, 30), (240, 140, 30), (235, 220, 60),
     (50, 150, 60), (70, 200, 205), (45, 75, 190), (130, 60, 160), (240, 150, 185),
 ]).float() / 255  # fmt: skip
@@ -27,8 +27,8 @@ FINE = 10.0  # weight of a region's mean color relative to its words
 
 def names(pixels: Tensor) -> Tensor:
     """The color of each pixel, as shares of the named ones: (B, 3, H, W) in 0..1 -> (B, 12, H, W)."""
-    colours = COLOURS.to(pixels.device)
-    far = (pixels[:, None] - colours[None, :, :, None, None]).square().sum(2)
+    colors = COLORS.to(pixels.device)
+    far = (pixels[:, None] - colors[None, :, :, None, None]).square().sum(2)
     return F.softmax(-far / SOFT, 1)
 
 
@@ -41,13 +41,13 @@ class Captions(nn.Module):
 
     def __init__(self, width: int, kinds: int, backgrounds: int) -> None:
         super().__init__()
-        self.kinds, self.colours = kinds, len(COLOURS)
-        self.whole = nn.Linear(width, backgrounds + 2 * self.colours)
+        self.kinds, self.colors = kinds, len(COLORS)
+        self.whole = nn.Linear(width, backgrounds + 2 * self.colors)
         self.region = self.head(width)
 
     def head(self, width: int) -> nn.Module:
         """The module that reads patches: the kind of object or none, and inside and outside it words and mean color."""
-        return nn.Linear(width, self.kinds + 1 + 2 * (self.colours + 3))
+        return nn.Linear(width, self.kinds + 1 + 2 * (self.colors + 3))
 
     def forward(
         self, found: Embedding, pixels: Tensor, mask: Tensor, kind: Tensor, background: Tensor
@@ -61,26 +61,26 @@ class Captions(nn.Module):
         named = names(pixels)
         shown = torch.cat([shares(named, cover, (1, 1)).flatten(1) for cover in (mask, 1 - mask)], 1) > NAMED
         logits = self.whole(found.cls * found.cls.shape[1] ** 0.5)
-        scene, colours = logits.split([logits.shape[1] - 2 * self.colours, 2 * self.colours], 1)
-        words = F.cross_entropy(scene, background) + F.binary_cross_entropy_with_logits(colours, shown.float())
+        scene, colors = logits.split([logits.shape[1] - 2 * self.colors, 2 * self.colors], 1)
+        words = F.cross_entropy(scene, background) + F.binary_cross_entropy_with_logits(colors, shown.float())
         assert found.patches is not None
         assert found.grid is not None
         cover = F.adaptive_avg_pool2d(mask, found.grid).flatten(1)  # (B, P)
         wanted = torch.where(cover > 0.5, kind[:, None], self.kinds)
         logits = self.region(found.patches * found.patches.shape[2] ** 0.5)
-        kinds, colours = logits.split([self.kinds + 1, logits.shape[2] - self.kinds - 1], 2)
+        kinds, colors = logits.split([self.kinds + 1, logits.shape[2] - self.kinds - 1], 2)
         loss = F.cross_entropy(kinds.flatten(0, 1), wanted.flatten())
-        return {"words": words, "regions": self.regions(loss, colours, pixels, named, mask, found.grid)}
+        return {"words": words, "regions": self.regions(loss, colors, pixels, named, mask, found.grid)}
 
     def regions(
         self, loss: Tensor, logits: Tensor, pixels: Tensor, named: Tensor, mask: Tensor, grid: tuple[int, int]
     ) -> Tensor:
         """The loss of kinds plus those of colors, weighted by each patch's share of object and background."""
-        parts = logits.split([self.colours, 3] * 2, 2)
+        parts = logits.split([self.colors, 3] * 2, 2)
         for words, mean, part in ((*parts[:2], mask), (*parts[2:], 1 - mask)):
             share = F.adaptive_avg_pool2d(part, grid).flatten(1)
-            colour = shares(pixels, part, grid).flatten(2).transpose(1, 2)
-            far = unlike(words, named, part, grid) + FINE * (mean - colour).square().sum(2)
+            color = shares(pixels, part, grid).flatten(2).transpose(1, 2)
+            far = unlike(words, named, part, grid) + FINE * (mean - color).square().sum(2)
             loss = loss + (far * share).sum() / share.sum().clamp_min(1)
         return loss
 
@@ -90,7 +90,7 @@ class Regions(Captions):
 
     def head(self, width: int) -> nn.Module:
         """The module that reads patches: the kind of object or none, and words inside and outside it."""
-        return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, self.kinds + 1 + 2 * self.colours))
+        return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, self.kinds + 1 + 2 * self.colors))
 
     def regions(
         self, loss: Tensor, logits: Tensor, pixels: Tensor, named: Tensor, mask: Tensor, grid: tuple[int, int]

@@ -51,8 +51,8 @@ class Size:
 
 QUICK = Size(things=12, tested=4, classes=4)
 HELD_OUT = 100_000  # number of the first tested object
-# half of the picture or more, hardly another hue, no grey: these objects differ in color
-MILD = {"crop": (0.5, 1.0), "jitter": (0.2, 0.2, 0.2, 0.02), "grey": 0.0}
+# half of the picture or more, hardly another hue, no gray: these objects differ in color
+MILD = {"crop": (0.5, 1.0), "jitter": (0.2, 0.2, 0.2, 0.02), "gray": 0.0}
 
 MEASURES = (
     Measure("map", "mAP"),

@@ -151,9 +151,9 @@ def crop(pixels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     place[:, 0, 0], place[:, 1, 1], place[:, :, 2] = side * mirror, side, move
     found = F.grid_sample(pixels, F.affine_grid(place, list(pixels.shape), align_corners=False), align_corners=False)
     light, contrast = (draw(1 - GAIN, 1 + GAIN)[:, None, None, None] for _ in range(2))
-    colours = found[:, :3]
-    mean = colours.mean((1, 2, 3), keepdim=True)
-    return found, ((colours - mean) * contrast + mean * light).clamp(0, 1)
+    colors = found[:, :3]
+    mean = colors.mean((1, 2, 3), keepdim=True)
+    return found, ((colors - mean) * contrast + mean * light).clamp(0, 1)
 
 
 def numbers(names: Sequence[str | None], device: torch.device | str = "cpu") -> tuple[list[str], Tensor]:

@@ -30,7 +30,7 @@ _LITE = IDSimConfig(
     patch_stages=(3, 4),
 )
 
-RENDERED, PHOTOS, LABELLED = 0, 1, 2
+RENDERED, PHOTOS, LABELED = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Config:
         photos: folders of photos, from which a part of the groups is cut. photo_size: side at which they are kept.
         photo_share: share of a step's groups that are cut from the photos, if there are photos.
         pasted: share of those that show a part of their photo, pasted onto other photos.
-        labelled: folders with one subfolder of photos for each identity. labelled_share: their share of groups.
+        labeled: folders with one subfolder of photos for each identity. labeled_share: their share of groups.
         recolored: share of the groups of both kinds of photos in which the twin is the identity in other colors.
         views: contexts of a group; identities with fewer views are left out. shown: of them, in a step.
         stored_size: side at which the groups' images are kept. cache: file for them; "" = in the run's folder.
@@ -66,8 +66,8 @@ class Config:
     photo_size: int = 256
     photo_share: float = 0.17
     pasted: float = 0.5
-    labelled: tuple[str, ...] = ()
-    labelled_share: float = 0.33
+    labeled: tuple[str, ...] = ()
+    labeled_share: float = 0.33
     recolored: float = 0.5
     views: int = 3
     shown: int = 2
@@ -115,7 +115,7 @@ def sources(config: Config) -> NDArray[np.int64]:
     kinds = np.full(config.batch_size, RENDERED)
     photos = config.photo_share if config.photos else 0.0
     kinds[spread(config.batch_size, photos)] = PHOTOS
-    if config.labelled and photos < 1:
+    if config.labeled and photos < 1:
         free = np.flatnonzero(kinds == RENDERED)
-        kinds[free[spread(len(free), min(1.0, config.labelled_share / (1 - photos)))]] = LABELLED
+        kinds[free[spread(len(free), min(1.0, config.labeled_share / (1 - photos)))]] = LABELED
     return kinds

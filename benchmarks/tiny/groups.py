@@ -1,4 +1,4 @@
-"""Groups of an identity and its twin: rendered ones from a manifest, and labelled photos of two identities."""
+"""Groups of an identity and its twin: rendered ones from a manifest, and labeled photos of two identities."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def digest(names: Sequence[str]) -> str:
     return blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
 
 
-# Labelled photos: photos of an identity and, as its twin, those of another identity of the same folder
+# Labeled photos: photos of an identity and, as its twin, those of another identity of the same folder
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """Photos by folder and identity.
 
     Attributes:
@@ -122,7 +122,7 @@ class Labelled:
     identities: NDArray[np.int64]
 
 
-def labelled_photos(paths: Sequence[str], views: int) -> Labelled:
+def labeled_photos(paths: Sequence[str], views: int) -> Labeled:
     """Find photos in folders with one subfolder for each identity; identities with fewer than `views` photos go.
 
     Raises:
@@ -132,7 +132,7 @@ def labelled_photos(paths: Sequence[str], views: int) -> Labelled:
     for file in photo_files(paths):
         members.setdefault(file.parent.parent, {}).setdefault(file.parent, []).append(file)
 
-    found = Labelled([], [], np.empty(0, np.int64))
+    found = Labeled([], [], np.empty(0, np.int64))
     numbers: list[int] = []
     for folder, identities in members.items():
         known = [photos for photos in identities.values() if len(photos) >= views]
@@ -149,11 +149,11 @@ def labelled_photos(paths: Sequence[str], views: int) -> Labelled:
     return replace(found, identities=np.asarray(numbers, dtype=np.int64))
 
 
-def draw_labelled(labelled: Labelled, count: int, views: int, rng: Generator) -> NDArray[np.int64]:
+def draw_labeled(labeled: Labeled, count: int, views: int, rng: Generator) -> NDArray[np.int64]:
     """Photos of a step's groups, (count, 2, views) places in `files`; all folders are drawn equally often."""
     rows = np.empty((count, 2, views), np.int64)
     for group in range(count):
-        folder = labelled.folders[rng.integers(len(labelled.folders))]
+        folder = labeled.folders[rng.integers(len(labeled.folders))]
         pair = rng.choice(len(folder), 2, replace=False)
         for which, identity in enumerate(pair):
             rows[group, which] = rng.choice(folder[identity], views, replace=False)

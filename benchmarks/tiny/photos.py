@@ -1,4 +1,4 @@
-"""Groups of images cut from single photos, for the looks of real cameras where nobody labelled identities.
+"""Groups of images cut from single photos, for the looks of real cameras where nobody labeled identities.
 
 photos = np.load("photos.npy", mmap_mode="r")              # written by `store_photos`
 cuts = draw_cuts(families(files), 32, 2, rng, pasted=0.5)   # what 32 groups show

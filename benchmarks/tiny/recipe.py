@@ -3,7 +3,7 @@
 A group is an identity and its twin, almost alike, in the same contexts: views of one identity and the distractors made
 from them. Training is ID-Sim's (Eq. 1): InfoNCE on the global features plus InfoNCE on the negative Sinkhorn distance
 of the patches (Eq. 2 and 3). A part of each step's groups is cut from single photos instead (see photos.py), for the
-statistics of real cameras. Another part shows photos of labelled identities. In a share of both kinds, the twin is the
+statistics of real cameras. Another part shows photos of labeled identities. In a share of both kinds, the twin is the
 identity in other colors.
 
 With `teachers` the trained model also learns the similarities that other models see among a step's images. `blend`
@@ -13,7 +13,7 @@ The ImageNet weights come with the extra `tiny` (`idmetric.models.efficientnet_l
 which small batches of rendered images would spoil.
 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder or at `cache` (3 GB for 8,000
-groups), and the photos into `groups.npy.photos.npy` and `groups.npy.labelled.npy`. One process trains.
+groups), and the photos into `groups.npy.photos.npy` and `groups.npy.labeled.npy`. One process trains.
 docs/reports/tiny.md has the measurements.
 """
 
@@ -33,16 +33,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from config import LABELLED, PHOTOS, RENDERED, Config, sources
+from config import LABELED, PHOTOS, RENDERED, Config, sources
 from groups import (
     Images,
     contexts_drawn,
     digest,
-    draw_labelled,
+    draw_labeled,
     drawn,
     groups_of,
     identity_numbers,
-    labelled_photos,
+    labeled_photos,
     photo_digest,
     shrink,
     store,
@@ -75,7 +75,7 @@ class Tiny(Recipe):
         self.sources = sources(config)
         self.files = photo_files(config.photos) if PHOTOS in self.sources else []
         self.families = families(self.files)
-        self.labelled = labelled_photos(config.labelled if LABELLED in self.sources else (), config.shown)
+        self.labeled = labeled_photos(config.labeled if LABELED in self.sources else (), config.shown)
         self.steps, self.cache = config.steps, Path()
         self.teachers = Teachers(config.teachers, config.teacher_sizes, processes.device)
         self.model = self._initial()
@@ -88,7 +88,7 @@ class Tiny(Recipe):
             "init": self.start, "teachers": self.teachers.revisions,
             "groups": len(self.groups), "data": digest([names[row] for row in self.groups.ravel()]),
             "photos": photo_digest(self.files, self.families),
-            "labelled": photo_digest(self.labelled.files, [[int(n)] for n in self.labelled.identities]),
+            "labeled": photo_digest(self.labeled.files, [[int(n)] for n in self.labeled.identities]),
         }  # fmt: skip
 
     def _initial(self) -> IDSim:
@@ -104,13 +104,13 @@ class Tiny(Recipe):
         self.cache = Path(self.config.cache or out / CACHE)
         decisive = ("data", "views", "stored_size", "groups")
         self._keep(self.cache, decisive, lambda path: store(path, self.data, self.groups, self.config))
-        for kind, files in (("photos", self.files), ("labelled", self.labelled.files)):
+        for kind, files in (("photos", self.files), ("labeled", self.labeled.files)):
             if files:
                 made = partial(store_photos, files=files, size=self.config.photo_size)
                 self._keep(self.photo_cache(kind), (kind, "photo_size"), made)
 
     def photo_cache(self, kind: str) -> Path:
-        """The file of the photos, kind "photos" or "labelled"."""
+        """The file of the photos, kind "photos" or "labeled"."""
         return self.cache.with_name(f"{self.cache.name}.{kind}.npy")
 
     def _keep(self, path: Path, decisive: Sequence[str], make: Callable[[Path], None]) -> None:
@@ -143,7 +143,7 @@ class Tiny(Recipe):
         images = np.empty((config.batch_size, 2, config.shown, size, size, 3), np.uint8)
         identities = np.empty((config.batch_size, 2), np.int64)
 
-        rendered, photos, labelled = (np.flatnonzero(self.sources == kind) for kind in (RENDERED, PHOTOS, LABELLED))
+        rendered, photos, labeled = (np.flatnonzero(self.sources == kind) for kind in (RENDERED, PHOTOS, LABELED))
         groups = np.load(self.cache, mmap_mode="r")
         rows = drawn(len(groups), step, config)
         identities[rendered] = self.identities[rows]
@@ -157,13 +157,13 @@ class Tiny(Recipe):
             images[photos] = cut(np.load(self.photo_cache("photos"), mmap_mode="r"), cuts, size)
 
         first += len(self.files)
-        if len(labelled):
+        if len(labeled):
             rng = np.random.default_rng([config.seed, 8, step])
-            shown = draw_labelled(self.labelled, len(labelled), config.shown, rng)
-            identities[labelled] = first + self.labelled.identities[shown[:, :, 0]]
-            images[labelled] = shrink(np.load(self.photo_cache("labelled"), mmap_mode="r")[shown], size)
+            shown = draw_labeled(self.labeled, len(labeled), config.shown, rng)
+            identities[labeled] = first + self.labeled.identities[shown[:, :, 0]]
+            images[labeled] = shrink(np.load(self.photo_cache("labeled"), mmap_mode="r")[shown], size)
 
-        self._recolor(images, identities, first + len(self.labelled.files), step)
+        self._recolor(images, identities, first + len(self.labeled.files), step)
         return {"images": torch.from_numpy(images), "identities": torch.from_numpy(identities), "step": step}
 
     def _recolor(self, images: Images, identities: NDArray[np.int64], first: int, step: int) -> None:

@@ -36,7 +36,7 @@ TEACHER_SIZES = (224, 112)  # for the run before, and for version 0.1
 RUNS: tuple[dict[str, Any], ...] = (
     {"steps": 300, "warmup": 20, "blend": 0.75},
     {"steps": 900, "warmup": 40, "seed": 1, "blend": 0.7, "patch_blend": 0.0},
-    {"steps": 1200, "warmup": 40, "seed": 2, "blend": 0.85, "patch_blend": 0.3, "labelled_share": 0.25,
+    {"steps": 1200, "warmup": 40, "seed": 2, "blend": 0.85, "patch_blend": 0.3, "labeled_share": 0.25,
      "small_size": 112, "large_size": 144, "small_part": 0.6, "frozen_stages": 2},
 )  # fmt: skip
 IDENTITIES = 7000
@@ -54,8 +54,11 @@ def earlier(commit: str, folder: Path) -> Path:
             for name in ("config.json", "model.safetensors"):  # the weights last
                 member = tar.extractfile(f"{WEIGHTS}/{name}")
                 assert member is not None
+                data = member.read()
+                if name == "config.json":
+                    data = data.replace(b'"centre"', b'"center"')  # the setting's name today
                 with replacing(folder / name) as temporary:
-                    temporary.write_bytes(member.read())
+                    temporary.write_bytes(data)
     return folder
 
 
@@ -87,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     data = read(world / "manifest.parquet")
     shared = {
         "photos": tuple(str(photos / name) for name in ("produce", "backgrounds", "textures")),
-        "labelled": tuple(str(photos / name) for name in ("cats", "fruit", "figures", "statues")),
+        "labeled": tuple(str(photos / name) for name in ("cats", "fruit", "figures", "statues")),
         "cache": str(out / "groups.npy"),
     }
     before: Path | None = None

@@ -26,7 +26,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import check_name, needs_patches
 from idmetric.embed.keys import folder_name
 from idmetric.evaluate import ranking
-from idmetric.images.masks import Images, Labelled, MaskId, Masks, labelled, split_masks
+from idmetric.images.masks import Images, Labeled, MaskId, Masks, labeled, split_masks
 from idmetric.images.read import ImageLike, Outside, is_single, split_images
 from idmetric.io.hints import install
 from idmetric.models.embedder import Embedder
@@ -168,8 +168,8 @@ class IdentitySimilarity(_WithEmbedder):
         """
         patches = needs_patches(self.distance)
         with torch.no_grad():
-            images = self._embed(preds, labelled(masks, mask_id), patches)
-            references, groups = self._references(target, labelled(target_masks, mask_id), len(images), patches)
+            images = self._embed(preds, labeled(masks, mask_id), patches)
+            references, groups = self._references(target, labeled(target_masks, mask_id), len(images), patches)
             far = [self._of(images[k], references[rows]) for k, rows in enumerate(groups)]
             found = torch.stack(far).detach().to(self.device, torch.float32)
         getattr(self, self._values).append(1 - found if self.value == "similarity" else found)
@@ -210,7 +210,7 @@ class IdentitySimilarity(_WithEmbedder):
         lists = [split_images(x) for x in target]  # type: ignore[arg-type, union-attr]  # it is nested
         if len(lists) != count or not all(lists):
             raise ValueError(f"{count} images and {len(lists)} lists of references: give each at least one")
-        shared = masks is None or isinstance(masks, str | os.PathLike | Labelled)  # one folder holds all masks
+        shared = masks is None or isinstance(masks, str | os.PathLike | Labeled)  # one folder holds all masks
         each = [masks] * count if shared else masks
         covers = [split_masks(m, x) for m, x in zip(each, lists, strict=True)]
         flat = [image for images in lists for image in images]

@@ -1,6 +1,6 @@
 """From distances to probabilities and thresholds.
 
-`apply` holds and applies a calibration, `curves` its curves; `fitting` fits them to labelled pairs, `quality` measures
+`apply` holds and applies a calibration, `curves` its curves; `fitting` fits them to labeled pairs, `quality` measures
 their probabilities, `thresholds` chooses decisions. Applying needs NumPy alone, fitting scikit-learn.
 """
 

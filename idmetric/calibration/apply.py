@@ -129,7 +129,7 @@ class Calibration:
         kinds = {"rendered": "rendered objects, not on photos", "generated": "generated images, not on photos"}
         on = kinds.get(str(self.data.get("origin")), "images of unrecorded origin")
         return (
-            f"P(same) rests on {on}, and may be far off on your images; calibrate on labelled photos of your own "
+            f"P(same) rests on {on}, and may be far off on your images; calibrate on labeled photos of your own "
             "(idmetric eval calibrate)"
         )
 

@@ -1,4 +1,4 @@
-"""Fits calibration curves to labelled pairs; needs scikit-learn (extra `eval`).
+"""Fits calibration curves to labeled pairs; needs scikit-learn (extra `eval`).
 
 `held_out` gives probabilities of pairs by curves fitted without their identities, which is how a fit is measured.
 """

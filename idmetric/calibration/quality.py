@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Truths, labelled
+from idmetric.evaluate.arrays import Truths, labeled
 
 Array = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ def brier_score(probabilities: ArrayLike, same: ArrayLike) -> float:
 
 
 def _probabilities(probabilities: ArrayLike, same: ArrayLike) -> tuple[Array, Truths]:
-    _, r = labelled(probabilities, same, ("probabilities", "same"))
+    _, r = labeled(probabilities, same, ("probabilities", "same"))
     p = np.asarray(probabilities, dtype=np.float64)  # measured, not ranked: not rounded
     if ((p < 0) | (p > 1)).any():
         raise ValueError(f"probabilities must lie in [0, 1], found {p.min()} to {p.max()}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import STEP, Truths, comparable, labelled
+from idmetric.evaluate.arrays import STEP, Truths, comparable, labeled
 from idmetric.evaluate.bootstrap import Interval, bootstrap
 
 
@@ -164,7 +164,7 @@ def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64],
     Raises:
         ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
     """
-    s, r = labelled(scores, same, ("scores", "same"))
+    s, r = labeled(scores, same, ("scores", "same"))
     if r.all() or not r.any():
         raise ValueError(
             f"a threshold needs pairs of one identity and pairs of two, got {r.sum()} and {(~r).sum()} of them"

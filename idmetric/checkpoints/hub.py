@@ -134,7 +134,7 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
     if any(isinstance(x, OSError) and x.errno == errno.ENOSPC for x in chain):
         return f"the disk is full: free space, or set cache_dir= or HF_HOME to another disk (now {_cache(hub)})"
     if isinstance(error, errors.GatedRepoError):
-        return f"it is gated: accept its licence at {page}, then {token}"
+        return f"it is gated: accept its license at {page}, then {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {hub.revision!r}, see {page}/commits/main"
     if isinstance(error, errors.RepositoryNotFoundError):

@@ -1,4 +1,4 @@
-"""The published checkpoints: names, repositories, licences, sizes, and where their files are."""
+"""The published checkpoints: names, repositories, licenses, sizes, and where their files are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Release:
     Args:
         repo: Hub repository. revision: its pinned commit, where known.
         backbone: timm's name of the backbone, or the base model's.
-        licence: of the weights, as far as it could be confirmed.
+        license: of the weights, as far as it could be confirmed.
         gigabytes: size of the download, backbone included, from the number of parameters.
         resolution: how large images are seen.
     """
@@ -25,13 +25,13 @@ class Release:
     repo: str
     revision: str | None
     backbone: str
-    licence: str
+    license: str
     gigabytes: float
     resolution: str
 
 
 # Backbones: DINOv3 under Meta's "dinov3-license", DINOv2 under Apache-2.0. Of the heads and adapters only the ViT-B/14
-# repository's licence could be confirmed; the code of the release is MIT.
+# repository's license could be confirmed; the code of the release is MIT.
 IDSIM: dict[str, Release] = {
     "dinov3_vitl16": Release(
         "chaenayo/id-sim_dinov3_vitl16_cls_patch", None, "vit_large_patch16_dinov3.lvd1689m", "dinov3-license", 1.2,
@@ -51,12 +51,12 @@ IDSIM: dict[str, Release] = {
     ),
 }  # fmt: skip
 
-# the code's licence; the weights' could not be confirmed
+# the code's license; the weights' could not be confirmed
 NEARID: dict[str, Release] = {
     "nearid": Release("Aleksandar/nearid-siglip2", None, "vit_so400m_patch14_siglip_384", "apache-2.0", 0.9, "384x384"),
 }
 
-# the weights' licence could not be confirmed
+# the weights' license could not be confirmed
 VISID: dict[str, Release] = {
     "visid_3b": Release("HugC/VisME-Qwen25VL-3B", None, "Qwen2.5-VL-3B", "unknown", 7.5, "<=200704px"),
     "visid_7b": Release("HugC/VisME-Qwen25VL-7B", None, "Qwen2.5-VL-7B", "unknown", 16.6, "<=200704px"),

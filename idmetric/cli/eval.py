@@ -79,7 +79,7 @@ _MODULES = {
         "checkpoints.protocol",
         "samples of a LoRA's checkpoints: identity, copying, drift over steps, and the best step",
     ),
-    "calibrate": ("calibrate", "same-identity probabilities and thresholds from labelled pairs"),
+    "calibrate": ("calibrate", "same-identity probabilities and thresholds from labeled pairs"),
     "study": (
         "study.protocol",
         "agreement with people: NIGHTS, Subjects2k, or a study of your own (study build, study collect)",

@@ -264,7 +264,7 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     status = _refresh(args, gallery)
     with Progress("pairs", not args.quiet, verb="compared") as progress:
         found = near_duplicates(
-            gallery, neighbours=args.neighbours, max_distance=args.max_distance, keep=args.keep, progress=progress
+            gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep, progress=progress
         )
     spare = sum(not row["keep"] for row in found)
     groups = len({row["group"] for row in found})
@@ -280,9 +280,9 @@ def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
     status = _refresh(args, gallery)
     found = identities(gallery, threshold=args.threshold, false_accept_rate=args.false_accept_rate,
                        linkage=args.linkage)  # fmt: skip
-    sizes = [row["size"] for row in found if row["centre"]]
+    sizes = [row["size"] for row in found if row["center"]]
     note = f"{len(found)} images, {len(sizes)} groups, {sum(size == 1 for size in sizes)} of them of one image"
-    _print(args, found, ("group", "size", "centre", "distance", "image"), note)
+    _print(args, found, ("group", "size", "center", "distance", "image"), note)
     _say_written(args, note)
     return status
 
@@ -297,7 +297,7 @@ def _report(args: argparse.Namespace, gallery: Gallery) -> int:
     status = _refresh(args, gallery)
     wrong = faults(gallery.items, check=True)
     with Progress("pairs", not args.quiet, verb="compared") as progress:
-        copies = near_duplicates(gallery, neighbours=args.neighbours, max_distance=args.max_distance, keep=args.keep,
+        copies = near_duplicates(gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep,
                                  left_out=wrong, progress=progress)  # fmt: skip
     groups, note = None, ""
     try:

@@ -57,7 +57,7 @@ def _add_query(parser: Parser) -> None:
 
 def _add_dedupe(parser: Parser) -> None:
     _add_sources(parser)
-    parser.add_argument("--neighbours", type=int, default=10, metavar="N", help="nearest images to compare with "
+    parser.add_argument("--neighbors", type=int, default=10, metavar="N", help="nearest images to compare with "
                         "(default: %(default)s)")  # fmt: skip
     parser.add_argument("--max-distance", type=float, metavar="D", help="also group images this near, whatever their "
                         "pixels")  # fmt: skip

@@ -297,11 +297,11 @@ def list_models() -> str:
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
     side = json.loads((TINY / CONFIG).read_text(encoding="utf-8"))["image_size"]
-    lines = [["model", "download", "licence", "resolution", "distance", "state", "repository"],
+    lines = [["model", "download", "license", "resolution", "distance", "state", "repository"],
              ["tiny", f"{size:.3f} GB", "apache-2.0", f"{side}x{side}", "cls", "in the package", ""]]  # fmt: skip
     for name, release in released.models().items():
         state = "cached" if released.is_cached(release) else "not fetched"
-        lines.append([name, f"{release.gigabytes} GB", release.licence, release.resolution, "cls", state, release.repo])
+        lines.append([name, f"{release.gigabytes} GB", release.license, release.resolution, "cls", state, release.repo])
     scores = [["score", "encoder", "source"], *([name, s.backbone, s.source] for name, s in NAMED.items())]
     frozen = [["frozen encoder", "timm's name"], *([name, encoder] for name, (encoder, _) in FROZEN.items())]
     return "\n\n".join("\n".join(aligned(table)) for table in (lines, scores, frozen)) + "\n"

@@ -29,7 +29,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import MASK_RULES, folder_name, key_of, settings_digest
 from idmetric.embed.pipeline import Input, batches, keep, threads, usable
 from idmetric.embed.store import Store
-from idmetric.images.masks import MaskId, labelled, read_mask
+from idmetric.images.masks import MaskId, labeled, read_mask
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
@@ -117,7 +117,7 @@ class Look:
 
     def mask_of(self, manifest: Manifest, row: int) -> Any:
         """The mask to apply to a row; None if whole images are embedded."""
-        return labelled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
+        return labeled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
 
     def turned(self, image: Image.Image, mask: Any) -> tuple[Image.Image, Any]:
         """A decoded image and its mask as the models see them: as they are, or mirrored."""

@@ -3,9 +3,9 @@
 | name | meaning | range |
 |---|---|---|
 | `cls` | 1 - cos of the global features (ID-Sim Eq. 4) | [0, 2] |
-| `patch` | debiased Sinkhorn distance of the L2-normalised patch tokens (ID-Sim Eq. 3); 0 for equal images | [0, 2] |
+| `patch` | debiased Sinkhorn distance of the L2-normalized patch tokens (ID-Sim Eq. 3); 0 for equal images | [0, 2] |
 | `joint` | `cls` + `joint_weight` * `patch` (ID-Sim Eq. 1 weighs them 1:1) | [0, 4] |
-| `patch_pooled` | 1 - cos of the mean of the L2-normalised tokens: the ID-Sim release's mode "patch" | [0, 2] |
+| `patch_pooled` | 1 - cos of the mean of the L2-normalized tokens: the ID-Sim release's mode "patch" | [0, 2] |
 | `joint_pooled` | `cls` + `patch_pooled`: the ID-Sim release's default mode "joint" | [0, 4] |
 | `patch_biased` | the ID-Sim release's Sinkhorn: not debiased (an image is not at 0 from itself), ratio 0.05, \
 diameter of each pair | [0, 2] |

@@ -130,7 +130,7 @@ def on_grid(values: Tensor, where: Layout) -> Tensor:
 
 
 def spread(grid: Tensor, where: Layout, size: tuple[int, int]) -> Tensor:
-    """Values (..., rows, columns) at the pixels (..., H, W) of the image: bilinear, level beyond the outer centres."""
+    """Values (..., rows, columns) at the pixels (..., H, W) of the image: bilinear, level beyond the outer centers."""
     y, x = (
         (torch.arange(n, device=grid.device, dtype=grid.dtype) + 0.5) / n / s * 2 - 1
         for n, s in zip(size, where.share, strict=True)

@@ -20,7 +20,7 @@ error, because a second derivative of the last update alone would be wrong.
 
 **Settings.** ID-Sim's release uses blur=0.05, scaling=0.05, debias=False: the paper's "regularization 0.05" is
 geomloss's `scaling`, the annealing ratio. `diameter` is where eps starts; 2.0 bounds the distance of unit vectors
-(normalising tokens is the caller's job) and is the same for every pair. `diameter=None` takes the bounding-box
+(normalizing tokens is the caller's job) and is the same for every pair. `diameter=None` takes the bounding-box
 diagonal of each *pair*, which is what geomloss does for a batch of one; here a score never depends on batch mates.
 
 **Precision.** Half-precision tokens are computed in float32 and float64 stays float64, also inside autocast. Where
@@ -155,7 +155,7 @@ def self_potential(
     Compute it once per image and hand it to `sinkhorn_distance` or `sinkhorn_matrix` as `self_a` or `self_b`, with
     the same weights and settings. It is kept per token, not summed, because the distance of similar sets is a small
     difference of large potentials: subtracting before summing keeps its digits. It carries its share of the gradient
-    if made with grad; under `no_grad` that share is lost, which suits only the side that is not optimised.
+    if made with grad; under `no_grad` that share is lost, which suits only the side that is not optimized.
 
     Args:
         x: tokens, (N, P, D).

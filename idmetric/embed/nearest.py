@@ -74,7 +74,7 @@ def nearest(queries: NDArray[np.floating], vectors: Single, k: int) -> tuple[Int
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class Neighbors:
     """The nearest rows of each anchor, nearest first.
 
     Attributes:
@@ -95,14 +95,14 @@ def nearest_other(
     pool: NDArray[np.integer] | None = None,
     ceiling: float | None = None,
     progress: Progress | None = None,
-) -> Neighbours:
+) -> Neighbors:
     """Find the k rows of the pool nearest to each anchor by cosine, among the rows of other groups.
 
     Args:
         vectors: embeddings (N, D), of any length.
-        groups: (N,), identities or families of them; rows of equal group are never neighbours of each other. Values
+        groups: (N,), identities or families of them; rows of equal group are never neighbors of each other. Values
             must be sortable within anchors and pool.
-        k: number of neighbours, at least 1.
+        k: number of neighbors, at least 1.
         anchors, pool: row numbers; default all. Rows in neither of them may hold anything.
         ceiling: leave out rows at least this similar, because they likely show the same object under another name.
         progress: called with (anchors done, all anchors).
@@ -115,7 +115,7 @@ def nearest_other(
     anchors = np.arange(len(vectors)) if anchors is None else np.asarray(anchors, dtype=np.int64)
     pool = np.arange(len(vectors)) if pool is None else np.unique(np.asarray(pool, dtype=np.int64))
     if not len(anchors) or not len(pool):
-        return Neighbours(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
+        return Neighbors(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
 
     used = np.union1d(anchors, pool)
     units = _unit_rows(vectors, used)
@@ -123,7 +123,7 @@ def nearest_other(
     codes = np.unique(groups[used], return_inverse=True)[1]  # only of used rows: a pool may be tiny, the manifest huge
 
     rows, similarity = _search(units[at], units[inside], k, cosines, (codes[at], codes[inside]), ceiling, progress)
-    return Neighbours(np.where(rows < 0, -1, pool[rows]), np.where(rows < 0, np.nan, similarity))
+    return Neighbors(np.where(rows < 0, -1, pool[rows]), np.where(rows < 0, np.nan, similarity))
 
 
 def _search(

@@ -71,7 +71,7 @@ def truths(name: str, values: ArrayLike) -> Truths:
     return x.astype(bool)
 
 
-def labelled(
+def labeled(
     scores: ArrayLike, relevant: ArrayLike, names: tuple[str, str] = ("scores", "relevant")
 ) -> tuple[NDArray[np.float64], Truths]:
     """Scores (N,), `comparable`, and a boolean label (N,) for each.

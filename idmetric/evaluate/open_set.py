@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import STEP, comparable, labelled, truths
+from idmetric.evaluate.arrays import STEP, comparable, labeled, truths
 
 Array = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -48,7 +48,7 @@ class Answers:
         Raises:
             ValueError: if shapes differ, a score is not finite, or an unknown identity is found in the gallery.
         """
-        s, r = labelled(score, right, ("score", "right"))
+        s, r = labeled(score, right, ("score", "right"))
         k, names = truths("known", known), np.asarray(identity)
         if k.shape != s.shape or names.shape != s.shape:
             raise ValueError(f"known and identity must be of shape {s.shape}, got {k.shape} and {names.shape}")

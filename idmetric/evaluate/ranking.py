@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Numbers, Truths, comparable, labelled, paired, truths
+from idmetric.evaluate.arrays import Numbers, Truths, comparable, labeled, paired, truths
 
 Array = NDArray[np.float64]
 Over = Literal["reachable", "all"]
@@ -94,7 +94,7 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
 
 
 def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponential: bool = False) -> float:
-    """Normalised discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
+    """Normalized discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
 
     Equal scores share their mean gain, as in scikit-learn's `ndcg_score`. In ID-Sim (PODS, supplement D) an item is of
     the query's instance or not: gains of 1 and 0, for which linear and exponential gains are the same.
@@ -192,7 +192,7 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     Raises:
         ValueError: if all items or none are relevant, shapes differ, or a score is not finite.
     """
-    s, r = labelled(scores, relevant)
+    s, r = labeled(scores, relevant)
     if r.all() or not r.any():
         raise ValueError("ROC AUC needs both relevant and irrelevant items")
 
@@ -299,7 +299,7 @@ def _matrices(scores: ArrayLike, relevant: ArrayLike, valid: ArrayLike | None) -
 
 
 def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, Truths]:
-    s, r = labelled(scores, relevant)
+    s, r = labeled(scores, relevant)
     if not r.any():
         raise ValueError(f"{what} needs at least one relevant item")
     return s, r

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import labelled, paired
+from idmetric.evaluate.arrays import labeled, paired
 from idmetric.evaluate.bootstrap import draw
 
 Array = NDArray[np.float64]
@@ -46,7 +46,7 @@ def resampled_auc(
         scores: (P,). same: bool (P,).
         identity: (P, 2), of a pair's members; see `bootstrap` for the weight of a pair in a sample.
     """
-    s, r = labelled(scores, same, ("scores", "same"))
+    s, r = labeled(scores, same, ("scores", "same"))
     names, place = np.unique(np.asarray(identity), return_inverse=True)
     ends = place.reshape(-1, 2)
     order = np.argsort(s[~r])

@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
               "distance", "copy_agreement", "mirrored")  # fmt: skip
-IDENTITIES = ("group", "size", "centre", "distance", "image", "name", "identity", "width", "height")
+IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height")
 FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
 _PRINTS = 512  # prints held in memory, 0.8 MB each
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
@@ -48,7 +48,7 @@ _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any siz
 def near_duplicates(
     gallery: Gallery,
     *,
-    neighbours: int = 10,
+    neighbors: int = 10,
     max_distance: float | None = None,
     keep: Keep = "largest",
     left_out: Collection[tuple[str, ...]] = (),
@@ -57,13 +57,13 @@ def near_duplicates(
     """Find groups of images that repeat each other's pixels.
 
     Two images are linked if they have the same bytes, or if one is a copy of the other (compressed, scaled,
-    cropped, relit, mirrored; `idmetric.evaluate.copies`) and is among its nearest neighbours. Of linked images one is
+    cropped, relit, mirrored; `idmetric.evaluate.copies`) and is among its nearest neighbors. Of linked images one is
     kept, and those that repeat it are its group; of the rest another is kept, and so on. So a copy's copy that does not
     repeat the kept image is never suggested to go with it.
 
     Args:
         gallery: up to date.
-        neighbours: number of nearest images that are compared with each.
+        neighbors: number of nearest images that are compared with each.
         max_distance: also link images this near by `cls`, such as the pictures of a burst, with any pixels.
         keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images at least
             80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
@@ -80,15 +80,15 @@ def near_duplicates(
         GalleryError: if a file has changed since the gallery was brought up to date.
         ValueError: for arguments out of range.
     """
-    if neighbours < 1 or keep not in ("largest", "sharpest"):
-        raise ValueError(f"neighbours must be at least 1 and keep largest or sharpest, got {neighbours} and {keep!r}")
+    if neighbors < 1 or keep not in ("largest", "sharpest"):
+        raise ValueError(f"neighbors must be at least 1 and keep largest or sharpest, got {neighbors} and {keep!r}")
     if max_distance is not None and not max_distance >= 0:
         raise ValueError(f"max_distance must be at least 0, got {max_distance}")
-    return gallery.answer(lambda: _near_duplicates(gallery, neighbours, max_distance, keep, left_out, progress))
+    return gallery.answer(lambda: _near_duplicates(gallery, neighbors, max_distance, keep, left_out, progress))
 
 
 def _near_duplicates(
-    gallery: Gallery, neighbours: int, max_distance: float | None, keep: Keep,
+    gallery: Gallery, neighbors: int, max_distance: float | None, keep: Keep,
     left_out: Collection[tuple[str, ...]], progress: Progress | None,
 ) -> Records:  # fmt: skip
     if not len(gallery):
@@ -97,7 +97,7 @@ def _near_duplicates(
     table, items = gallery.table(), by_key(there)
     vectors = _Lookup(gallery, there)
     links = _Links(len(table.keys))
-    pairs = nearest_pairs(table.vectors, neighbours)
+    pairs = nearest_pairs(table.vectors, neighbors)
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
         together = links.root(a) == links.root(b)
         if not together and table.keys[a] in items and table.keys[b] in items:
@@ -177,9 +177,9 @@ def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item
     return min(best, key=lambda item: (-item.size, item.place))
 
 
-def nearest_pairs(vectors: Single, neighbours: int) -> tuple[Ints, Ints, Double]:
+def nearest_pairs(vectors: Single, neighbors: int) -> tuple[Ints, Ints, Double]:
     """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first."""
-    rows, far = nearest(vectors, vectors, neighbours + 1)
+    rows, far = nearest(vectors, vectors, neighbors + 1)
     one = np.broadcast_to(np.arange(len(vectors))[:, None], rows.shape)
     codes = (np.minimum(one, rows) * len(vectors) + np.maximum(one, rows))[one != rows]
     code, first = np.unique(codes, return_index=True)
@@ -267,7 +267,7 @@ def identities(
         linkage: see `cluster`.
 
     Returns:
-        A row for each image, large groups first; `centre` marks the image nearest to all others of its group, and
+        A row for each image, large groups first; `center` marks the image nearest to all others of its group, and
         `distance` is the distance from it.
 
     Raises:
@@ -290,10 +290,10 @@ def _identities(gallery: Gallery, limit: float, linkage: Linkage) -> Records:
     found: list[Record] = []
     for number, group in enumerate(members, 1):
         rows = np.array([row for row, _ in group])
-        centre = _centre(vectors[rows])
-        far = distances(np.broadcast_to(vectors[rows[centre]], vectors[rows].shape), vectors[rows])
+        center = _center(vectors[rows])
+        far = distances(np.broadcast_to(vectors[rows[center]], vectors[rows].shape), vectors[rows])
         for k, (_, item) in enumerate(group):
-            found.append({"group": number, "size": len(group), "centre": k == centre, "distance": float(far[k]),
+            found.append({"group": number, "size": len(group), "center": k == center, "distance": float(far[k]),
                           "image": item.place, "name": item.name, "identity": item.identity, "width": item.width,
                           "height": item.height})  # fmt: skip
     return Records(found, IDENTITIES)
@@ -324,6 +324,6 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
     return rates[round(false_accept_rate, 9)]
 
 
-def _centre(vectors: Single) -> int:
+def _center(vectors: Single) -> int:
     """Return the row nearest to the others on average, hence to their sum, as distances are linear in cosines."""
     return int((vectors.astype(np.float64) @ vectors.sum(0, dtype=np.float64)).argmax())

@@ -22,7 +22,7 @@ from idmetric.gallery.errors import GalleryError, StaleWarning
 from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.trust import UntrustedSourcesError
-from idmetric.images.masks import Labelled, labelled, split_masks
+from idmetric.images.masks import Labeled, labeled, split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.scoring.records import Record, Records
 
@@ -126,7 +126,7 @@ class Search:
                 yield names, [""] * len(part), part.cpu()
             return
         singles = split_images(images)
-        covers = split_masks(labelled(masks, self.mask_id), singles)
+        covers = split_masks(labeled(masks, self.mask_id), singles)
         for start in range(0, len(singles), batch_size):
             part_of, cover = singles[start : start + batch_size], covers[start : start + batch_size]
             embedding = metric.embed(
@@ -221,6 +221,6 @@ class Search:
 
 def _key(image: Any, mask: Any) -> str:
     """Return the key of a query given by its file or bytes, else ""."""
-    cover = mask.source if isinstance(mask, Labelled) else mask
+    cover = mask.source if isinstance(mask, Labeled) else mask
     files = isinstance(image, str | bytes | os.PathLike) and isinstance(cover, str | bytes | os.PathLike | None)
     return key_of(image, cover) if files else ""

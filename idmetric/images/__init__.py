@@ -9,14 +9,14 @@ from idmetric.io.lazy import lazy
 if TYPE_CHECKING:
     from idmetric.images.arrays import check_pixels, released_rgb
     from idmetric.images.kinds import ImageLike, ImageReadError, MultiFrameWarning, Outside, Preprocessing, describe
-    from idmetric.images.masks import Labelled, MaskWarning, SeveralLabelsError, read_mask
+    from idmetric.images.masks import Labeled, MaskWarning, SeveralLabelsError, read_mask
     from idmetric.images.read import is_single, load_batch, read_image, split_images, to_pixels
     from idmetric.images.resize import resize_pixels
 
 __all__ = [
     "ImageLike",
     "ImageReadError",
-    "Labelled",
+    "Labeled",
     "MaskWarning",
     "MultiFrameWarning",
     "Outside",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _IN_READ = ("is_single", "load_batch", "read_image", "split_images", "to_pixels")
-_IN_MASKS = ("Labelled", "MaskWarning", "SeveralLabelsError", "read_mask")
+_IN_MASKS = ("Labeled", "MaskWarning", "SeveralLabelsError", "read_mask")
 _IN_KINDS = ("ImageLike", "ImageReadError", "MultiFrameWarning", "Outside", "Preprocessing", "describe")
 __getattr__, __dir__ = lazy(
     __name__,

@@ -69,25 +69,25 @@ class SeveralLabelsError(ImageReadError):
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """A mask and the label of its subject: takes the place of a mask wherever one is given."""
 
     source: Any
     mask_id: MaskId
 
 
-MaskLike = ImageLike | Labelled
+MaskLike = ImageLike | Labeled
 Images = ImageLike | Sequence[ImageLike]
 Masks = MaskLike | Sequence[MaskLike | None] | None
 
 
-def labelled(masks: Any, mask_id: MaskId | None) -> Any:
+def labeled(masks: Any, mask_id: MaskId | None) -> Any:
     """Masks in any arrangement that `Embedder.embed` takes, each with its label; unchanged without one."""
-    if masks is None or mask_id is None or isinstance(masks, Labelled):
+    if masks is None or mask_id is None or isinstance(masks, Labeled):
         return masks
     if isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4)):
-        return [labelled(mask, mask_id) for mask in masks]
-    return Labelled(masks, mask_id)
+        return [labeled(mask, mask_id) for mask in masks]
+    return Labeled(masks, mask_id)
 
 
 def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
@@ -99,7 +99,7 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
     """
     if masks is None:
         return [None] * len(images)
-    folder, mask_id = (masks.source, masks.mask_id) if isinstance(masks, Labelled) else (masks, None)
+    folder, mask_id = (masks.source, masks.mask_id) if isinstance(masks, Labeled) else (masks, None)
     if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
         files = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
         if len(files) != len(images):
@@ -107,7 +107,7 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
         in_folder = inputs.masks_of(folder, files)
         if None in in_folder:
             raise ImageReadError(*inputs.absent_mask(folder, files[in_folder.index(None)]))
-        return [labelled(mask, mask_id) for mask in in_folder]
+        return [labeled(mask, mask_id) for mask in in_folder]
     if isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4)):
         found = list(masks)
     else:
@@ -139,8 +139,8 @@ def read_mask(
         ImageReadError: as `read_image`; for several labels without `mask_id`, and where that is not among them; for a
             mask that does not fit its image.
     """
-    given: ImageLike = source.source if isinstance(source, Labelled) else source
-    mask_id = source.mask_id if isinstance(source, Labelled) else mask_id
+    given: ImageLike = source.source if isinstance(source, Labeled) else source
+    mask_id = source.mask_id if isinstance(source, Labeled) else mask_id
     name, own = describe(given), None
     if isinstance(given, Tensor | np.ndarray):
         values = channels_last(given, name)

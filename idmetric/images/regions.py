@@ -22,7 +22,7 @@ from idmetric.images.kinds import (
     Outside,
     describe,
 )
-from idmetric.images.masks import Labelled, MaskLike, read_mask, same_shape
+from idmetric.images.masks import Labeled, MaskLike, read_mask, same_shape
 from idmetric.images.read import read_image
 from idmetric.images.resize import average_to
 
@@ -65,7 +65,7 @@ def cut_out(
         size = (subject.height, subject.width)
     cover = read_mask(mask, size, image=subject, mask_id=mask_id, max_pixels=max_pixels)
     if not cover.any():
-        name = describe(mask.source if isinstance(mask, Labelled) else mask)
+        name = describe(mask.source if isinstance(mask, Labeled) else mask)
         raise ImageReadError(name, "it is empty: a mask must select something, white = subject")
 
     fill = 255 if outside == "white" else 0

@@ -34,7 +34,7 @@ from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.distance.finite import NonFiniteError
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.images.kinds import SLACK
-from idmetric.images.masks import Images, MaskId, Masks, labelled
+from idmetric.images.masks import Images, MaskId, Masks, labeled
 from idmetric.images.read import Outside
 from idmetric.images.regions import Boxes, subject_of
 from idmetric.models.embedder import Embedder
@@ -132,7 +132,7 @@ class IdentityLoss(nn.Module):
         self.checkpoint = checkpoint
         self.__dict__["_metric"] = own  # no submodule, see the module's docstring
         with torch.inference_mode(False):  # tensors made under it could not join a graph later
-            self._embed_references(references, labelled(masks, mask_id), batch_size)
+            self._embed_references(references, labeled(masks, mask_id), batch_size)
             self._keep("reference_weights", _reference_weights(weights, self._cls))
 
     # References

@@ -6,7 +6,7 @@ batch and B_i = G without i's own, means E over samples with a valid view in tha
     L_disc = mean_p E_i [ -l(a_i, g_ip) + log( sum over g in G of e^l(a_i, g) + sum_k e^l(a_i, r_ik) ) ]     Eq. 1
     L_rank = mean_k E_i [ softplus( log sum over g in B_i of e^l(a_i, g) - l(a_i, r_ik) ) ]                   Eq. 2
     L      = L_disc + alpha L_rank                                                                            Eq. 3
-    L_coh  = E_i [ mean_p (1 - cos(g_ip, normalised sum_p g_ip)) ], added with weight beta                    Eq. 7, 8
+    L_coh  = E_i [ mean_p (1 - cos(g_ip, normalized sum_p g_ip)) ], added with weight beta                    Eq. 7, 8
 
 The other own positives stay in L_disc's denominator; other anchors' distractors appear nowhere; the loss has the
 direction anchor -> pool alone, though the text of the paper's Table 10 calls it symmetric.

@@ -9,7 +9,7 @@
 | SigLIP (BCE, ext., + hard>batch rank) | `sigmoid_ranked(tuples)` |
 | Circle (ext., + hard>batch margin rank) | `circle_ranked(tuples)` |
 
-Table 4 is short: where it gives no number or no normalisation, the released code's is taken, and said so. Masks are
+Table 4 is short: where it gives no number or no normalization, the released code's is taken, and said so. Masks are
 those of `near_id`: missing entries appear in no sum, unless `released=True` follows the released code.
 """
 

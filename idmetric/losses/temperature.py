@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class LearnableTemperature(nn.Module):
     """tau > 0 as the exponential of a parameter, so that no step can make it negative; calling it returns tau.
 
-    VisME learns tau from 0.02 (section 5.1 and Table 5) and states neither its parametrisation nor a bound. The
+    VisME learns tau from 0.02 (section 5.1 and Table 5) and states neither its parametrization nor a bound. The
     logarithm is CLIP's choice, and so is the bound: 0.01 there keeps cosines from being scaled by more than 100.
 
     Args:

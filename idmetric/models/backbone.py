@@ -113,7 +113,7 @@ def is_timm(source: str) -> bool:
 
 
 def pretrained_config(name: str) -> Any:
-    """timm's record of a model's pretrained weights: input size, normalisation, Hub repository.
+    """timm's record of a model's pretrained weights: input size, normalization, Hub repository.
 
     Raises:
         CheckpointError: if timm has no such model.

@@ -31,7 +31,7 @@ from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import check_pixels
 from idmetric.images.fit import SQUASH, Fit
-from idmetric.images.masks import Images, MaskId, MaskLike, Masks, labelled, split_masks
+from idmetric.images.masks import Images, MaskId, MaskLike, Masks, labeled, split_masks
 from idmetric.images.opening import Decode, checked, mark_of
 from idmetric.images.read import (
     ImageLike,
@@ -68,9 +68,9 @@ class Embedder(nn.Module):
         name: the name by which the user opened it, e.g. "tiny".
         revision: which exact weights (`Checkpoint.revision`).
         image_size: height and width of the encoder's input.
-        mean, std: per-channel normalisation of pixels in [0, 1].
+        mean, std: per-channel normalization of pixels in [0, 1].
         interpolation: "bicubic" or "bilinear", antialiased.
-        background: RGB colour (0-255) that shows through transparent images.
+        background: RGB color (0-255) that shows through transparent images.
         preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.images`).
         fit: how images of other shapes are brought to `image_size`; squashed by default, not cropped.
         files: the folder or repository that it was loaded from, perhaps with a calibration.
@@ -118,7 +118,7 @@ class Embedder(nn.Module):
     # Defined by each model
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
-        """Normalised pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
+        """Normalized pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward_features")
 
     def compile(self, *args: Any, **options: Any) -> None:
@@ -183,8 +183,8 @@ class Embedder(nn.Module):
                 folder holds the masks at the images' paths, whole or without their first folders (`paths.mask_of`).
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
-            mask_id: the label that is the subject in masks of several objects: a palette index or grey value, or a
-                colour such as "#ff0000" (see `idmetric.images.masks`; `Labelled(mask, mask_id)` sets it for one mask).
+            mask_id: the label that is the subject in masks of several objects: a palette index or gray value, or a
+                color such as "#ff0000" (see `idmetric.images.masks`; `Labeled(mask, mask_id)` sets it for one mask).
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
                 "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
                 Table 7 speak of such crops); "keep" leaves them: then only patch distances use the mask.
@@ -199,7 +199,7 @@ class Embedder(nn.Module):
             ValueError: for no images, or masks that do not fit them.
         """
         with torch.no_grad():
-            return self._embed(images, batch_size, labelled(masks, mask_id), outside, patches, progress, workers)
+            return self._embed(images, batch_size, labeled(masks, mask_id), outside, patches, progress, workers)
 
     def _embed(
         self,
@@ -433,8 +433,8 @@ class Embedder(nn.Module):
             return embedding
         inputs.check_partners(a, b)
         patches = needs_patches(distance)
-        x = self.as_embedding(a, labelled(mask_a, mask_id), outside, patches, batch_size)
-        y = self.as_embedding(b, labelled(mask_b, mask_id), outside, patches, batch_size)
+        x = self.as_embedding(a, labeled(mask_a, mask_id), outside, patches, batch_size)
+        y = self.as_embedding(b, labeled(mask_b, mask_id), outside, patches, batch_size)
         return self._finite(embedding_distance(x, y, distance, joint_weight=joint_weight))
 
     def _finite(self, distances: Tensor) -> Tensor:
@@ -468,8 +468,8 @@ class Embedder(nn.Module):
         """
         check_mode(mode)
         patches = needs_patches(distance)
-        x = self.as_embedding(a, labelled(masks_a, mask_id), outside, patches, batch_size)
-        y = None if b is None else self.as_embedding(b, labelled(masks_b, mask_id), outside, patches, batch_size)
+        x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
+        y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
         return self._finite(distance_matrix(x, y, distance, joint_weight=joint_weight))
 
     def as_embedding(

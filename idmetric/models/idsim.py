@@ -1,8 +1,8 @@
 """ID-Sim (Chae et al., "ID-Sim: An Identity-Focused Similarity Metric", CVPR 2026): architecture and loading.
 
 A ViT's last-block tokens, before its final norm, pass two residual heads (one for the class token, one for the patch
-tokens); each vector is centred and L2-normalised. The released models fine-tune DINOv3 or DINOv2 by LoRA, folded into
-the weights here. The gated residual, the centring and the pre-norm features are the release's, not in the paper.
+tokens); each vector is centered and L2-normalized. The released models fine-tune DINOv3 or DINOv2 by LoRA, folded into
+the weights here. The gated residual, the centering and the pre-norm features are the release's, not in the paper.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class IDSimConfig:
     """Settings of an `IDSim`, saved in config.json. The defaults are those of the release.
 
     `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `features`,
-    The paper leaves `features`, `residual` and `centre` open: whether features are the last block's or the backbone's
-    final ones (after its norm), whether heads have a gated residual, and whether vectors are centred before they are
-    normalised. `mirror_sizes` are sides in pixels at which the mirrored image is also embedded in eval mode; the global
+    The paper leaves `features`, `residual` and `center` open: whether features are the last block's or the backbone's
+    final ones (after its norm), whether heads have a gated residual, and whether vectors are centered before they are
+    normalized. `mirror_sizes` are sides in pixels at which the mirrored image is also embedded in eval mode; the global
     feature is then the mean of all, scaled to unit length. Neither paper nor release does so. Patches are always
     those of the image itself. Transformers take no side but `image_size`. `patch_stages` are feature maps of a
     convolutional backbone from which patches are taken (`token_features.stage_tokens`), with features="final"; () means
@@ -61,7 +61,7 @@ class IDSimConfig:
     backbone_args: dict[str, Any] = field(default_factory=dict)
     features: Literal["last-block", "final"] = "last-block"
     residual: bool = True
-    centre: bool = True
+    center: bool = True
     mirror_sizes: tuple[int, ...] = ()
     preprocessing: Preprocessing = "standard"
     patch_stages: tuple[int, ...] = ()
@@ -91,7 +91,7 @@ class Head(nn.Module):
 
 
 def center_and_normalize(x: Tensor) -> Tensor:
-    """Subtract each vector's own mean over its components, then scale to unit length (the release's normalisation)."""
+    """Subtract each vector's own mean over its components, then scale to unit length (the release's normalization)."""
     return F.normalize(x - x.mean(-1, keepdim=True), dim=-1)
 
 
@@ -108,7 +108,7 @@ class IDSim(Embedder):
             release's four files, also one of the Hub cache; or an `IDSimConfig` for a new, untrained model.
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
-        background: RGB colour (0-255) that shows through transparent images.
+        background: RGB color (0-255) that shows through transparent images.
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
             scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: the
             saved setting, else "standard". Scores of the two never mix: the model's label names "release".
@@ -213,7 +213,7 @@ class IDSim(Embedder):
 
     def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on the backbone's features and patch tokens, scaled to unit length."""
-        unit = center_and_normalize if self.settings.centre else partial(F.normalize, dim=-1)
+        unit = center_and_normalize if self.settings.center else partial(F.normalize, dim=-1)
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches))
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
@@ -264,8 +264,8 @@ def _as_released(
             raise ValueError("pretrained=False: IDSim(IDSimConfig()) is a new model with random weights")
         elif name == "normalize_embeds" and not value:
             raise ValueError(
-                "normalize_embeds=False: embeddings are always centred and of unit length here, as the release's are "
-                "by default; IDSimConfig(centre=False) makes a new model without centring"
+                "normalize_embeds=False: embeddings are always centered and of unit length here, as the release's are "
+                "by default; IDSimConfig(center=False) makes a new model without centering"
             )
         elif name not in ("pretrained", "normalize_embeds"):
             raise TypeError(f"IDSim got an unexpected argument {name!r}")

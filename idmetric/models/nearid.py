@@ -52,7 +52,7 @@ class NearID(Embedder):
             format, or as `save_pretrained` and training write it; or a `NearIDConfig` for a new, untrained model.
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
-        background: RGB colour (0-255) that shows through transparent images.
+        background: RGB color (0-255) that shows through transparent images.
         preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
             scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: the
             saved setting, else "standard". Scores of the two never mix: the model's label names "release".

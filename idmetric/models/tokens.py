@@ -18,7 +18,7 @@ def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]
     """Output of the last block, before the final norm, as ID-Sim's release reads it.
 
     Args:
-        model: a timm model; x: normalised pixels (B, 3, H, W).
+        model: a timm model; x: normalized pixels (B, 3, H, W).
 
     Returns:
         Global feature (B, D): the class token, or the mean of the feature map for encoders without one. Patch tokens
@@ -74,7 +74,7 @@ def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, 
     """Output of a whole convolutional encoder, with patch tokens from the feature maps of some of its stages.
 
     Deep maps know what an object is, earlier ones are finer. The maps are resized to the first stage's grid, and the
-    centred, unit-length vectors of each place are joined.
+    centered, unit-length vectors of each place are joined.
 
     Args:
         model, x: as in `last_tokens`.

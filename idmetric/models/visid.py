@@ -35,7 +35,7 @@ from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.distance.embedding import Embedding
 from idmetric.images.arrays import check_pixels
-from idmetric.images.masks import Images, MaskId, Masks, labelled, split_masks
+from idmetric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place
 from idmetric.io.output import replacing
@@ -71,7 +71,7 @@ class VisIDEmbed(Embedder):
         config: see `VisIDConfig`; default the settings saved with the model, else the defaults.
         revision: commit of a Hub repository.
         device: default CUDA, else MPS, else CPU. dtype: default the weights' own (bfloat16 for the published ones).
-        background: RGB colour (0-255) that shows through transparent images.
+        background: RGB color (0-255) that shows through transparent images.
         cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
 
     `Embedding.patches` are the hidden states at the image's tokens, as many as max_pixels allows; those an image does
@@ -194,7 +194,7 @@ class VisIDEmbed(Embedder):
         """
         with torch.no_grad():
             return self._embed_items(
-                images, texts, self._instruction(task, instruction), batch_size, labelled(masks, mask_id), outside,
+                images, texts, self._instruction(task, instruction), batch_size, labeled(masks, mask_id), outside,
                 patches, progress, workers,
             )  # fmt: skip
 

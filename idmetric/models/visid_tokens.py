@@ -57,7 +57,7 @@ def vision_positions(ids: Tensor, grid: tuple[int, int], image_token: int) -> Te
 
 
 def patchify(x: Tensor) -> Tensor:
-    """Normalised pixels (..., 3, H, W) as the patches of Qwen2-VL's processor: (..., patches, 3 * 2 * 14 * 14)."""
+    """Normalized pixels (..., 3, H, W) as the patches of Qwen2-VL's processor: (..., patches, 3 * 2 * 14 * 14)."""
     half = STEP // 2
     rows, columns = x.shape[-2] // STEP, x.shape[-1] // STEP
     x = x.reshape(*x.shape[:-3], 3, rows, 2, half, columns, 2, half)

@@ -1,4 +1,4 @@
-"""Calibrate a model: from labelled pairs to the probability that two images show the same identity.
+"""Calibrate a model: from labeled pairs to the probability that two images show the same identity.
 
     idmetric eval calibrate --data photos.parquet --model tiny --save photos.calibration.json --plots png --out results/
     idmetric score ref.jpg gen/*.png --model tiny --calibration photos.calibration.json

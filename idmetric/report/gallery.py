@@ -117,9 +117,9 @@ def _is_text(name: str) -> bool:
 
 def _marked(rows: Sequence[Record]) -> list[Record]:
     """Add `outlier` to each row of a cluster, and order them by their distance from its center."""
-    others = sorted((row for row in rows if not row["centre"]), key=lambda row: float(row["distance"]))
+    others = sorted((row for row in rows if not row["center"]), key=lambda row: float(row["distance"]))
     far = outliers(np.array([row["distance"] for row in others], dtype=np.float64))
-    center = [{**row, "outlier": False} for row in rows if row["centre"]]
+    center = [{**row, "outlier": False} for row in rows if row["center"]]
     return center + [{**row, "outlier": bool(mark)} for row, mark in zip(others, far, strict=True)]
 
 

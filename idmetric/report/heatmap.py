@@ -16,7 +16,7 @@ _STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [2
 _EDGE = (255, 0, 0)
 
 
-def colours(values: ArrayLike, low: float | None = None, high: float | None = None) -> NDArray[np.uint8]:
+def colors(values: ArrayLike, low: float | None = None, high: float | None = None) -> NDArray[np.uint8]:
     """Color values (H, W) as RGB (H, W, 3), from dark (low, default the minimum) to bright (high, the maximum).
 
     Raises:
@@ -57,7 +57,7 @@ def overlay(
     """
     if not 0 <= opacity <= 1:
         raise ValueError(f"opacity must be in 0..1, got {opacity}")
-    over = colours(heat, low, high)
+    over = colors(heat, low, high)
     height, width = over.shape[:2]
     picture = read_image(image)
     if picture.size != (width, height):

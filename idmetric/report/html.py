@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.references import ENOUGH
-from idmetric.report.heatmap import colours
+from idmetric.report.heatmap import colors
 from idmetric.report.page import render
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
     low, high = (float(q) for q in np.quantile(known, (0.05, 0.95)))  # beyond them the colors no longer change
     return {
         "low": round(max(low, 0), 4), "high": round(max(low + 0.01, high), 4),
-        "palette": base64.b64encode(colours(np.linspace(0, 1, 256)[None]).tobytes()).decode("ascii"),
+        "palette": base64.b64encode(colors(np.linspace(0, 1, 256)[None]).tobytes()).decode("ascii"),
         "note": f"Matched patches are kept for the {len(found)} nearest images (--html-details)." if found else
         "This page has no matched patches; the foot of the page says why.",
         "items": [None if entry.matches is None else entry.matches.packed() for entry in entries],

@@ -209,9 +209,9 @@ class Encoder:
                     picture, mask_image, options.outside, mask_id=options.mask_id
                 )
             if self._watcher is not None:
-                from idmetric.images.masks import labelled  # which needs torch, unlike scores by exported models
+                from idmetric.images.masks import labeled  # which needs torch, unlike scores by exported models
 
-                self._watcher.add_picture(file, picture, labelled(mask, options.mask_id), options.outside)
+                self._watcher.add_picture(file, picture, labeled(mask, options.mask_id), options.outside)
         except ImageReadError as error:
             named = path if error.source == describe(picture) else error.source  # the picture has no name
             raise ImageReadError(named, error.reason) from error

@@ -19,7 +19,7 @@ from torch import Tensor
 from idmetric.distance.embedding import Embedding
 from idmetric.distance.patches import Layout, Match, compete, on_grid, patch_similarity, patch_tokens, spread
 from idmetric.images.fit import SQUASH
-from idmetric.images.masks import Images, MaskId, Masks, labelled, read_mask
+from idmetric.images.masks import Images, MaskId, Masks, labeled, read_mask
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.models.embedder import Embedder
 
@@ -52,7 +52,7 @@ def heatmaps(
         ImageReadError: naming the image that cannot be read.
         ValueError: for a model without patch tokens, or masks that do not fit.
     """
-    subject = metric.as_embedding(references, labelled(masks, mask_id), outside, True, batch_size)
+    subject = metric.as_embedding(references, labeled(masks, mask_id), outside, True, batch_size)
     patch_tokens(subject, metric.label)
     singles = split_images(targets)
     pictures = [one if isinstance(one, Tensor) else metric.read_image(one) for one in singles]

@@ -85,7 +85,7 @@ def ilgen(
     *,
     size: Size,
     scale: Range = (0.2, 1.0),
-    grey_p: float = 0.2,
+    gray_p: float = 0.2,
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.4),
     flip: float = 0.5,
     interpolation: str = "bicubic",
@@ -95,7 +95,7 @@ def ilgen(
     The paper cites He et al. 2020 (MoCo) for it; numbers and order are those of MoCo's published code, version 1.
     """
     image = resized_crop(image, rng, size, scale, interpolation=interpolation)
-    if rng.random() < grey_p:
+    if rng.random() < gray_p:
         image = F.rgb_to_grayscale(image, num_output_channels=3)
     rng.random()  # jitter has a probability of 1
     image = color_jitter(image, rng, *jitter)

@@ -57,7 +57,7 @@ def test_encode_has_the_shapes_of_sentence_transformers(metric: IDSim) -> None:
     assert [x.shape for x in several] == [(48,)] * 5
 
 
-def test_encode_can_normalise() -> None:
+def test_encode_can_normalize() -> None:
     model = Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, device="cpu", dtype=torch.bfloat16,
                      backbone_args={"embed_dim": 32, "depth": 1, "num_heads": 2})  # fmt: skip
     plain, unit = model.encode(pictures(3)), model.encode(pictures(3), normalize_embeddings=True)

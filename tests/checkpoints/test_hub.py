@@ -75,8 +75,8 @@ def test_a_model_is_downloaded_once_and_its_commit_is_known(hub: HubServer, metr
 @pytest.mark.slow
 def test_the_command_works_from_the_cache_when_the_hub_is_gone(metric: IDSim, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path / "repo")
-    for name, colour in (("a", "red"), ("b", "blue")):
-        Image.new("RGB", (8, 8), colour).save(tmp_path / f"{name}.png")
+    for name, color in (("a", "red"), ("b", "blue")):
+        Image.new("RGB", (8, 8), color).save(tmp_path / f"{name}.png")
     command = [sys.executable, "-m", "idmetric.cli.score", "--model", "owner/model", "--device", "cpu"]
     command += ["--format", "json", "a.png", "b.png"]
     env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
@@ -154,7 +154,7 @@ def test_a_truncated_download_is_refused_and_not_kept(hub: HubServer, tmp_path: 
 def test_a_gated_repository_says_where_to_ask_and_how_to_pass_a_token(hub: HubServer) -> None:
     hub.gated["owner/model"] = "hf_secret"
     message = message_of("owner/model")
-    assert f"accept its licence at {hub.endpoint}/owner/model" in message
+    assert f"accept its license at {hub.endpoint}/owner/model" in message
     assert "token=" in message
     assert "HF_TOKEN" in message
     assert "hf auth login" in message
@@ -219,7 +219,7 @@ def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, t
         with pytest.raises(CheckpointError, match=message):
             fetch_folder(Files(name), patterns)
     hub.gated["owner/model"] = "hf_secret"
-    with pytest.raises(CheckpointError, match="accept its licence"):
+    with pytest.raises(CheckpointError, match="accept its license"):
         fetch_folder(Files("owner/model", Hub(cache_dir=str(tmp_path / "new"))), patterns)
 
 

@@ -21,7 +21,7 @@ from idmetric.models.backbone import pretrained_state
 from idmetric.models.idsim import IDSimConfig
 from idmetric.train.idsim.recipe import untrained
 from tests.conftest import random_model
-from tests.published import PublishedIDSim, randomise, shape_of
+from tests.published import PublishedIDSim, randomize, shape_of
 
 WIDTH, DEPTH, HEADS = 48, 2, 3
 ARGS = {"depth": DEPTH, "embed_dim": WIDTH, "num_heads": HEADS}
@@ -38,7 +38,7 @@ def publish(
     """The release's four files and Meta's backbone file, and the peft model they were saved from."""
     torch.manual_seed(0)
     twin = PublishedIDSim(shape_of(VARIANT, WIDTH, DEPTH, HEADS), 16).eval()
-    randomise(twin)
+    randomize(twin)
     for block in twin.extractor.model.blocks:
         with torch.no_grad():
             block.attn.qkv.bias.mul_(biases)
@@ -47,7 +47,7 @@ def publish(
     torch.save(twin.extractor.model.published_state(), trunk)
     options = {"target_modules": ["qkv", "proj", "fc1", "fc2"], "r": 4, "lora_alpha": 8, **options}
     wrapped = peft.get_peft_model(twin, peft.LoraConfig(**options)).eval()
-    randomise(wrapped, "lora_")
+    randomize(wrapped, "lora_")
     if change is not None:
         change(wrapped)
     for parameter in (*wrapped.base_model.model.mlp_cls.parameters(), *wrapped.base_model.model.mlp_patch.parameters()):
@@ -252,7 +252,7 @@ def test_arguments_of_the_release_that_cannot_be_followed_say_what_to_do() -> No
     for arguments, kind, message in (
         ({"id_sim_type": "dinov4"}, CheckpointError, "unknown model 'dinov4': choose tiny, dinov3_vitl16"),
         ({"pretrained": False}, ValueError, r"IDSim\(IDSimConfig\(\)\)"),
-        ({"normalize_embeds": False}, ValueError, "always centred"),
+        ({"normalize_embeds": False}, ValueError, "always centered"),
         ({"source": "tiny", "id_sim_type": "dinov2_vitb14"}, TypeError, "the model twice"),
         ({"source": "tiny", "batch": 3}, TypeError, "unexpected argument 'batch'"),
     ):

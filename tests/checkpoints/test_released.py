@@ -18,7 +18,7 @@ from idmetric.checkpoints import released
 from idmetric.models.released_idsim import read_head
 from tests import published
 from tests.conftest import SMALL
-from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomise, shape_of, unit
+from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomize, shape_of, unit
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "dinov3_vitl16": {"depth": 3, "embed_dim": 64, "num_heads": 4},
@@ -52,13 +52,13 @@ def open_release(
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Photographs' kinds of files: larger and smaller than the model's input, wide and tall, colour and grey."""
+    """Photographs' kinds of files: larger and smaller than the model's input, wide and tall, color and gray."""
     folder = tmp_path_factory.mktemp("pictures")
     mug, box = (Image.open(EXAMPLES / name) for name in ("mug_a.png", "box_b.png"))
     box.resize((700, 520), Image.Resampling.LANCZOS).save(folder / "wide.jpg", quality=90)
-    mug.crop((30, 0, 200, 256)).convert("L").save(folder / "grey.png")
+    mug.crop((30, 0, 200, 256)).convert("L").save(folder / "gray.png")
     mug.quantize(64).save(folder / "palette.png")
-    return [EXAMPLES / "mug_a.png", folder / "wide.jpg", folder / "grey.png", folder / "palette.png"]
+    return [EXAMPLES / "mug_a.png", folder / "wide.jpg", folder / "gray.png", folder / "palette.png"]
 
 
 @pytest.mark.parametrize("variant", sorted(VARIANTS))
@@ -194,7 +194,7 @@ def test_the_trunk_is_that_of_transformers(variant: str) -> None:
             "num_attention_heads": shape["num_heads"]}  # fmt: skip
     model = IDSim(released_config(variant, hidden=16), device="cpu")  # new; its preprocessing is the release's
     torch.manual_seed(0)
-    randomise(model)
+    randomize(model)
     if family == "dinov3":
         settings = {"num_register_tokens": 4, "key_bias": False, "query_bias": False, "value_bias": False}
         config = transformers.DINOv3ViTConfig(

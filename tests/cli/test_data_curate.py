@@ -30,12 +30,12 @@ def photos(tmp_path: Path) -> Manifest:
     rows = []
     for dataset, size in (("MET", 4), ("DF2", 10)):
         for i in range(size):
-            colour = rng.integers(0, 256, 3)
+            color = rng.integers(0, 256, 3)
             for k in range(3):
                 path = f"{dataset}/{i}/{k}.png"
                 (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
                 noise = rng.integers(-20, 20, (12, 12, 3))
-                Image.fromarray((colour + noise).clip(0, 255).astype(np.uint8)).save(tmp_path / path)
+                Image.fromarray((color + noise).clip(0, 255).astype(np.uint8)).save(tmp_path / path)
                 rows.append(Row(f"{dataset}/{i}", path, dataset=dataset, text=f"look {k}"))
     manifest = Manifest.from_rows(rows, tmp_path)
     manifest.write(tmp_path / "photos.parquet")

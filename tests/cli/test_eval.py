@@ -29,9 +29,9 @@ def album(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)
     for name in "abcd":
         (tmp_path / "album" / name).mkdir(parents=True)
-        colour = rng.integers(0, 255, 3)
+        color = rng.integers(0, 255, 3)
         for k in range(3):
-            array = np.clip(colour + rng.integers(-40, 40, (24, 24, 3)), 0, 255).astype(np.uint8)
+            array = np.clip(color + rng.integers(-40, 40, (24, 24, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(array).save(tmp_path / "album" / name / f"{k}.png")
     return tmp_path / "album"
 

@@ -364,7 +364,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("idmetric 0.")
 
 
-def test_models_are_listed_with_licence_size_and_cache_state(
+def test_models_are_listed_with_license_size_and_cache_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from huggingface_hub import constants
@@ -379,7 +379,7 @@ def test_models_are_listed_with_licence_size_and_cache_state(
         assert "dreambench_plus/metrics/dino_score.py" in scores
         assert "frozen:dinov3-l16" in frozen
         lines = models.splitlines()
-        assert lines[0].split() == ["model", "download", "licence", "resolution", "distance", "state", "repository"]
+        assert lines[0].split() == ["model", "download", "license", "resolution", "distance", "state", "repository"]
         return {line.split()[0]: line for line in lines[1:]}
 
     lines = state_of()

@@ -37,10 +37,10 @@ def pictures(tmp_path: Path) -> Manifest:
     rng = np.random.default_rng(0)
     rows = []
     for identity in range(4):
-        colour = rng.integers(60, 255, 3)
+        color = rng.integers(60, 255, 3)
         for view in range(3):
             array = rng.integers(0, 60, (40, 48, 3)).astype(np.uint8)
-            array[8:30, 10 + 4 * view : 30 + 4 * view] = colour
+            array[8:30, 10 + 4 * view : 30 + 4 * view] = color
             mask = np.zeros((40, 48), dtype=np.uint8)
             mask[8:30, 10 + 4 * view : 30 + 4 * view] = 255
             Image.fromarray(array).save(tmp_path / f"{identity}-{view}.png")

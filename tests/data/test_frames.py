@@ -83,8 +83,8 @@ def test_times_become_places_at_the_samplings_rate() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 def test_blur_score_is_the_variance_of_opencvs_laplacian(width: int, height: int, seed: int) -> None:
-    grey = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
-    assert blur_score(Image.fromarray(grey)) == pytest.approx(cv2.Laplacian(grey, cv2.CV_64F).var(), rel=1e-12)
+    gray = np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
+    assert blur_score(Image.fromarray(gray)) == pytest.approx(cv2.Laplacian(gray, cv2.CV_64F).var(), rel=1e-12)
 
 
 def test_limits_of_coverage_and_sharpness_are_valid_themselves(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_every_object_of_indexed_masks_is_an_instance(tmp_path: Path) -> None:
     assert {p.object.number for p in one} == {0}
 
 
-def test_grey_masks_can_hold_object_numbers(tmp_path: Path) -> None:
+def test_gray_masks_can_hold_object_numbers(tmp_path: Path) -> None:
     write_folder(tmp_path / "clip", 10)
     (tmp_path / "clip/masks").mkdir()
     for i in range(10):
@@ -207,7 +207,7 @@ def test_grey_masks_can_hold_object_numbers(tmp_path: Path) -> None:
     with pytest.raises(ImageReadError, match=r"0\.png: its mode RGB holds no object numbers"):
         next(open_clip(clip, 10, objects="indexed").read([0])).objects()
     tally = Tally()
-    list(choose(open_clip(clip, 10), EVERY, 0, tally))  # by default a grey mask is of one object
+    list(choose(open_clip(clip, 10), EVERY, 0, tally))  # by default a gray mask is of one object
     assert any("it holds 2 values (2, 5)" in line and "--objects indexed" in line for line in tally.unreadable)
     for i in range(10):
         Image.new("L", (96, 64), 3).save(tmp_path / "clip/masks" / f"{i}.png")

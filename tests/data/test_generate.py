@@ -669,8 +669,8 @@ def test_real_pipelines_repaint_the_mask_alone(name: str, tmp_path: Path, capsys
     words = (source, "--task", "distractor", "--engine", name, *weights, "--set", f"{name}.steps=2",
              "--resolution", 32, "--device", "cpu", "--dtype", "float32")  # fmt: skip
     assert call(*words, "-o", tmp_path / "a.parquet") == 0
-    licence = open_engine(name).weights["base"].licence
-    assert f"licence {licence}" in capsys.readouterr().err
+    license = open_engine(name).weights["base"].license
+    assert f"license {license}" in capsys.readouterr().err
     made, sources = read(tmp_path / "a.parquet"), read(source)
     assert len(made) == 2
     for i, row in enumerate(made):
@@ -680,7 +680,7 @@ def test_real_pipelines_repaint_the_mask_alone(name: str, tmp_path: Path, capsys
         assert (before[~inside] == after[~inside]).all()
         assert (before[inside] != after[inside]).any(1).mean() > 0.5
         assert row.parameters is not None
-        assert licence in row.parameters["licences"].values()
+        assert license in row.parameters["licenses"].values()
         assert set(row.parameters["versions"]) == set(open_engine(name).weights)
     assert call(*words, "-o", tmp_path / "b.parquet") == 0  # anew, in another folder
     assert bytes_of(tmp_path / "a_images") == bytes_of(tmp_path / "b_images")

@@ -264,8 +264,8 @@ def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine
     assert asked.mask is not None
     inside = np.asarray(asked.mask)[..., None] > 0
     pixels = np.asarray(asked.image)
-    grey = on_gray(asked.image, asked.mask)
-    assert (np.asarray(grey) == np.where(inside, pixels, 127)).all()
+    gray = on_gray(asked.image, asked.mask)
+    assert (np.asarray(gray) == np.where(inside, pixels, 127)).all()
     light: Any = engine("iclight")
     made = light.edit(asked)
     elsewhere = Image.fromarray(np.where(inside, pixels, 255 - pixels))
@@ -274,7 +274,7 @@ def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine
     assert not same(light.edit(Request(asked.prompt, asked.seed, changed, asked.mask)), made)
 
 
-def test_grey_127_is_encoded_as_zero(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gray_127_is_encoded_as_zero(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     light: Any = engine("iclight")
     vae = light.pipes[0].vae
     seen = []
@@ -415,7 +415,7 @@ def test_absent_weights_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for name in ("flux_fill", "sdxl_inpaint"):
-        with pytest.raises(WeightsError, match=r"accept its licence at https://huggingface.co/.*--weights") as error:
+        with pytest.raises(WeightsError, match=r"accept its license at https://huggingface.co/.*--weights") as error:
             open_engine(name, CPU).edit(request())
         assert open_engine(name).weights["base"].repo in str(error.value)
 
@@ -578,7 +578,7 @@ def test_removers_take_settings_and_weights_of_their_own(folder: Path) -> None:
     assert open_remover("clean", CPU, tolerance="20").settings["tolerance"] == 20.0
     opened = open_remover("clipseg", CPU, {"base": str(folder / "clipseg")}, most=0.5)
     assert opened.settings["most"] == 0.5
-    assert list(opened.licences.values()) == ["apache-2.0"]
+    assert list(opened.licenses.values()) == ["apache-2.0"]
     assert opened.settings["base"] == f"clipseg#{opened.versions['base']}"
     for weights, settings, message in (
         ({"lora": "a/b"}, {}, "clipseg has no weights 'lora'; it has base"),
@@ -651,7 +651,7 @@ def test_weights_are_fetched_from_the_hub(folder: Path, tmp_path: Path) -> None:
     assert sizes == [[48, 32], [48, 32]]
     assert versions == dict.fromkeys(("base", "offset", "controlnet", "lora"), COMMIT)
     assert "cannot fetch owner/gated from the Hub" in said[0]
-    assert "accept its licence at https://huggingface.co/owner/gated" in said[0]
+    assert "accept its license at https://huggingface.co/owner/gated" in said[0]
     assert "cannot fetch owner/absent" in said[1]
     assert not server.downloads(".bin")
     assert not server.downloads("sd.safetensors")

@@ -205,7 +205,7 @@ def test_real_pipelines_make_a_grid_that_the_protocol_measures(tmp_path: Path, m
     assert len(made) == 2 * (1 + 7) * (1 + 2 + 2)
     looks = {np.asarray(made.image(k)).tobytes() for k, row in enumerate(made) if row.role == "identity-edit"}
     assert len(looks) == 2 * 7  # every strength gives its own image
-    assert {w for row in made for w in (row.parameters or {}).get("licences", ())}
+    assert {w for row in made for w in (row.parameters or {}).get("licenses", ())}
 
     columns = {n: [(row.parameters or {}).get(n, 0.0) for row in made] for n in ("factor_change", "identity_change")}
     factors = [(row.parameters or {}).get("factor", "none") for row in made]

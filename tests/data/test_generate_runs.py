@@ -100,7 +100,7 @@ class Moods(Paint):
 
     def edit(self, request: Request) -> Image.Image:
         if "cat" in request.prompt:
-            raise Flat("moods made one flat colour")
+            raise Flat("moods made one flat color")
         return super().edit(request)
 
 
@@ -167,7 +167,7 @@ def test_identity_edits_ask_for_the_papers_guidance(tmp_path: Path, monkeypatch:
 
 
 def test_objects_are_relit_without_a_white_rim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A black object, shrunk: its edge gets no lighter than the grey that it stands on."""
+    """A black object, shrunk: its edge gets no lighter than the gray that it stands on."""
     sources = pictures(tmp_path, 1, (600, 400))
     Image.new("RGB", (600, 400)).save(tmp_path / "0.png")
     seen: list[Request] = []

@@ -84,7 +84,7 @@ def test_masks_of_a_manifest_by_it(photo: Image.Image, tmp_path: Path, capsys: A
         "--device", "cpu", "-o", tmp_path / "out.csv", "--quiet",
     ]  # fmt: skip
     assert cli.main([str(word) for word in words]) == 0
-    assert "licence apache-2.0" in capsys.readouterr().err
+    assert "license apache-2.0" in capsys.readouterr().err
     made = read(tmp_path / "out.csv")
     assert len(set(made.column("mask"))) == 1
     assert Image.open(str(made.source(0, "mask"))).size == photo.size

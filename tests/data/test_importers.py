@@ -292,7 +292,7 @@ def test_cute_finds_objects_above_their_scenes(tmp_path: Path) -> None:
 
 
 def nearid(rows: int = 3, card: bool = False, split: bool = True) -> datasets.Dataset:
-    """Positives: row k has the id 10 + 3 k, views of colour 10 k + view, the last row two views."""
+    """Positives: row k has the id 10 + 3 k, views of color 10 k + view, the last row two views."""
     name = "img" if card else "images"
     columns: dict[str, list[Any]] = {
         "id": [10 + 3 * k for k in range(rows)],
@@ -521,7 +521,7 @@ def test_subjects2k(tmp_path: Path) -> None:
 
 
 def composite(side: int, padding: int) -> bytes:
-    """Two squares of different colours in white padding."""
+    """Two squares of different colors in white padding."""
     whole = Image.new("RGB", (2 * side + 3 * padding, side + 2 * padding), "white")
     whole.paste((200, 0, 0), (padding, padding, padding + side, padding + side))
     whole.paste((0, 0, 200), (2 * padding + side, padding, 2 * padding + 2 * side, padding + side))
@@ -530,19 +530,19 @@ def composite(side: int, padding: int) -> bytes:
 
 @pytest.mark.parametrize(("side", "padding"), [(512, 16), (1024, 16), (40, 16), (40, 8), (40, 0)])
 def test_composites_are_cut_at_their_padding(side: int, padding: int) -> None:
-    for data, colour in zip(split_composite(composite(side, padding)), ((200, 0, 0), (0, 0, 200)), strict=True):
+    for data, color in zip(split_composite(composite(side, padding)), ((200, 0, 0), (0, 0, 200)), strict=True):
         image = read_image(data)
         if padding:
             assert image.size == (side, side)
-        assert image.getcolors() == [(image.width * image.height, colour)]
+        assert image.getcolors() == [(image.width * image.height, color)]
 
 
 def test_composites_whose_squares_have_frames_of_their_own_lose_them() -> None:
     whole = Image.new("RGB", (2 * 48, 48), "white")
-    for left, colour in ((8, (200, 0, 0)), (56, (0, 0, 200))):
-        whole.paste(colour, (left, 8, left + 32, 40))
-    for data, colour in zip(split_composite(encoded(whole)), ((200, 0, 0), (0, 0, 200)), strict=True):
-        assert read_image(data).getcolors() == [(32 * 32, colour)]
+    for left, color in ((8, (200, 0, 0)), (56, (0, 0, 200))):
+        whole.paste(color, (left, 8, left + 32, 40))
+    for data, color in zip(split_composite(encoded(whole)), ((200, 0, 0), (0, 0, 200)), strict=True):
+        assert read_image(data).getcolors() == [(32 * 32, color)]
     with pytest.raises(SourceError, match="100 x 90 pixels are not two squares"):
         split_composite(png(1, (100, 90)))
 
@@ -764,8 +764,8 @@ def test_any_table_with_named_columns(tmp_path: Path, ending: str) -> None:
         import_dataset("table", path, columns={"path": "photo"})
     with pytest.raises(SourceError, match="no column 'nobody'"):
         import_dataset("table", path, columns={"path": "photo", "identity": "nobody"})
-    with pytest.raises(SourceError, match="--map colour"):
-        import_dataset("table", path, columns={"path": "photo", "identity": "who", "colour": "label"})
+    with pytest.raises(SourceError, match="--map color"):
+        import_dataset("table", path, columns={"path": "photo", "identity": "who", "color": "label"})
     with pytest.raises(SourceError, match="row 1, column 'oracle': 'x' is not a number"):
         import_dataset("table", path, columns={"path": "photo", "identity": "who", "oracle": "label"})
 

@@ -204,7 +204,7 @@ def test_free_columns_are_kept(tmp_path: Path) -> None:
 REFUSED = {
     "identity,path\na,1\n ,2\n": ["row 2", "'identity'", "blank"],
     "path\n1.jpg\n": ["'identity' is missing"],
-    "identity,path,colour\na,1,red\n": ["unknown column 'colour'", "x_"],
+    "identity,path,color\na,1,red\n": ["unknown column 'color'", "x_"],
     "identity,path,path\na,1,2\n": ["'path'", "twice"],
     "identity,path\na,1\nb,\n": ["row 2", "neither path nor image_bytes"],
     "identity,path\na,1\nb,https://x.org/1.jpg\n": ["row 2", "'path'", "not a file's path"],
@@ -328,8 +328,8 @@ def test_filter_by_values_several_values_and_none() -> None:
     assert manifest.filter(role=("context-edit", "part-edit")).column("path") == ["a/2.jpg", "b/1.jpg"]
     assert manifest.filter(mask=None, identity="mug").column("path") == ["a/1.jpg"]
     assert manifest.filter(lambda row: row.oracle is not None and row.oracle < 0.5).column("identity") == ["cup"]
-    with pytest.raises(KeyError, match="colour"):
-        manifest.filter(colour="red")
+    with pytest.raises(KeyError, match="color"):
+        manifest.filter(color="red")
 
 
 def test_replace_takes_one_value_for_all_or_one_for_each() -> None:
@@ -346,7 +346,7 @@ def test_replace_takes_one_value_for_all_or_one_for_each() -> None:
     with pytest.raises(ManifestError, match="'role'"):
         manifest.replace(role="fake")
     with pytest.raises(ManifestError, match="unknown column"):
-        manifest.replace(colour="red")
+        manifest.replace(color="red")
 
 
 # Paths

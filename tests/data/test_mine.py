@@ -16,7 +16,7 @@ from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
 from idmetric.data.embed import embed_rows
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.embed import nearest as neighbours
+from idmetric.embed import nearest as neighbors
 from idmetric.embed.keys import key_of
 from idmetric.embed.nearest import nearest_other
 from idmetric.embed.store import Store
@@ -69,8 +69,8 @@ def test_the_mined_negative_is_that_of_a_loop_over_all_pairs(
 
 def test_near_copies_of_the_own_identity_do_not_crowd_the_answer_out() -> None:
     rng = np.random.default_rng(0)
-    centre, dims = rng.normal(size=32), 32
-    own = centre + 1e-3 * rng.normal(size=(300, dims))  # all nearer than any stranger
+    center, dims = rng.normal(size=32), 32
+    own = center + 1e-3 * rng.normal(size=(300, dims))  # all nearer than any stranger
     strangers = rng.normal(size=(50, dims))
     vectors = np.concatenate([own, strangers]).astype(np.float32)
     groups = np.r_[np.zeros(300, int), np.arange(1, 51)]
@@ -103,7 +103,7 @@ def test_equal_strangers_are_taken_in_order_of_rows() -> None:
 def test_the_answer_does_not_depend_on_blocks_or_on_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, groups = cloud(3, 300)
     whole = nearest_other(vectors, groups, 2)
-    monkeypatch.setattr(neighbours, "_CELLS", 1000)
+    monkeypatch.setattr(neighbors, "_CELLS", 1000)
     calls: list[tuple[int, int]] = []
     small = nearest_other(vectors * 37.5, groups, 2, progress=lambda *n: calls.append(n))
     np.testing.assert_array_equal(whole.rows, small.rows)

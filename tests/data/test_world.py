@@ -40,27 +40,27 @@ def quad() -> Mesh:
     return make_mesh(vertices, np.array([[0, 1, 2], [0, 2, 3]]), np.array([[0, 0], [1, 0], [1, 1], [0, 1]]))
 
 
-def flat(*colour: int) -> np.ndarray:
-    return np.full((8, 8, 3), colour, np.uint8)
+def flat(*color: int) -> np.ndarray:
+    return np.full((8, 8, 3), color, np.uint8)
 
 
 # ---- rendering
 
 
 def test_a_square_falls_where_the_pose_says() -> None:
-    for scale, centre in ((0.5, (0.5, 0.5)), (0.5, (0.25, 0.75)), (0.25, (0.75, 0.5))):
-        pose = Pose(SAME, scale, centre, 20.0)
-        colour, alpha = renderer(32).draw([Part("square", quad(), flat(200, 20, 20))], pose, FRONT)
+    for scale, center in ((0.5, (0.5, 0.5)), (0.5, (0.25, 0.75)), (0.25, (0.75, 0.5))):
+        pose = Pose(SAME, scale, center, 20.0)
+        color, alpha = renderer(32).draw([Part("square", quad(), flat(200, 20, 20))], pose, FRONT)
         expected = np.zeros((32, 32))
-        rows, columns = ((np.arange(32) + 0.5) / 32 - c for c in (centre[1], centre[0]))
+        rows, columns = ((np.arange(32) + 0.5) / 32 - c for c in (center[1], center[0]))
         expected[np.ix_(np.abs(rows) < scale / 2, np.abs(columns) < scale / 2)] = 1
         np.testing.assert_allclose(alpha, expected, atol=0.01)
-        assert colour[alpha == 1].mean(0).argmax() == 0
-        assert (colour[alpha == 1][:, 0] > 2 * colour[alpha == 1][:, 1]).all()
+        assert color[alpha == 1].mean(0).argmax() == 0
+        assert (color[alpha == 1][:, 0] > 2 * color[alpha == 1][:, 1]).all()
 
 
 def test_a_ball_covers_what_a_pinhole_camera_sees_of_it() -> None:
-    # half the angle of a ball of radius r at distance d: asin(r / d); its outline on the plane through its centre
+    # half the angle of a ball of radius r at distance d: asin(r / d); its outline on the plane through its center
     for angle in (10.0, 40.0):
         distance = 0.5 / np.tan(np.radians(angle) / 2)
         radius = 0.4
@@ -74,12 +74,12 @@ def test_textures_are_upright_and_not_mirrored() -> None:
     texture = np.zeros((64, 64, 3), np.uint8)
     texture[:32, :32] = (255, 0, 0)  # top left red
     texture[32:, 32:] = (0, 0, 255)  # bottom right blue
-    colour, alpha = renderer(32).draw([Part("square", quad(), texture)], Pose(SAME, 0.8), FRONT)
+    color, alpha = renderer(32).draw([Part("square", quad(), texture)], Pose(SAME, 0.8), FRONT)
     assert alpha[16, 16] == 1
-    assert colour[8, 8].argmax() == 0
-    assert colour[8, 8, 0] > 0.5
-    assert colour[24, 24].argmax() == 2
-    assert colour[8, 24].max() < 0.5 * colour[8, 8, 0]
+    assert color[8, 8].argmax() == 0
+    assert color[8, 8, 0] > 0.5
+    assert color[24, 24].argmax() == 2
+    assert color[8, 24].max() < 0.5 * color[8, 8, 0]
 
 
 def test_turning_to_the_right_shows_the_left_side() -> None:
@@ -91,12 +91,12 @@ def test_turning_to_the_right_shows_the_left_side() -> None:
 
 def test_light_comes_from_where_it_says() -> None:
     for side in (-1, 1):
-        colour, alpha = renderer(48).draw(
+        color, alpha = renderer(48).draw(
             [Part("ball", ball(20, 30), flat(180, 180, 180), 0.9)],
             Pose(SAME, 0.8),
             Light((side * 2, 0, 1), ambient=0.2),
         )
-        lit = colour.mean(2) * alpha
+        lit = color.mean(2) * alpha
         left, right = lit[:, :24].sum(), lit[:, 24:].sum()
         assert (right - left) * side > 0.2 * (left + right)
 
@@ -119,8 +119,8 @@ def test_a_label_is_masked_as_it_is_drawn() -> None:
     part = Part("square", quad(), texture, region=region)
     pose = Pose(turn(0.4, 0.2, 0.1), 0.8)
     mask = renderer(96).regions([part], pose, ["label"])
-    colour, alpha = renderer(96).draw([part], pose, FRONT)
-    white = (colour.mean(2) > 0.3) & (alpha > 0.5)
+    color, alpha = renderer(96).draw([part], pose, FRONT)
+    white = (color.mean(2) > 0.3) & (alpha > 0.5)
     assert ((mask > 0.5) == white).mean() > 0.99
     assert mask.sum() / alpha.sum() == pytest.approx(region.mean(), rel=0.1)
     assert renderer(96).regions([part], pose, ["square"]).sum() == pytest.approx(alpha.sum(), rel=1e-3)
@@ -176,7 +176,7 @@ def test_blended_shapes_move_between_two() -> None:
     assert [len(m.faces) for m in first] == [len(m.faces) for m in half]  # the same topology
 
 
-@pytest.mark.parametrize("what", ["colour", "print", "shape", "all"])
+@pytest.mark.parametrize("what", ["color", "print", "shape", "all"])
 def test_stronger_edits_change_more(what: str) -> None:
     changes = []
     for seed in range(8):

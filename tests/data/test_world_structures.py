@@ -122,7 +122,7 @@ def test_a_context_edit_keeps_the_thing_and_its_pose(world: World) -> None:
         assert edit.context.background != view.context.background
         assert edit.context.light != view.context.light
         assert edit.context.pose.rotation.tolist() == view.context.pose.rotation.tolist()
-        assert (edit.context.scale, edit.context.centre) == (view.context.scale, view.context.centre)
+        assert (edit.context.scale, edit.context.center) == (view.context.scale, view.context.center)
 
 
 @pytest.mark.parametrize("factor", FACTORS)

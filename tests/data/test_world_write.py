@@ -130,7 +130,7 @@ def test_an_unfinished_folder_in_the_way_is_replaced(whole: Path, copy: Path) ->
 # ---- damaged files
 
 
-@pytest.mark.parametrize("text", [b"{", b"[1]\n", b"\xff", b'{"identity": "a", "colour": "red"}\n'])
+@pytest.mark.parametrize("text", [b"{", b"[1]\n", b"\xff", b'{"identity": "a", "color": "red"}\n'])
 @pytest.mark.parametrize("start", [0, 2])  # found before rendering, or when the manifest is written
 def test_damaged_rows_are_named_with_how_to_fix_them(copy: Path, text: bytes, start: int) -> None:
     (copy / place_of(1) / "rows.jsonl").write_bytes(text)

@@ -130,7 +130,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qwen: Callable[[], P
 @pytest.mark.parametrize("page", with_code(), ids=lambda p: p.name)
 def test_the_code_of_the_docs_runs(page: Path, reader: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     found = list(blocks(page.read_text(encoding="utf-8")))
-    assert len(found) == page.read_text(encoding="utf-8").count("```python"), "a block that was not recognised"
+    assert len(found) == page.read_text(encoding="utf-8").count("```python"), "a block that was not recognized"
     reader |= given_on(page.stem, monkeypatch)
     torch.manual_seed(0)
     for code, run in found:

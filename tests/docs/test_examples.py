@@ -25,8 +25,8 @@ def tiny() -> IDSim:
     return IDSim("tiny", device="cpu")
 
 
-def test_optimising_pixels_lowers_the_distance(capsys: pytest.CaptureFixture[str]) -> None:
-    distances = runpy.run_path(str(EXAMPLES / "optimise_pixels.py"))["main"](steps=25)
+def test_optimizing_pixels_lowers_the_distance(capsys: pytest.CaptureFixture[str]) -> None:
+    distances = runpy.run_path(str(EXAMPLES / "optimize_pixels.py"))["main"](steps=25)
     assert distances[-1] < 0.5 * distances[0]
     assert "step 0: distance" in capsys.readouterr().out
 

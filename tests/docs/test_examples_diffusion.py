@@ -1,4 +1,4 @@
-"""The diffusion examples run on the real classes, and what they minimise is what they say."""
+"""The diffusion examples run on the real classes, and what they minimize is what they say."""
 
 from __future__ import annotations
 
@@ -265,15 +265,15 @@ def contrast(similarity: Tensor) -> float:
 
 
 @cache
-def optimised(what: str) -> dict[str, Tensor]:
-    """See examples/optimise_identity.py."""
-    found: dict[str, Tensor] = example("optimise_identity").main(["--what", what, "--identities", "4", "--steps", "60"])
+def optimized(what: str) -> dict[str, Tensor]:
+    """See examples/optimize_identity.py."""
+    found: dict[str, Tensor] = example("optimize_identity").main(["--what", what, "--identities", "4", "--steps", "60"])
     return found
 
 
 @pytest.mark.slow
 def test_other_networks_find_a_generators_result_more_alike_than_the_control() -> None:
-    found = optimised("painter")
+    found = optimized("painter")
     assert (found["last"] < 0.6 * found["first"]).all()
     assert abs(contrast(found["before"])) < 0.1
     assert contrast(found["after"]) > 0.3
@@ -281,7 +281,7 @@ def test_other_networks_find_a_generators_result_more_alike_than_the_control() -
 
 @pytest.mark.slow
 def test_similarity_rises_most_where_noise_cannot_please_the_metric() -> None:
-    found = {what: optimised(what) for what in ("painter", "pixels", "fixed")}
+    found = {what: optimized(what) for what in ("painter", "pixels", "fixed")}
     gains = {what: (f["after"] - f["before"]).diagonal().mean().item() for what, f in found.items()}
     assert gains["pixels"] > 0.2
     assert gains["painter"] > 0.05

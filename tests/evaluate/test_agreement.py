@@ -116,8 +116,8 @@ def test_weights() -> None:
     z = np.arctanh(values)
     assert fisher_mean(values, weights).mean == pytest.approx(np.tanh((2 * z[0] + z[1] + 3 * z[2]) / 6))
     assert fisher_mean(values, [5, 5, 5]) == pytest.approx(fisher_mean(values))
-    centre = np.average(values, weights=weights)
-    spread = sum((w * (v - centre)) ** 2 for v, w in zip(values, weights, strict=True))
+    center = np.average(values, weights=weights)
+    spread = sum((w * (v - center)) ** 2 for v, w in zip(values, weights, strict=True))
     assert fisher_mean(values, weights).error == pytest.approx(np.sqrt(3 / 2 * spread) / 6)
 
 

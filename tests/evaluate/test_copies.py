@@ -71,7 +71,7 @@ def test_the_background_alone_or_the_thing_alone_makes_no_copy(photo_root: Path)
         assert compare(print_of(pasted), print_of(jpeg(pasted))).found
 
 
-def test_another_colour_makes_no_copy(photos: list[Path]) -> None:
+def test_another_color_makes_no_copy(photos: list[Path]) -> None:
     photo = Image.open(photos[4]).convert("RGB")
     red, green, blue = photo.split()
     assert not compare(print_of(photo), print_of(Image.merge("RGB", (blue, green, red.point(lambda v: v // 2))))).found

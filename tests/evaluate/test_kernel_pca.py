@@ -20,10 +20,10 @@ def test_coordinates_are_scikit_learns(kernel: Any, components: int) -> None:
 
 def test_the_linear_kernel_is_pca() -> None:
     x = np.random.default_rng(0).normal(size=(15, 4)) @ np.diag([5, 3, 1, 0.2])
-    centred = x - x.mean(0)
-    _, values, directions = np.linalg.svd(centred, full_matrices=False)
+    centered = x - x.mean(0)
+    _, values, directions = np.linalg.svd(centered, full_matrices=False)
     found = kernel_pca(x, 3, "linear")
-    np.testing.assert_allclose(np.abs(found), np.abs(centred @ directions[:3].T), atol=1e-9)
+    np.testing.assert_allclose(np.abs(found), np.abs(centered @ directions[:3].T), atol=1e-9)
     np.testing.assert_allclose(np.linalg.norm(found, axis=0), values[:3])
 
 

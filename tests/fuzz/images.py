@@ -27,7 +27,7 @@ _MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "I", "I;16
 def picture(mode: str, side: int = SIDE) -> Image.Image:
     """A small picture of a mode."""
     values = np.add.outer(np.arange(side), np.arange(side)) * 5 % 256
-    grey = Image.fromarray(values.astype(np.uint8))
+    gray = Image.fromarray(values.astype(np.uint8))
     if mode == "I;16":
         return Image.fromarray((values * 257).astype(np.uint16))
     if mode == "I":
@@ -35,8 +35,8 @@ def picture(mode: str, side: int = SIDE) -> Image.Image:
     if mode == "F":
         return Image.fromarray((values / 255).astype(np.float32))
     if mode in ("LAB",):
-        return Image.merge("LAB", [grey] * 3)
-    return grey.convert("RGB").convert(mode)
+        return Image.merge("LAB", [gray] * 3)
+    return gray.convert("RGB").convert(mode)
 
 
 @cache
@@ -92,9 +92,9 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png(width: int, height: int, depth: int = 8, colour: int = 0, *more: bytes, data: bytes | None = None) -> bytes:
-    """A PNG that says this of itself; its pixels are those of 8 x 8 grey unless `data` (uncompressed) is given."""
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width & 0xFFFFFFFF, height & 0xFFFFFFFF, depth, colour, 0, 0, 0))
+def png(width: int, height: int, depth: int = 8, color: int = 0, *more: bytes, data: bytes | None = None) -> bytes:
+    """A PNG that says this of itself; its pixels are those of 8 x 8 gray unless `data` (uncompressed) is given."""
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width & 0xFFFFFFFF, height & 0xFFFFFFFF, depth, color, 0, 0, 0))
     pixels = chunk(b"IDAT", zlib.compress(bytes(9 * 8) if data is None else data))
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(more) + pixels + chunk(b"IEND", b"")
 

@@ -171,7 +171,7 @@ def test_of_images_as_large_and_as_sharp_the_least_compressed_is_kept(tiny: IDSi
     assert [row["name"] for row in near_duplicates(gallery) if row["keep"]] == ["95.jpg"]
 
 
-def test_sharpness_is_the_variance_of_the_laplacian_over_that_of_the_greys() -> None:
+def test_sharpness_is_the_variance_of_the_laplacian_over_that_of_the_grays() -> None:
     image = picture(1, (256, 200)).convert("L")
     x = np.asarray(image, float) / 255
     slow = [
@@ -191,7 +191,7 @@ def test_nearness_links_what_pixels_do_not(gallery: Gallery, duplicates: Records
     found = near_duplicates(gallery, max_distance=far + 1e-4)
     assert any({"p0.png", "p3.png"} <= group for group in groups(found))
     assert {row["reason"] for row in found} <= {"kept", "same bytes", "copy", "near"}
-    for wrong in ({"neighbours": 0}, {"keep": "newest"}, {"max_distance": -0.1}, {"max_distance": float("nan")}):
+    for wrong in ({"neighbors": 0}, {"keep": "newest"}, {"max_distance": -0.1}, {"max_distance": float("nan")}):
         with pytest.raises(ValueError, match=rf"{next(iter(wrong))}"):
             near_duplicates(gallery, **wrong)  # type: ignore[arg-type]
 
@@ -246,8 +246,8 @@ def test_where_no_image_can_be_used_there_are_no_groups(tiny: IDSim, tmp_path: P
 
 def clumps(seed: int, spread: float) -> Any:
     rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(8, 12))
-    return unit(centres[rng.integers(0, 8, 90)] + spread * rng.normal(size=(90, 12)))
+    centers = rng.normal(size=(8, 12))
+    return unit(centers[rng.integers(0, 8, 90)] + spread * rng.normal(size=(90, 12)))
 
 
 @pytest.mark.parametrize("linkage", ["average", "complete", "single"])
@@ -278,7 +278,7 @@ def test_many_blocks_give_the_same_clusters(monkeypatch: pytest.MonkeyPatch) -> 
         cluster(vectors, 0.1, "ward")  # type: ignore[arg-type]
 
 
-def test_identities_come_in_groups_around_a_centre(gallery: Gallery) -> None:
+def test_identities_come_in_groups_around_a_center(gallery: Gallery) -> None:
     rows = identities(gallery, threshold=0.02)
     assert len(rows) == len(gallery)
     by_group = groups(rows)
@@ -286,12 +286,12 @@ def test_identities_come_in_groups_around_a_centre(gallery: Gallery) -> None:
     assert [len(group) for group in by_group] == sorted(map(len, by_group), reverse=True)
     vectors = {item.name: v for item, v in zip(gallery.items, gallery.vectors().astype(float), strict=True)}
     for group in by_group:
-        [centre] = [row["name"] for row in rows if row["centre"] and row["name"] in group]
+        [center] = [row["name"] for row in rows if row["center"] and row["name"] in group]
         mean = {a: np.mean([1 - vectors[a] @ vectors[b] for b in group]) for a in group}
-        assert mean[centre] == pytest.approx(min(mean.values()), abs=1e-6)
+        assert mean[center] == pytest.approx(min(mean.values()), abs=1e-6)
         for row in rows:
             if row["name"] in group:
-                assert row["distance"] == pytest.approx(1 - vectors[row["name"]] @ vectors[centre], abs=1e-6)
+                assert row["distance"] == pytest.approx(1 - vectors[row["name"]] @ vectors[center], abs=1e-6)
 
 
 def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:

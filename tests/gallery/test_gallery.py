@@ -418,7 +418,7 @@ def test_answers_go_on_where_another_has_pruned(
     elif ask == "query":
         assert {hit["name"] for hit in opened.query(picture(1), k=20)} == set(names)
     elif ask == "duplicates":
-        assert {row["name"] for row in near_duplicates(opened, neighbours=1)} >= {"a/1.png", "b/6.png"}
+        assert {row["name"] for row in near_duplicates(opened, neighbors=1)} >= {"a/1.png", "b/6.png"}
     elif ask == "identities":
         assert sorted(row["name"] for row in identities(opened, threshold=0.0)) == names
     else:
@@ -488,13 +488,13 @@ def nudged(metric: IDSim) -> IDSim:
     return other
 
 
-def greyed(metric: IDSim) -> IDSim:
+def grayed(metric: IDSim) -> IDSim:
     other = random_model("dinov3")
     other.background = (0, 0, 0)
     return other
 
 
-@pytest.mark.parametrize("change", [resized, nudged, greyed])
+@pytest.mark.parametrize("change", [resized, nudged, grayed])
 def test_another_model_never_finds_what_this_one_left(metric: IDSim, photos: Path, index: Path, change: Any) -> None:
     build(index, metric, photos)
     other = change(metric)

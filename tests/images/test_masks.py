@@ -24,7 +24,7 @@ from idmetric.data.embed import Look
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery
-from idmetric.images.masks import Labelled, MaskWarning, read_indices, read_mask, same_shape
+from idmetric.images.masks import Labeled, MaskWarning, read_indices, read_mask, same_shape
 from idmetric.images.read import ImageReadError, describe, read_image
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import average_to
@@ -149,9 +149,9 @@ def subject(width: int = 96, height: int = 64) -> np.ndarray:
     return np.array(image)
 
 
-def palette(indices: np.ndarray, colours: dict[int, tuple[int, int, int]]) -> Image.Image:
+def palette(indices: np.ndarray, colors: dict[int, tuple[int, int, int]]) -> Image.Image:
     image = Image.frombytes("P", indices.shape[::-1], indices.astype(np.uint8).tobytes())
-    image.putpalette([v for k in range(256) for v in colours.get(k, (k, k, k))])
+    image.putpalette([v for k in range(256) for v in colors.get(k, (k, k, k))])
     return image
 
 
@@ -173,7 +173,7 @@ def encodings(on: np.ndarray) -> dict[str, Image.Image]:
         "16 bits, 65535": Image.fromarray(sixteen * 65535),
         "DAVIS": palette(eight, {0: (0, 0, 0), 1: (128, 0, 0)}),
         "palette of other order": palette(eight * 5, {0: (200, 10, 10), 5: (20, 20, 20)}),
-        "LA of one grey": Image.merge("LA", [full, white]),
+        "LA of one gray": Image.merge("LA", [full, white]),
         "RGBA of black": Image.merge("RGBA", [Image.new("L", white.size)] * 3 + [white]),
         "RGBA, opaque": Image.merge("RGBA", [white, white, white, full]),
         "RGBA, white on black opaque, transparent margin": Image.merge("RGBA", [white] * 3 + [margin(white.size)]),
@@ -334,12 +334,12 @@ def test_jpeg_masks_are_soft_and_score_as_the_mask_they_were(metric: Embedder) -
 
 
 def test_a_video_frame_that_misses_white_by_a_little_is_soft() -> None:
-    grey = np.array(Image.fromarray(subject().astype(np.uint8) * 250).filter(ImageFilter.GaussianBlur(2)))
-    assert grey.max() == 250
-    assert torch.equal(read_mask(grey), torch.from_numpy(grey).float() / 255)
+    gray = np.array(Image.fromarray(subject().astype(np.uint8) * 250).filter(ImageFilter.GaussianBlur(2)))
+    assert gray.max() == 250
+    assert torch.equal(read_mask(gray), torch.from_numpy(gray).float() / 255)
 
 
-def test_grey_that_stays_below_the_maximum_is_refused_with_its_values() -> None:
+def test_gray_that_stays_below_the_maximum_is_refused_with_its_values() -> None:
     ramp = np.linspace(0, 200, 201).astype(np.uint8).reshape(3, 67)
     with pytest.raises(ImageReadError, match=r"200 values \(1, 2, 3, 4, 5, 6, 7, \.\.\., 200\).*reaches 255: rescale"):
         read_mask(ramp)
@@ -369,8 +369,8 @@ def test_a_palette_mask_that_looks_inverted_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_mask(palette(on, {0: white, 1: black}), mask_id=1)  # it was chosen
-        for colours in ({0: black, 1: white}, {0: white, 1: (128, 0, 0)}, {0: (128, 0, 0), 1: black}):
-            read_mask(palette(on, colours))
+        for colors in ({0: black, 1: white}, {0: white, 1: (128, 0, 0)}, {0: (128, 0, 0), 1: black}):
+            read_mask(palette(on, colors))
 
 
 # Several labels
@@ -379,22 +379,22 @@ def test_a_palette_mask_that_looks_inverted_is_warned_of() -> None:
 def test_several_labels_are_refused_until_one_is_chosen() -> None:
     labels = np.zeros((8, 8), np.uint8)
     labels[:3], labels[5:] = 2, 9
-    colours = np.zeros((8, 8, 3), np.uint8)
-    colours[:3], colours[5:] = (255, 0, 0), (0, 0, 255)
-    clear = np.dstack([colours, (labels > 0) * np.uint8(255)])
+    colors = np.zeros((8, 8, 3), np.uint8)
+    colors[:3], colors[5:] = (255, 0, 0), (0, 0, 255)
+    clear = np.dstack([colors, (labels > 0) * np.uint8(255)])
     by_number: list[Any] = [labels, labels.astype(np.int64), torch.from_numpy(labels), Image.fromarray(labels)]
     by_number += [palette(labels, {2: (255, 255, 255)}), Image.fromarray(labels.astype(np.uint16))]
     for source in by_number:
         with pytest.raises(ImageReadError, match=r"2 (values|palette indices) \(2, 9\).*mask_id=2 \(--mask-id '2'\)"):
             read_mask(source)
         assert torch.equal(read_mask(source, mask_id=9), torch.from_numpy(labels == 9).float())
-        assert torch.equal(read_mask(Labelled(source, "2")), torch.from_numpy(labels == 2).float())
+        assert torch.equal(read_mask(Labeled(source, "2")), torch.from_numpy(labels == 2).float())
         with pytest.raises(ImageReadError, match=r"does not hold 4: the mask's .* are 2, 9"):
             read_mask(source, mask_id=4)
         for no_label in (0, 2.5):
             with pytest.raises(ImageReadError, match="0 is the background"):
                 read_mask(source, mask_id=no_label)  # type: ignore[arg-type]
-    for source in (colours, clear, Image.fromarray(clear)):
+    for source in (colors, clear, Image.fromarray(clear)):
         with pytest.raises(ImageReadError, match=r"2 colors \(#0000ff, #ff0000\)"):
             read_mask(source)
         assert torch.equal(read_mask(source, mask_id="#ff0000"), torch.from_numpy(labels == 2).float())
@@ -489,8 +489,8 @@ def test_a_gallery_remembers_a_color(tmp_path: Path) -> None:
 
 
 def test_an_unknown_outside_is_refused(metric: Embedder) -> None:
-    outside: Any = "grey"
-    photo, says = read_image(EXAMPLES / "mug_a.png"), "unknown outside 'grey': choose one of black, white, crop, keep"
+    outside: Any = "gray"
+    photo, says = read_image(EXAMPLES / "mug_a.png"), "unknown outside 'gray': choose one of black, white, crop, keep"
     with pytest.raises(ValueError, match=says):
         cut_out(photo, half_mask(), outside)
     with pytest.raises(ValueError, match=says):

@@ -52,8 +52,8 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png(width: int, height: int, depth: int, colour: int, rows: bytes, *extra: bytes) -> bytes:
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+def png(width: int, height: int, depth: int, color: int, rows: bytes, *extra: bytes) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
     parts = [chunk(b"IHDR", header), *extra, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
@@ -397,13 +397,13 @@ def test_alpha_is_composited_on_the_background(background: tuple[int, int, int])
     premultiplied = array(read_image(image.convert("RGBa"), background=background))
     assert np.abs(premultiplied - expected).max() <= 2
 
-    grey = image.convert("LA")
-    luminance, cover = array(grey)[..., :1].astype(float), array(grey)[..., 1:] / 255
+    gray = image.convert("LA")
+    luminance, cover = array(gray)[..., :1].astype(float), array(gray)[..., 1:] / 255
     expected = luminance * cover + np.array(background) * (1 - cover)
-    palette = Image.new("PA", grey.size)
+    palette = Image.new("PA", gray.size)
     palette.putpalette(np.repeat(np.arange(256), 3).tolist())
-    palette.putdata([tuple(x) for x in array(grey).reshape(-1, 2).tolist()])
-    for variant in (grey, grey.convert("La"), palette):
+    palette.putdata([tuple(x) for x in array(gray).reshape(-1, 2).tolist()])
+    for variant in (gray, gray.convert("La"), palette):
         assert np.abs(array(read_image(variant, background=background)) - expected).max() <= 2, variant.mode
 
 
@@ -426,8 +426,8 @@ def test_transparency_by_key_and_by_palette() -> None:
 
     rgb = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8))
     assert array(read_image(saved(rgb, transparency=(1, 2, 3)))).tolist() == [[[255] * 3, [4, 5, 6]]]
-    grey = Image.fromarray(np.array([[7, 9]], np.uint8))
-    assert array(read_image(saved(grey, transparency=7), background=(1, 2, 3))).tolist() == [[[1, 2, 3], [9] * 3]]
+    gray = Image.fromarray(np.array([[7, 9]], np.uint8))
+    assert array(read_image(saved(gray, transparency=7), background=(1, 2, 3))).tolist() == [[[1, 2, 3], [9] * 3]]
     bit = Image.fromarray(np.array([[True, False]]))
     assert array(read_image(saved(bit, transparency=0), background=(1, 2, 3))).tolist() == [[[255] * 3, [1, 2, 3]]]
     deep = png(2, 1, 16, 0, b"\0" + struct.pack(">HH", 1000, 65535), chunk(b"tRNS", struct.pack(">H", 1000)))
@@ -435,7 +435,7 @@ def test_transparency_by_key_and_by_palette() -> None:
 
 
 @pytest.mark.parametrize(
-    ("depth", "colour", "row", "key", "first", "second"),
+    ("depth", "color", "row", "key", "first", "second"),
     [
         (1, 0, b"\x40", (1,), [0, 0, 0], [1, 2, 3]),
         (2, 0, b"\x60", (2,), [85, 85, 85], [1, 2, 3]),
@@ -444,9 +444,9 @@ def test_transparency_by_key_and_by_palette() -> None:
     ],
 )
 def test_transparency_by_key_at_other_bit_depths(
-    depth: int, colour: int, row: bytes, key: tuple[int, ...], first: list[int], second: list[int]
+    depth: int, color: int, row: bytes, key: tuple[int, ...], first: list[int], second: list[int]
 ) -> None:
-    data = png(2, 1, depth, colour, b"\0" + row, chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
+    data = png(2, 1, depth, color, b"\0" + row, chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
     assert array(read_image(data, background=(1, 2, 3))).tolist() == [[first, second]]
 
 
@@ -464,7 +464,7 @@ def test_cmyk_jpeg_is_not_inverted() -> None:
     assert np.abs(array(read_image(data)).astype(int) - (200, 30, 30)).max() <= 4
 
 
-def test_sixteen_bit_grey_is_scaled_not_clipped(tmp_path: Path) -> None:
+def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path: Path) -> None:
     values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
     expected = np.rint(values / 257).astype(np.uint8)
     assert expected.max() == 255
@@ -536,8 +536,8 @@ def test_extreme_shapes(size: tuple[int, int]) -> None:
 
 
 def frames_file(kind: str) -> bytes:
-    colours = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
-    frames = [Image.new("RGB", (8, 6), colour) for colour in colours]
+    colors = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
+    frames = [Image.new("RGB", (8, 6), color) for color in colors]
     options = {"lossless": True} if kind == "WEBP" else {}
     return saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
 
@@ -730,7 +730,7 @@ def test_gradient_of_resizing(name: str) -> None:
         assert torch.autograd.gradcheck(lambda x, size=size: resize_pixels(x, size, name), x)
 
 
-def test_gradient_through_alpha_and_grey() -> None:
+def test_gradient_through_alpha_and_gray() -> None:
     torch.manual_seed(0)
     for channels in (1, 2, 3, 4):
         x = (0.3 + 0.4 * torch.rand(channels, 5, 4, dtype=torch.float64)).requires_grad_()

@@ -27,7 +27,7 @@ SIDE = 448
 
 
 def scene(height: int = 90, width: int = 60) -> Image.Image:
-    """Smooth colours that differ from side to side, so that a turn or another background shows."""
+    """Smooth colors that differ from side to side, so that a turn or another background shows."""
     y, x = np.mgrid[0:height, 0:width].astype(float)
     channels = [x / width, y / height, (np.sin(x / 7) * np.cos(y / 11) + 1) / 2]
     return Image.fromarray((np.stack(channels, -1) * 255).astype(np.uint8))

@@ -567,7 +567,7 @@ def test_masks_and_boxes_that_do_not_fit_are_named(metric: IDSim, extra: dict[st
         ({"distance": "l2"}, "unknown distance 'l2'"),
         ({"reduction": "avg"}, "unknown reduction 'avg'"),
         ({"aggregate": "max"}, "unknown aggregate 'max'"),
-        ({"outside": "grey"}, "unknown outside 'grey'"),
+        ({"outside": "gray"}, "unknown outside 'gray'"),
         ({"autocast": "half"}, "unknown autocast 'half'"),
         ({"value_range": (1, 0)}, "value_range"),
         ({"value_range": (0, torch.inf)}, "value_range"),

@@ -341,7 +341,7 @@ def test_circle_agrees_with_pytorch_metric_learning() -> None:
     got = circle(unit @ unit.T, same & ~torch.eye(12, dtype=torch.bool), ~same, margin=0.3, scale=20.0)
     expected = losses.CircleLoss(m=0.3, gamma=20)(unit, label)
     assert got.item() == pytest.approx(expected.item(), rel=1e-6)
-    # its weights follow the similarities but pass no gradient; along the sphere, as theirs normalises once more
+    # its weights follow the similarities but pass no gradient; along the sphere, as theirs normalizes once more
     mine, theirs = (torch.autograd.grad(value, unit)[0] for value in (got, expected))
     mine = mine - (mine * unit).sum(1, keepdim=True) * unit
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-8)

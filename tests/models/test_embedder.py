@@ -88,7 +88,7 @@ def test_embed_keeps_what_forward_computes(small: IDSim) -> None:
     assert e.grid == f.grid
     assert e.model == small.model_id
     assert e.patches.norm(dim=-1).sub(1).abs().max() < 1e-5
-    assert e.cls.mean(-1).abs().max() < 1e-6  # centred
+    assert e.cls.mean(-1).abs().max() < 1e-6  # centered
     bare = small.embed(images, patches=False)
     assert bare.patches is None
     done: list[tuple[int, int]] = []

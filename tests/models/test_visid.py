@@ -85,7 +85,7 @@ def photo(height: int, width: int, seed: int = 0) -> Image.Image:
 
 
 def direct(folder: Path, image: Image.Image | None, prompt: str, vision: bool) -> tuple[Tensor, Tensor]:
-    """Last token and image tokens by transformers' own processor and model, unnormalised."""
+    """Last token and image tokens by transformers' own processor and model, unnormalized."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.Qwen2_5_VLModel.from_pretrained(folder, dtype=torch.float32).eval()
     inputs: dict[str, Any] = {}

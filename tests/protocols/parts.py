@@ -60,7 +60,7 @@ class Scripted:
 
 
 class Drawn:
-    """A model whose embedding of an image is drawn by the image's colour: random, and the same each time."""
+    """A model whose embedding of an image is drawn by the image's color: random, and the same each time."""
 
     background = (255, 255, 255)
     reads_words = has_patches = False
@@ -86,7 +86,7 @@ class Drawn:
 
 
 class Images:
-    """Pictures of one colour, made as they are named."""
+    """Pictures of one color, made as they are named."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -96,13 +96,13 @@ def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: py
     out = folder / "out"
     status = cli.main(["calibrate", "--data", str(folder / "manifest.csv"), "--model", f"mine={folder / 'model'}",
                        "--device", "cpu", "--out", str(out), "--save", str(beside), "--bootstrap", "20", "--plots",
-                       "png", "--rates", "0.2", "--about", "coloured noise", "--quiet"])  # fmt: skip
+                       "png", "--rates", "0.2", "--about", "colored noise", "--quiet"])  # fmt: skip
     printed = capsys.readouterr().out
     try:
         assert status == 0
         assert "ECE" in printed
         found = read(beside)
-        assert found.data["about"] == "coloured noise"
+        assert found.data["about"] == "colored noise"
         assert found.data["identities"] == 24
         assert found.data["families"] == 12
         assert found.thresholds[0]["false_accept_rate"] == 0.2

@@ -290,7 +290,7 @@ def test_few_collections_have_no_interval(tmp_path: Path) -> None:
 
 
 def make_samples(root: Path, collections: int = 3, prompts: int = 4) -> None:
-    """Two runs with images whose colours follow no rule."""
+    """Two runs with images whose colors follow no rule."""
     rng = np.random.default_rng(1)
     for run in (RUN, "ip_adapter_plus_vit_huge_sdxl_scale0_6_seed42"):
         for k in range(collections):

@@ -500,7 +500,7 @@ def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (GeneratorOptions(by=("colour",)), "--by colour: no such column; there are .*method.*prompt"),
+        (GeneratorOptions(by=("color",)), "--by color: no such column; there are .*method.*prompt"),
         (GeneratorOptions(scr=(float("nan"),)), "nan is not a threshold"),
         (GeneratorOptions(against="c"), "--against 'c': no such method; there are a, b"),
     ],

@@ -196,9 +196,9 @@ def test_intervals_of_pairs_draw_anchors_identities(model: IDSim, pairs: Manifes
 
 
 def test_identities_decide_where_there_is_no_label(model: IDSim, pairs: Manifest) -> None:
-    [labelled] = run(pairs, {"m": model}, PLAIN)
-    [unlabelled] = run(pairs.replace(label=[None] * len(pairs)), {"m": model}, PLAIN)
-    assert unlabelled.rows == labelled.rows
+    [labeled] = run(pairs, {"m": model}, PLAIN)
+    [unlabeled] = run(pairs.replace(label=[None] * len(pairs)), {"m": model}, PLAIN)
+    assert unlabeled.rows == labeled.rows
     slots = pairs.column("slot")
     for wrong, reason in (
         (pairs.replace(label=[5.0 if s == "candidate" else None for s in slots]),

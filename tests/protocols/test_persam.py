@@ -163,9 +163,9 @@ def test_the_prior_comes_from_the_metrics_patches(sam: PerSAM, metric: IDSim) ->
     )
     mean = weight @ own
     grid = (theirs @ mean / np.linalg.norm(mean)).reshape(4, 4)
-    centre = (np.arange(64) + 0.5) / 16 - 0.5
-    rows = np.stack([np.interp(centre, range(4), grid[:, k]) for k in range(4)], 1)
-    slow = np.stack([np.interp(centre, range(4), row) for row in rows])
+    center = (np.arange(64) + 0.5) / 16 - 0.5
+    rows = np.stack([np.interp(center, range(4), grid[:, k]) for k in range(4)], 1)
+    slow = np.stack([np.interp(center, range(4), row) for row in rows])
     assert prior.numpy() == pytest.approx(slow, abs=2e-3)
     x, y = found.points[0].astype(int)
     assert slow[y, x] == pytest.approx(slow.max(), abs=2e-3)

@@ -20,7 +20,7 @@ from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
 from idmetric.protocols.options import SegmentationOptions
-from idmetric.report.heatmap import colours, outline, overlay
+from idmetric.report.heatmap import colors, outline, overlay
 from idmetric.scoring.heatmaps import heatmaps
 from tests.protocols.parts import values
 
@@ -28,9 +28,9 @@ PLAIN = Settings(bootstrap=0, workers=1)
 
 
 def make(folder: Path, **columns: Any) -> Manifest:
-    """Four subjects: squares of their own colour on noise, three images each of different sizes, with masks."""
+    """Four subjects: squares of their own color on noise, three images each of different sizes, with masks."""
     rows = []
-    for k, colour in enumerate([(220, 30, 30), (30, 200, 40), (40, 60, 230), (230, 220, 40)]):
+    for k, color in enumerate([(220, 30, 30), (30, 200, 40), (40, 60, 230), (230, 220, 40)]):
         for view in range(3):
             rng = np.random.default_rng([k, view])
             height, width = 64 + 16 * view, 96 - 8 * view
@@ -38,7 +38,7 @@ def make(folder: Path, **columns: Any) -> Manifest:
             mask = np.zeros((height, width), dtype=np.uint8)
             top, left = rng.integers(0, 30, 2)
             mask[top : top + 30, left : left + 34] = 255
-            image[mask > 0] = colour
+            image[mask > 0] = color
             name = f"{k}-{view}"
             Image.fromarray(image).save(folder / f"{name}.png")
             Image.fromarray(mask).save(folder / f"{name}-mask.png")
@@ -174,12 +174,12 @@ def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: M
 
 def test_overlays_show_heat_and_outline() -> None:
     heat = np.linspace(-1, 1, 12).reshape(3, 4)
-    shown = colours(heat)
+    shown = colors(heat)
     assert shown[0, 0].tolist() == [68, 1, 84]
     assert shown[2, 3].tolist() == [253, 231, 37]
     light = shown.astype(float) @ [0.299, 0.587, 0.114]
     assert (np.diff(light.ravel()) > 0).all()
-    assert (colours(np.zeros((2, 2))) == [68, 1, 84]).all()
+    assert (colors(np.zeros((2, 2))) == [68, 1, 84]).all()
     picture = Image.new("RGB", (8, 6), (10, 20, 30))
     assert np.array(overlay(picture, heat, opacity=0)).reshape(-1, 3).tolist() == [[10, 20, 30]] * 12
     assert (np.array(overlay(picture, torch.from_numpy(heat), opacity=1)) == shown).all()
@@ -191,6 +191,6 @@ def test_overlays_show_heat_and_outline() -> None:
     drawn = np.array(overlay(picture, np.zeros((5, 5)), truth=truth))
     assert (drawn[edge] == [255, 0, 0]).all()
     with pytest.raises(ValueError, match="finite"):
-        colours([[np.nan]])
+        colors([[np.nan]])
     with pytest.raises(ValueError, match="opacity"):
         overlay(picture, heat, opacity=2)

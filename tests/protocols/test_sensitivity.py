@@ -26,17 +26,17 @@ STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """Four instances: a square (identity = its colour) before a background (one factor) in a light (another)."""
+    """Four instances: a square (identity = its color) before a background (one factor) in a light (another)."""
     root, rows, factors, contexts, identities = tmp_path_factory.mktemp("grid"), [], [], [], []
     for thing in range(4):
         rng = np.random.default_rng(thing)
-        ground, other_ground, colour, other = rng.integers(20, 230, (4, 3))
+        ground, other_ground, color, other = rng.integers(20, 230, (4, 3))
         steps = [("none", 0.0), *((f, level) for f in ("background", "light") for level in LEVELS)]
         for factor, level in steps:
             for strength in STRENGTHS:
                 behind = ground + (other_ground - ground) * level * (factor == "background")
                 array = np.broadcast_to(behind, (32, 32, 3)).copy()
-                array[8:24, 8:24] = colour + (other - colour) * strength
+                array[8:24, 8:24] = color + (other - color) * strength
                 array *= 1 - 0.5 * level * (factor == "light")
                 name = f"{thing}-{factor}-{level}-{strength}.png"
                 Image.fromarray(array.astype(np.uint8)).save(root / name)
@@ -86,7 +86,7 @@ def test_slopes_are_those_of_the_normal_equations(model: IDSim, grid: Manifest) 
         own_fit = [kept[column][row] for column in ("identity", "context", "r2")]
         assert own_fit == pytest.approx(found["thing2"], abs=1e-6)
     assert value(result, "all", "identity").value == pytest.approx(np.mean(identities), abs=1e-6)
-    assert value(result, "background", "identity").value > 0  # other colours are less alike
+    assert value(result, "background", "identity").value > 0  # other colors are less alike
 
 
 def test_the_anchor_can_be_left_out(model: IDSim, grid: Manifest) -> None:

@@ -338,8 +338,8 @@ def test_a_follow_up_asks_the_same_questions_again(data: Manifest, study: Study,
 # Models against people
 
 
-def labelled(data: Manifest, shares: list[float | None]) -> Manifest:
-    """Pairs of subject 0's first image with other images, labelled."""
+def labeled(data: Manifest, shares: list[float | None]) -> Manifest:
+    """Pairs of subject 0's first image with other images, labeled."""
     rows = [row for k in range(len(shares)) for row in (4 * (k % 12), (4 * (k % 12) + 4 * (k % 3) + 1) % 48)]
     label = [x for share in shares for x in (None, share)]
     return data.take(rows).replace(
@@ -358,7 +358,7 @@ def judge(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("undecided", ["drop", "different"])
 def test_a_model_is_measured_against_labels_and_shares(data: Manifest, undecided: Any) -> None:
-    [result] = run(labelled(data, SHARES), {"m": Scripted(judge)}, PLAIN, StudyOptions(undecided=undecided))
+    [result] = run(labeled(data, SHARES), {"m": Scripted(judge)}, PLAIN, StudyOptions(undecided=undecided))
     found = {k: (v.value, v.count) for k, v in values(result, task="pairs").items()}
     share = np.array(SHARES, dtype=float)
     kept = np.array([x >= 0.8 or x <= 0.2 or undecided == "different" for x in SHARES if x is not None])
@@ -401,22 +401,22 @@ def test_pairs_without_an_answer_are_left_out(data: Manifest) -> None:
         found[:2] = np.nan
         return found
 
-    [result] = run(labelled(data, SHARES), {"m": Scripted(silent)}, PLAIN)
+    [result] = run(labeled(data, SHARES), {"m": Scripted(silent)}, PLAIN)
     assert values(result, task="pairs")["Spearman"].count == 10
     assert "2 of 12 pairs have no answer and are left out" in result.notes
     with pytest.raises(ValueError, match="none of 12 has an answer"):
-        run(labelled(data, SHARES), {"m": Scripted(lambda d, a, b: np.full(len(a), np.nan))}, PLAIN)
+        run(labeled(data, SHARES), {"m": Scripted(lambda d, a, b: np.full(len(a), np.nan))}, PLAIN)
 
 
 def test_numbers_that_are_undefined_are_left_out_with_a_note(data: Manifest) -> None:
-    [result] = run(labelled(data, [1, 1, 1]), {"m": Scripted(judge)}, PLAIN)
+    [result] = run(labeled(data, [1, 1, 1]), {"m": Scripted(judge)}, PLAIN)
     assert values(result, task="pairs") == {}
     assert any("people found 3 of 3 the same" in note for note in result.notes)
     assert any("no rank correlation" in note for note in result.notes)
 
 
 def test_intervals_draw_identities(data: Manifest) -> None:
-    [result] = run(labelled(data, SHARES * 3), {"m": Scripted(judge)}, Settings(bootstrap=40))
+    [result] = run(labeled(data, SHARES * 3), {"m": Scripted(judge)}, Settings(bootstrap=40))
     found = values(result, task="pairs")
     assert all(v.low is not None and v.high is not None and v.low < v.value < v.high for v in found.values())
     pairs = np.array([[0, 5], [1, 2], [4, 9]])
@@ -431,14 +431,14 @@ def test_intervals_draw_identities(data: Manifest) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": None}, "no labelled pairs or triplets"),
+        ({"label": None}, "no labeled pairs or triplets"),
         ({"slot": "candidate"}, "a second candidate of group '0'"),
         ({"label": 1.5}, "row 2: label 1.5 is not a share of votes"),
     ],
 )
 def test_data_without_labels_is_refused(data: Manifest, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        run(labelled(data, [1, 0]).replace(**change), {"m": Scripted(judge)}, PLAIN)
+        run(labeled(data, [1, 0]).replace(**change), {"m": Scripted(judge)}, PLAIN)
 
 
 # The command

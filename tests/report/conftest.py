@@ -39,7 +39,7 @@ def visit(browser: Any) -> Iterator[Open]:
 
     def call(path: Path, width: int = 1200, height: int = 900, **options: Any) -> Any:
         size = {"width": width, "height": height}
-        context = browser.new_context(viewport=size, reduced_motion="reduce", **options)  # no colours on their way
+        context = browser.new_context(viewport=size, reduced_motion="reduce", **options)  # no colors on their way
         contexts.append(context)
         page = context.new_page()
         own = path.as_uri()

@@ -172,15 +172,15 @@ def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
 
 def test_the_farthest_of_three_references_is_no_verdict(page: Any) -> None:
 
-    def colours(selector: str) -> set[str]:
+    def colors(selector: str) -> set[str]:
         return set(page.eval_on_selector_all(selector, "all => all.map(e => getComputedStyle(e).backgroundColor)"))
 
-    near, far = colours(".card.pass .bar > span, .dots i.pass"), colours(".card:not(.pass) .bar > span")
+    near, far = colors(".card.pass .bar > span, .dots i.pass"), colors(".card:not(.pass) .bar > span")
     states = page.eval_on_selector_all(".card .state", "all => all.map(e => getComputedStyle(e).color)")
     assert set(page.locator(".card .state").all_inner_texts()) <= {"nearer", "farther"}
     assert len(set(states)) == 1
     page.fill("#threshold", "0.05")  # a threshold of the reader's own is judged by
-    judged = colours(".card .bar > span, .dots i")
+    judged = colors(".card .bar > span, .dots i")
     assert judged.isdisjoint(near | far)
     assert set(page.locator(".card .state").all_inner_texts()) <= {"pass", "fail"}
 
@@ -191,10 +191,10 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
         page = visit(folder / "open.html", java_script_enabled=scripts)
         assert page.locator(".state:visible").count() == page.locator(".cut:visible").count() == 0
         assert page.inner_text("#passes") == "–"
-        colours = page.eval_on_selector_all(
+        colors = page.eval_on_selector_all(
             ".bar > span, .dots i", "all => all.map(e => getComputedStyle(e).background)"
         )
-        assert len(set(colours)) == 1
+        assert len(set(colors)) == 1
     assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
     page.locator(".open").first.click()
     assert "Threshold" not in page.inner_text("#about")
@@ -440,7 +440,7 @@ def test_a_card_without_matches_says_so(visit: Open, folder: Path) -> None:
 
 
 def contrast(page: Any, text: str, back: str) -> float:
-    """Contrast of two of the page's colours (WCAG 2.2, relative luminance)."""
+    """Contrast of two of the page's colors (WCAG 2.2, relative luminance)."""
     light = []
     for name in (text, back):
         rgb = page.evaluate(f"""() => {{ const e = document.createElement('i'); e.style.color = 'var({name})';
@@ -650,7 +650,7 @@ def test_screenshots_of_a_case(visit: Open, tmp_path: Path) -> None:
     shots: dict[str, Image.Image] = {}
 
     def take(page: Any, name: str) -> None:
-        page.wait_for_timeout(300)  # pictures and colours settle
+        page.wait_for_timeout(300)  # pictures and colors settle
         shots[name] = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
 
     page = visit(report, 1200, 1320)

@@ -198,10 +198,10 @@ def test_outliers_of_an_identity_are_marked(visit: Open, index: Path, tmp_path: 
     places = [item.place for item in gallery.items if "other" in item.place][:7]
     far = [0.0, 0.1, 0.11, 0.12, 0.9, 0.1, 0.11]  # from the center, which is the first
     rows = [
-        {"group": 1, "name": "who", "image": p, "distance": d, "centre": d == 0}
+        {"group": 1, "name": "who", "image": p, "distance": d, "center": d == 0}
         for p, d in zip(places, far, strict=True)
     ]
-    groups = Records(rows, ("group", "image", "distance", "centre"))
+    groups = Records(rows, ("group", "image", "distance", "center"))
     text = gallery_page(gallery, Records([], ()), groups, signature=gallery.metric.signature("cls"))
     (tmp_path / "clusters.html").write_text(text, encoding="utf-8")
     page = visit(tmp_path / "clusters.html")

@@ -72,9 +72,9 @@ def test_maps_are_the_shares_that_the_embedding_was_pooled_with(
     for number, expected in ((None, shares.mean(0)), (2, shares[2])):
         [heat] = attention_maps(metric, x, head=number)
         assert heat.shape == (112, 112)
-        centres = heat[7::14, 7::14] + heat[6::14, 6::14] + heat[6::14, 7::14] + heat[7::14, 6::14]
-        torch.testing.assert_close(centres.flatten().double() / 4, expected, atol=2e-3, rtol=0.1)
-        assert int(centres.argmax()) == int(expected.argmax())
+        centers = heat[7::14, 7::14] + heat[6::14, 6::14] + heat[6::14, 7::14] + heat[7::14, 6::14]
+        torch.testing.assert_close(centers.flatten().double() / 4, expected, atol=2e-3, rtol=0.1)
+        assert int(centers.argmax()) == int(expected.argmax())
 
     # pooled with these shares, the values give the model's embedding
     width, each = 48, 12

@@ -158,7 +158,7 @@ def test_patches_that_leave_a_margin_are_placed_where_they_are() -> None:
     assert where == Layout((2, 2), (40, 40), (32, 32))
     grid = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
     found = spread(grid, where, (80, 80))
-    # patches end at 64 of the image's 80 pixels; their centres lie at 16 and 48
+    # patches end at 64 of the image's 80 pixels; their centers lie at 16 and 48
     assert found[0, 31:33].mean() == pytest.approx(0.5)
     assert found[31:33, 0].mean() == pytest.approx(1)
     assert found[0, 48:].tolist() == [1] * 32

@@ -139,8 +139,8 @@ def test_keeping_the_shape_is_cropping_the_squashed_image() -> None:
 
 
 def test_draws_keep_to_their_ranges() -> None:
-    grey = Image.new("RGB", (8, 8), (100, 100, 100))
-    values = [np.asarray(color_jitter(grey, generator(place), 0.2, 0, 0))[0, 0, 0] / 100 for place in range(400)]
+    gray = Image.new("RGB", (8, 8), (100, 100, 100))
+    values = [np.asarray(color_jitter(gray, generator(place), 0.2, 0, 0))[0, 0, 0] / 100 for place in range(400)]
     assert 0.79 <= min(values) < 0.82
     assert 1.18 < max(values) <= 1.21
 
@@ -165,11 +165,11 @@ def test_an_augmentation_follows_from_its_generator_alone(name: str) -> None:
 
 
 def test_noise_has_its_strength_and_stays_in_range() -> None:
-    grey = torch.full((3, 64, 64), 0.5)
-    noisy = add_noise(grey, 0.1, generator(0))
-    assert (noisy - grey).std().item() == pytest.approx(0.1, rel=0.05)
-    assert (noisy - grey).mean().abs().item() < 0.01
-    assert noisy.equal(add_noise(grey, 0.1, generator(0)))
+    gray = torch.full((3, 64, 64), 0.5)
+    noisy = add_noise(gray, 0.1, generator(0))
+    assert (noisy - gray).std().item() == pytest.approx(0.1, rel=0.05)
+    assert (noisy - gray).mean().abs().item() < 0.01
+    assert noisy.equal(add_noise(gray, 0.1, generator(0)))
     extreme = add_noise(torch.zeros(3, 8, 8), 0.5, generator(0))
     assert extreme.min() == 0
     assert extreme.max() <= 1

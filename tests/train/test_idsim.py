@@ -449,7 +449,7 @@ def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: M
 
 
 @pytest.mark.parametrize(
-    "change", [{}, {"features": "final"}, {"residual": False}, {"centre": False}, {"alpha": 8.0}], ids=str
+    "change", [{}, {"features": "final"}, {"residual": False}, {"center": False}, {"alpha": 8.0}], ids=str
 )
 def test_the_saved_model_scores_as_the_trained_one(change: dict[str, Any], data: Manifest, tmp_path: Path) -> None:
     found = recipe(replace(PLAIN, **change), data)
@@ -464,7 +464,7 @@ def test_the_saved_model_scores_as_the_trained_one(change: dict[str, Any], data:
     if change:
         assert not theirs.cls.allclose(plain.cls, atol=1e-3)
     else:
-        assert abs(theirs.cls.mean(1)).max() < 1e-6  # centred
+        assert abs(theirs.cls.mean(1)).max() < 1e-6  # centered
     assert theirs.cls.norm(dim=1).allclose(torch.ones(2), atol=1e-5)
 
 

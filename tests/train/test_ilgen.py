@@ -312,7 +312,7 @@ def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest
     assert [g["lr"] for g in recipe.optimizer().param_groups] == [1e-3, 1e-3]
 
 
-def test_the_optimiser_is_adam_with_the_papers_rate_and_decay(data: Manifest) -> None:
+def test_the_optimizer_is_adam_with_the_papers_rate_and_decay(data: Manifest) -> None:
     for loss, rate in (("recall@k", 1e-5), ("infonce", 1e-5), ("contrastive", 1e-7)):
         small = {k: v for k, v in SMOKE.items() if k not in ("lr", "epochs")}
         recipe = build(Config(**{**small, "classes": 4, "loss": loss}), data, Processes(cpu=True))
@@ -354,7 +354,7 @@ def test_the_papers_settings_are_the_defaults() -> None:
             "classes": 400, "images": 4, "batch_size": 1600, "epochs": 1, "ks": (1, 2, 4, 8), "rank_temperature": 0.01,
             "recall_temperature": 1.0, "lr": 1e-5, "weight_decay": 1e-6, "queries": "one", "query_in_database": False,
             # numbers that the paper does not give are MoCo's
-            "augment": True, "crop": (0.2, 1.0), "jitter": (0.4, 0.4, 0.4, 0.4), "grey": 0.2, "flip": 0.5,
+            "augment": True, "crop": (0.2, 1.0), "jitter": (0.4, 0.4, 0.4, 0.4), "gray": 0.2, "flip": 0.5,
         },
         "infonce": {"temperature": 0.05, "batch_size": 1600},
         "contrastive": {"lr": 1e-7, "batch_size": 8, "contrastive_margin": 1.0},

@@ -380,7 +380,7 @@ def test_released_masks_leave_missing_views_in_the_denominator(data: Manifest) -
     assert not batch["valid"].all()
     assert set(batch["index"][~batch["valid"]].tolist()) == {len(batch["pixels"])}
     # the loss by hand: missing positives are one more negative each, missing distractors one in the denominator; they
-    # are zeros once normalised, as the released code pads
+    # are zeros once normalized, as the released code pads
     blank = torch.tensor(released.model.mean).view(3, 1, 1).expand(3, *released.model.image_size)
     pictures = [*(batch["pixels"].float() / 255), blank]
     vectors = [released.model(x[None]).cls[0].detach().double().numpy() for x in pictures]

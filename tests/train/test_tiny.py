@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import recipe as tiny
 import torch
-from config import LABELLED, PHOTOS, RENDERED, Config, sources
+from config import LABELED, PHOTOS, RENDERED, Config, sources
 from groups import groups_of
 from loss import global_loss, patch_loss, similarity_loss
 from mix import TRAINED
@@ -76,7 +76,7 @@ def write_photos(folder: Path, count: int) -> Path:
     return folder
 
 
-def write_labelled(folder: Path, identities: int = 3, photos: int = 3) -> Path:
+def write_labeled(folder: Path, identities: int = 3, photos: int = 3) -> Path:
     """Photos of a gray level for each identity and photo."""
     for k in range(identities):
         (folder / str(k)).mkdir(parents=True)
@@ -87,10 +87,10 @@ def write_labelled(folder: Path, identities: int = 3, photos: int = 3) -> Path:
 
 def mixed(folder: Path) -> dict[str, object]:
     """Settings of a run with groups of all kinds."""
-    photos, labelled = write_photos(folder / "photos", 5), write_labelled(folder / "labelled")
+    photos, labeled = write_photos(folder / "photos", 5), write_labeled(folder / "labeled")
     return {
-        "photos": (str(photos),), "photo_share": 0.25, "photo_size": 48, "labelled": (str(labelled),),
-        "labelled_share": 0.25, "batch_size": 8,
+        "photos": (str(photos),), "photo_share": 0.25, "photo_size": 48, "labeled": (str(labeled),),
+        "labeled_share": 0.25, "batch_size": 8,
     }  # fmt: skip
 
 
@@ -168,12 +168,12 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path: Path) -> None:
         build(data, init="tiny")
 
 
-def test_a_step_has_its_share_of_photos_and_of_labelled_photos(tmp_path: Path) -> None:
+def test_a_step_has_its_share_of_photos_and_of_labeled_photos(tmp_path: Path) -> None:
     recipe = build(manifest(tmp_path), **mixed(tmp_path), recolored=0.0)
     recipe.prepare(tmp_path)
     stored = np.load(tmp_path / "groups.npy.photos.npy")
-    photos, labelled = (np.flatnonzero(sources(recipe.config) == kind) for kind in (PHOTOS, LABELLED))
-    assert (len(photos), len(labelled)) == (2, 2)
+    photos, labeled = (np.flatnonzero(sources(recipe.config) == kind) for kind in (PHOTOS, LABELED))
+    assert (len(photos), len(labeled)) == (2, 2)
     for step in range(4):
         batch = recipe.load(step)
         images, identities = batch["images"].numpy(), batch["identities"].numpy()
@@ -181,12 +181,12 @@ def test_a_step_has_its_share_of_photos_and_of_labelled_photos(tmp_path: Path) -
         np.testing.assert_array_equal(images[photos], cut(stored, recipe.cuts(step), 48))
         np.testing.assert_array_equal(identities[photos], first + recipe.cuts(step).photos)
 
-        colors = images[labelled][:, :, :, 24, 24].astype(int)  # (2, 2, 2, 3)
+        colors = images[labeled][:, :, :, 24, 24].astype(int)  # (2, 2, 2, 3)
         identity, photo = colors[..., 0] // 40, colors[..., 1] // 30
         assert (identity[..., 0] == identity[..., 1]).all()  # both views
         assert (identity[:, 0] != identity[:, 1]).all()  # the twin is another
         assert (photo[..., 0] != photo[..., 1]).all()
-        np.testing.assert_array_equal(identities[labelled], first + 5 + identity[..., 0])
+        np.testing.assert_array_equal(identities[labeled], first + 5 + identity[..., 0])
 
 
 def test_twins_in_other_colors_are_other_identities(tmp_path: Path) -> None:

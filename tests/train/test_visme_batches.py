@@ -176,7 +176,7 @@ def test_hard_negatives_come_as_many_as_are_free() -> None:
 def test_samples_of_several_identities_keep_them_apart() -> None:
     rows = np.arange(0, 20, 2)
     pool = Pool("pairs", rows, rows, rows + 1, np.arange(10), np.arange(10) + 1, np.full(10, -1), same=False)
-    # neighbours' targets show the same: of each two neighbours only one fits
+    # neighbors' targets show the same: of each two neighbors only one fits
     shown = np.array([n if n % 2 == 0 else 100 + n // 4 for n in range(20)])
     data, plan = Data((pool,), shown), Plan(batch_size=5, samples=5)
     for step in range(50):
@@ -230,7 +230,7 @@ def test_datasets_that_cannot_fill_a_block_are_named_or_skipped() -> None:
         usable(data, Plan(batch_size=99, samples=99, small_datasets="skip"))
 
 
-def test_impossible_neighbours_are_named() -> None:
+def test_impossible_neighbors_are_named() -> None:
     data, plan = identities([1, 2, 3], [1, 2, 3]), Plan(batch_size=4, samples=2)
     with pytest.raises(ScheduleError, match=r"step 5: dataset 'd\d' cannot fill 1 blocks of 2.*them as well \('d\d'\)"):
         draw(data, plan, 5)

@@ -19,7 +19,7 @@ examples:
 
 Several workers or GPUs share a manifest and a folder: the same command with --shard 1/2, --shard 2/2, then --merge.
 
-Weights come from the Hub under their authors' licences, which are printed and recorded with each image; FLUX.1 [dev]
+Weights come from the Hub under their authors' licenses, which are printed and recorded with each image; FLUX.1 [dev]
 forbids commercial use. Gated ones need `hf auth login`. Without @revision the current main branch is used.
 """
 

@@ -55,8 +55,8 @@ class Work:
         from idmetric.data.generate.run import finished, sharded, unusable_sources
 
         for name, used in ((engine.name, engine), ("background", remover)):
-            for weights, licence in used.licences.items() if used else ():
-                print(f"{name}: weights {weights}, licence {licence}", file=sys.stderr)
+            for weights, license in used.licenses.items() if used else ():
+                print(f"{name}: weights {weights}, license {license}", file=sys.stderr)
         if not self.args.dry_run:
             return
         mine = sharded(task.jobs, self.shard)

@@ -113,8 +113,8 @@ def _make(manifest: Manifest, args: argparse.Namespace) -> tuple[Manifest, dict[
     remover = open_remover(
         args.remover, place, common.pairs(args.weights, "--weights"), **common.pairs(args.set, "--set"),
     )  # fmt: skip
-    for weights, licence in remover.licences.items():
-        say(f"{args.remover}: weights {weights}, licence {licence}")
+    for weights, license in remover.licenses.items():
+        say(f"{args.remover}: weights {weights}, license {license}")
     if args.dry_run:
         print(f"would make masks of {len(manifest)} images in {_folder(args)}")
         return manifest, {}

@@ -92,7 +92,7 @@ def _add_model(parser: argparse.ArgumentParser, required: bool) -> None:
 
 
 def _add_search(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--k", type=positive, default=1, metavar="N", help="neighbours of each image (default: 1)")
+    parser.add_argument("--k", type=positive, default=1, metavar="N", help="neighbors of each image (default: 1)")
     parser.add_argument("--ceiling", type=float, metavar="S",
                         help="leave out images at least this similar (cosine): likely the same object")  # fmt: skip
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from idmetric.data.curate.balance import hashed
 from idmetric.data.manifest.lineage import has_image, image_keys, lineages, with_parents_found
 from idmetric.data.manifest.table import Manifest
-from idmetric.embed.nearest import Neighbours, nearest_other
+from idmetric.embed.nearest import Neighbors, nearest_other
 from idmetric.evaluate.arrays import comparable
 
 Progress = Callable[[int, int], None]
@@ -88,7 +88,7 @@ def hard_negatives(
     families = _codes(manifest.column("identity")) if relatives else lineages(manifest)
     splits = _codes(manifest.column("split"))
 
-    found = Neighbours(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
+    found = Neighbors(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
     done = 0
     for part in np.unique(splits[anchors]):
         here = np.flatnonzero(splits[anchors] == part)

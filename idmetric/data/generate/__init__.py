@@ -15,7 +15,7 @@ Tasks plan jobs, engines make images, and `idmetric.data.generate.run` runs the 
 NearID's PowerPaint is version 2.1, which no release of diffusers includes and which comes with a pickle. `powerpaint`
 is version 1. The distractors of 2.1 are published with the NearID dataset.
 
-Weights are safetensors from the Hub or local folders; code of their repositories is never run. Their licences differ,
+Weights are safetensors from the Hub or local folders; code of their repositories is never run. Their licenses differ,
 and those of FLUX.1 [dev] forbid commercial use; the parameters of each row name them.
 """
 

@@ -1,7 +1,7 @@
 """The engines: diffusers' pipelines with the papers' settings.
 
 Stability AI withdrew its repositories of Stable Diffusion 2 (stabilityai/stable-diffusion-2, -2-inpainting, ...) from
-the Hub in November 2025. The defaults here name the copies of the organisation sd2-community, which Stability AI does
+the Hub in November 2025. The defaults here name the copies of the organization sd2-community, which Stability AI does
 not maintain; `--weights sd2=FOLDER` takes a local copy of the original.
 """
 

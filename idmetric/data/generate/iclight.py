@@ -22,7 +22,7 @@ from idmetric.data.generate.weights import NO_CHECKER, Weights, check_fit, load_
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
 OFFSET = Weights("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
-GREY = 127
+GRAY = 127
 _SCHEDULE = {  # DPM++ 2M SDE Karras, as IC-Light's demo has it
     "num_train_timesteps": 1000, "beta_start": 0.00085, "beta_end": 0.012, "algorithm_type": "sde-dpmsolver++",
     "use_karras_sigmas": True, "steps_offset": 1,
@@ -116,7 +116,7 @@ class ICLight(Engine):
 
 def on_gray(image: Image.Image, mask: Image.Image) -> Image.Image:
     """The object on gray 127, the value that IC-Light encodes as zero."""
-    return Image.composite(image.convert("RGB"), Image.new("RGB", image.size, (GREY, GREY, GREY)), mask.convert("L"))
+    return Image.composite(image.convert("RGB"), Image.new("RGB", image.size, (GRAY, GRAY, GRAY)), mask.convert("L"))
 
 
 def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:

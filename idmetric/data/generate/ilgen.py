@@ -75,8 +75,8 @@ def object_task(
             return Made(image, parameters=provenance(engine))
         mask = remover.mask(image, str(job.row["category"]))
         versions = {**engine.versions, **{f"remover.{k}": v for k, v in remover.versions.items()}}
-        licences = {**engine.licences, **remover.licences}
-        return Made(image, mask, parameters={"versions": versions, "licences": licences})
+        licenses = {**engine.licenses, **remover.licenses}
+        return Made(image, mask, parameters={"versions": versions, "licenses": licenses})
 
     def load() -> None:
         engine.load()

@@ -198,8 +198,8 @@ def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def provenance(engine: Engine) -> dict[str, Any]:
-    """Versions and licences of the engine's weights, for the parameters of a row."""
-    return {"versions": engine.versions, "licences": engine.licences}
+    """Versions and licenses of the engine's weights, for the parameters of a row."""
+    return {"versions": engine.versions, "licenses": engine.licenses}
 
 
 def short_hash(value: object) -> str:

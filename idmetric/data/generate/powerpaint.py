@@ -28,7 +28,7 @@ from idmetric.data.generate.weights import (
 )
 
 BASE = Weights("stable-diffusion-v1-5/stable-diffusion-inpainting", "creativeml-openrail-m")
-# the licence is that of PowerPaint's repository, which its authors name for the weights, too
+# the license is that of PowerPaint's repository, which its authors name for the weights, too
 UNET = Weights("JunhaoZhuang/PowerPaint-v1", "mit", file="unet/unet.safetensors")
 TEXT = Weights("JunhaoZhuang/PowerPaint-v1", "mit", file="text_encoder/text_encoder.safetensors")
 

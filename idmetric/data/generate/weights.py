@@ -1,4 +1,4 @@
-"""Weights of diffusion models and their licences; only safetensors are loaded, and no code of repositories is run."""
+"""Weights of diffusion models and their licenses; only safetensors are loaded, and no code of repositories is run."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Weights:
 
     Attributes:
         repo: `owner/name` on the Hub, or a folder.
-        licence: name of the weights' licence.
+        license: name of the weights' license.
         revision: commit, branch or tag on the Hub; None = its main branch.
         file: one file of the repository or folder; None = all of it.
     """
 
     repo: str
-    licence: str
+    license: str
     revision: str | None = None
     file: str | None = None
 
@@ -145,9 +145,9 @@ class Weighted:
         return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
 
     @property
-    def licences(self) -> dict[str, str]:
-        """Repository -> licence of its weights."""
-        return {w.key: w.licence for w in self.weights.values()}
+    def licenses(self) -> dict[str, str]:
+        """Repository -> license of its weights."""
+        return {w.key: w.license for w in self.weights.values()}
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -321,7 +321,7 @@ def _fetched(weights: Weights, download: Callable[[], Any]) -> Path:
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         page = f"https://huggingface.co/{weights.repo}"
         raise WeightsError(
-            f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its licence at {page} and "
+            f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its license at {page} and "
             "run `hf auth login`; without a network, give a local folder: --weights NAME=FOLDER for generating, "
             "--model diffsim@FOLDER for the baseline"
         ) from error

@@ -40,7 +40,7 @@ _SECOND: Mapping[str, tuple[str, ...]] = {
     "cup": ("paint", "glaze"), "bag": ("cloth", "paint"), "shoe": ("paint", "cloth"),
 }  # fmt: skip
 _ROUGH = {"metal": 0.35, "glass": 0.15, "pale": 0.5, "dark": 0.6, "green": 0.6, "accent": 0.6}
-_LABELLED = ("bottle", "can", "cup", "vase", "fruit", "bag", "car", "chair", "soap", "robot", "lamp", "hat")
+_LABELED = ("bottle", "can", "cup", "vase", "fruit", "bag", "car", "chair", "soap", "robot", "lamp", "hat")
 
 
 class Photos(Sequence[Texture]):
@@ -190,7 +190,7 @@ class Surfaces:
         if key not in self._made:
             texture, rough, metallic = self._slot(solid.slot, remade[-1].seed if remade else self.identity.seed)
             for edit in self.identity.edits:
-                if edit.what in ("colour", "all") and edit.strength:
+                if edit.what in ("color", "all") and edit.strength:
                     texture = _recolor(texture, edit)
             self._made[key] = texture, rough, metallic
             if solid.slot == "main" and self.main is None:
@@ -223,7 +223,7 @@ class Surfaces:
 
         low, high, metal = SURFACES[name]
         if slot == "main":
-            texture = self._labelled(texture)
+            texture = self._labeled(texture)
         return texture, float(rng.uniform(low, high)), float(rng.random() < 0.3) * metal
 
     def _photographed(self, seed: int) -> Texture:
@@ -237,11 +237,11 @@ class Surfaces:
                 texture = _patched(texture, edit, self.assets.photos)
         return texture
 
-    def _labelled(self, texture: Texture) -> Texture:
+    def _labeled(self, texture: Texture) -> Texture:
         """The texture with a label, if the kind may bear one or an edit of the part "label" adds one."""
         seed = self._owner
         own = stream(seed, "label")
-        bears = self.identity.kind in _LABELLED and own.random() < 0.5
+        bears = self.identity.kind in _LABELED and own.random() < 0.5
         seeds = [e.seed for e in self.identity.edits if e.what == "part" and e.part == "label"]
         if not bears and not seeds:
             return texture

@@ -55,7 +55,7 @@ class Context:
 
     Attributes:
         yaw, pitch, roll: rotation of the object in radians; at yaw 0 it faces the viewer.
-        scale, centre, angle: see `Pose`.
+        scale, center, angle: see `Pose`.
         light: shines on the object and the background.
         shadow: darkness of the object's shadow, 0..1.
         repeat: distance between copies of the object (as on a shelf), in fractions of the frame; 0 = one object.
@@ -70,7 +70,7 @@ class Context:
     pitch: float
     roll: float
     scale: float
-    centre: tuple[float, float]
+    center: tuple[float, float]
     angle: float
     light: Light
     shadow: float = 0.5
@@ -84,7 +84,7 @@ class Context:
     @property
     def pose(self) -> Pose:
         """Rotation, size and place of the object."""
-        return Pose(turn(self.yaw, self.pitch, self.roll), self.scale, self.centre, self.angle)
+        return Pose(turn(self.yaw, self.pitch, self.roll), self.scale, self.center, self.angle)
 
 
 def turn(yaw: float, pitch: float, roll: float) -> Floats:
@@ -104,7 +104,7 @@ def sample_light(rng: Generator) -> Light:
     warm = rng.normal(0, 0.07)
     return Light(
         direction=(float(toward[0]), float(toward[1]), float(toward[2])),
-        colour=(float(1 + warm), float(1 + rng.normal(0, 0.02)), float(1 - warm)),
+        color=(float(1 + warm), float(1 + rng.normal(0, 0.02)), float(1 - warm)),
         strength=float(rng.uniform(0.7, 1.3)), ambient=float(rng.uniform(0.2, 0.65)),
     )  # fmt: skip
 
@@ -131,17 +131,17 @@ def sample_context(rng: Generator, kind: str, assets: Assets) -> Context:
         yaw, pitch, roll = rng.uniform(-np.pi, np.pi), rng.uniform(-0.05, 0.9), 0.15
 
     scale = float(rng.uniform(0.45, 0.95) if rng.random() < 0.8 else rng.uniform(0.95, 1.6))
-    centre = rng.normal(0.5, 0.06 if scale < 1 else 0.1, 2)
+    center = rng.normal(0.5, 0.06 if scale < 1 else 0.1, 2)
     if figure is not None:  # shops show whole figures, and the garment from near
-        scale, centre[1] = (
-            (scale, centre[1]) if rng.random() < 0.4 else (rng.uniform(1.1, 1.9), rng.uniform(0.45, 0.85))
+        scale, center[1] = (
+            (scale, center[1]) if rng.random() < 0.4 else (rng.uniform(1.1, 1.9), rng.uniform(0.45, 0.85))
         )
 
     shelf = kind in ("box", "carton", "can", "bottle", "pouch", "mesh") and rng.random() < 0.3
     occluders = tuple(_occluder(rng) for _ in range(int(rng.choice([0, 0, 0, 1, 2]))))
     return Context(
         background=sample_background(rng, kind, assets), yaw=float(yaw), pitch=float(pitch),
-        roll=float(rng.normal(0, roll)), scale=float(scale), centre=(float(centre[0]), float(centre[1])),
+        roll=float(rng.normal(0, roll)), scale=float(scale), center=(float(center[0]), float(center[1])),
         angle=float(rng.uniform(8, 45)), light=sample_light(rng), shadow=float(rng.uniform(0.2, 0.8)),
         repeat=float(scale * rng.uniform(0.55, 0.95)) if shelf else 0.0, figure=figure, occluders=occluders,
         blur=float(rng.choice([0, 0, 0.6, 1.2])), noise=float(rng.uniform(0, 6)), seed=int(rng.integers(1 << 31)),

@@ -31,7 +31,7 @@ class Edit:
     """A change of identity.
 
     Attributes:
-        what: "colour" (other hues or brightness), "print" (some choices of the main material's design are redrawn),
+        what: "color" (other hues or brightness), "print" (some choices of the main material's design are redrawn),
             "shape" (proportions move towards another object's), "part" (one part gets another material; part "label":
             a label is stuck on), "all" (the first three together; at strength 1 every material changes too).
         strength: 0..1; 0 = no change.

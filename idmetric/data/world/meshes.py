@@ -278,7 +278,7 @@ def raw(vertices: Array, faces: NDArray[np.int64], uv: Array) -> Mesh:
     return place(make_mesh(vertices, faces, uv), float((high - low).max()), (low + high) / 2)
 
 
-def arc(centre: tuple[float, float, float], radius: float, start: float, stop: float, stretch: float = 1.0) -> Array:
+def arc(center: tuple[float, float, float], radius: float, start: float, stop: float, stretch: float = 1.0) -> Array:
     a = np.linspace(start, stop, 13)
     offset = np.stack([radius * np.cos(a), stretch * radius * np.sin(a), 0 * a], 1)
-    return np.asarray(centre, float) + offset
+    return np.asarray(center, float) + offset

@@ -96,13 +96,13 @@ class Light:
 
     Attributes:
         direction: towards the main light, (x, y, z) as seen by the viewer.
-        colour: RGB factors around 1.
+        color: RGB factors around 1.
         strength: of the main light.
         ambient: share of the light that comes from everywhere, 0..1.
     """
 
     direction: tuple[float, float, float]
-    colour: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    color: tuple[float, float, float] = (1.0, 1.0, 1.0)
     strength: float = 1.0
     ambient: float = 0.3
 
@@ -114,13 +114,13 @@ class Pose:
     Attributes:
         rotation: (3, 3).
         scale: size of the unit cube in fractions of the frame.
-        centre: image of the origin, in fractions of the frame from the top left.
+        center: image of the origin, in fractions of the frame from the top left.
         angle: vertical angle of view in degrees; a small one flattens perspective.
     """
 
     rotation: Floats
     scale: float = 0.7
-    centre: tuple[float, float] = (0.5, 0.5)
+    center: tuple[float, float] = (0.5, 0.5)
     angle: float = 20.0
 
 
@@ -177,7 +177,7 @@ class Renderer:
         camera.SetFocalPoint(0, 0, 0)
         camera.SetViewUp(0, 1, 0)
         camera.SetViewAngle(pose.angle)
-        camera.SetWindowCenter(1 - 2 * pose.centre[0], 2 * pose.centre[1] - 1)
+        camera.SetWindowCenter(1 - 2 * pose.center[0], 2 * pose.center[1] - 1)
         camera.SetClippingRange(max(distance - 2, 0.05), distance + 2)
 
     def _shine(self, light: Light) -> None:
@@ -189,7 +189,7 @@ class Renderer:
             (self._front, (0.1 * x, 0.5, 1.0), strength * light.ambient * 0.75),
         ):
             lamp.SetPosition(*(10 * p for p in place))
-            lamp.SetColor(*light.colour)
+            lamp.SetColor(*light.color)
             lamp.SetIntensity(share)
 
     def _actor(self, part: Part, pose: Pose, texture: Any, light: Light | None) -> Any:

@@ -85,7 +85,7 @@ def render_scene(identity: Identity, context: Context, assets: Assets, size: int
     whole = drawn.regions(parts, context.pose, own) if len(own) < len({p.name for p in parts}) else alpha
     masks = [whole.copy()] if part is None else [whole.copy(), drawn.regions(parts, context.pose, (part,))]
     picture: Floats = draw_background(context.background, assets, size).astype(np.float32) / np.float32(255)
-    picture *= np.array(context.light.colour, np.float32) * (0.55 + 0.45 * context.light.strength)
+    picture *= np.array(context.light.color, np.float32) * (0.55 + 0.45 * context.light.strength)
     _shade(picture, alpha, context)
     if context.repeat:
         picture = _beside(picture, color, alpha, masks, round(context.repeat * size))

@@ -123,7 +123,7 @@ class World:
             shot = self.render(identity, context)
             for again in range(_TRIES):
                 if shot.coverage < _COVERAGE[0]:  # hidden or out of the frame: move it to the middle
-                    context = replace(context, occluders=(), centre=(0.5, 0.5), scale=0.6 + 0.02 * again, figure=None)
+                    context = replace(context, occluders=(), center=(0.5, 0.5), scale=0.6 + 0.02 * again, figure=None)
                 elif shot.coverage > _COVERAGE[1]:  # it fills the frame: move it away
                     context = replace(context, scale=0.75 * context.scale, repeat=0.75 * context.repeat)
                 else:
@@ -248,7 +248,7 @@ class World:
 
     def _base(self, number: int) -> Context:
         """The unchanged context of a grid: the whole object, centered, seen nearly from the front."""
-        base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, centre=(0.5, 0.5), figure=None)
+        base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, center=(0.5, 0.5), figure=None)
         return replace(base, yaw=base.yaw if abs(base.yaw) < 0.6 else 0.3)
 
     def _graded(self, number: int, identity: Identity, context: Context) -> int:
@@ -290,7 +290,7 @@ def edit(identity: Identity, strength: float, rng: Generator) -> Identity:
 
     At strength 1, all of them change.
     """
-    what = str(rng.choice(["colour", "print", "shape", "all"], p=[0.3, 0.35, 0.15, 0.2])) if strength < 1 else "all"
+    what = str(rng.choice(["color", "print", "shape", "all"], p=[0.3, 0.35, 0.15, 0.2])) if strength < 1 else "all"
     return identity.edited(Edit(what, strength, int(rng.integers(1 << 31))))
 
 
@@ -298,7 +298,7 @@ def _between(a: Light, b: Light, amount: float) -> Light:
     def mix(x: Any, y: Any) -> Any:
         return tuple(mix(p, q) for p, q in zip(x, y, strict=True)) if isinstance(x, tuple) else x + (y - x) * amount
 
-    return Light(*(mix(getattr(a, n), getattr(b, n)) for n in ("direction", "colour", "strength", "ambient")))
+    return Light(*(mix(getattr(a, n), getattr(b, n)) for n in ("direction", "color", "strength", "ambient")))
 
 
 def _place(take: Take) -> int:

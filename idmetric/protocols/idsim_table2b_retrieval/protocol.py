@@ -130,7 +130,7 @@ class _Model:
         self._keep("pairs", name, len(both.a), a=self.ids[both.a], b=self.ids[both.b], score=both.score, same=both.same)
 
     def pairs(self, name: str, plan: Plan) -> None:
-        """Average precision and AUC of labelled pairs, for all and for each value of the benchmark's column."""
+        """Average precision and AUC of labeled pairs, for all and for each value of the benchmark's column."""
         a, b = plan.sides
         assert plan.same is not None
         scores, same = self._answered(name, self.scorer.pairs(a, b)), plan.same

@@ -11,7 +11,7 @@ Each subject is shown once, with its mask, and then located in all target images
 | | IoU best | mean IoU of maps cut at each image's own best threshold (an oracle) |
 | | IoU one | the same at the one threshold that is best for all images |
 | | IoU | of maps cut by Otsu's threshold, as PODS's code does without SAM |
-| centre | the same | of a map that is hottest in the middle of every image: the effect of photographers' habits |
+| center | the same | of a map that is hottest in the middle of every image: the effect of photographers' habits |
 | persam | IoU | of SAM's masks, prompted by the map |
 | all | mIoU | IoU of a subject's images taken together, averaged over subjects, as PerSAM prints it |
 | prior, persam | mAP, F1 | of one mask in each image, own or other: COCO's, IoU 0.5 to 0.95, averaged over subjects |
@@ -121,7 +121,7 @@ def _row(method: str, found: Found, settings: Settings, label: str) -> Row:
     names = np.unique(subject[own])
     pooled = measures.subject_ious(table["intersection"][own], table["union"][own], subject[own])
     row["mIoU"] = intervals.mean(pooled, names, settings)
-    if method != "centre":  # which is the same in other images
+    if method != "center":  # which is the same in other images
         row |= _detection(table, names, settings, label if method == "persam" else "")
     return row
 

@@ -137,7 +137,7 @@ def search(
     for k, task in enumerate(tasks):
         for row in (*task.own, *task.others):
             wanted[row].append(k)
-    found = {"prior": Found(), "centre": Found(), **({"persam": Found()} if sam is not None else {})}
+    found = {"prior": Found(), "center": Found(), **({"persam": Found()} if sam is not None else {})}
     ids = data.column("id")
 
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
@@ -152,7 +152,7 @@ def search(
             grid = on_grid(subject.similarity(target), where)
             heat = spread(grid, where, truth.shape).double().numpy()
             line = _Line(subject, ids[row], truth if own else np.zeros_like(truth), own, target, where, options)
-            maps = {"prior": heat, "centre": _center_map(truth.shape)} if own else {"prior": heat}
+            maps = {"prior": heat, "center": _center_map(truth.shape)} if own else {"prior": heat}
             for method, one in maps.items():
                 found[method].lines.append(line.of(one > measures.otsu(one), one))
                 if own:

@@ -150,13 +150,13 @@ Two images follow, image A and image B. Judge whether they show one and the same
 kind, but this very object, animal or person.
 
 Disregard everything around it: background, scene, other things, watermarks. A different viewpoint, pose or light is no
-difference. That both belong to one kind or share a plain colour is no evidence.
+difference. That both belong to one kind or share a plain color is no evidence.
 
 Look, in this order, for
 1. marks that only this one has: scratches, dents, stains, wear, stickers, patterns of a coat, scars, alterations;
 2. fine shape: outlines and proportions of parts, seams, handles, grilles, rims, facial features;
 3. writing and logos, where they can be read;
-4. colours, where their arrangement is distinctive.
+4. colors, where their arrangement is distinctive.
 
 Score from 0 to 10:
 10      surely the same: several distinctive marks agree and nothing contradicts them

@@ -43,7 +43,7 @@ _ROUNDING = 1e-9  # 1 - 0.2 may be a little below 0.8
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """N pairs or triplets with labels.
 
     Attributes:
@@ -61,9 +61,9 @@ class Labelled:
         found: Truths = np.maximum(self.share, 1 - self.share) >= least - _ROUNDING
         return found
 
-    def take(self, chosen: Truths) -> Labelled:
+    def take(self, chosen: Truths) -> Labeled:
         """Some of them."""
-        return Labelled(tuple(side[chosen] for side in self.sides), self.share[chosen], self.owner[chosen])
+        return Labeled(tuple(side[chosen] for side in self.sides), self.share[chosen], self.owner[chosen])
 
 
 def run(
@@ -72,12 +72,12 @@ def run(
     """A result for each model: a row for pairs and one for triplets, as far as the manifest has them.
 
     Raises:
-        ValueError: if there are no labelled pairs or triplets, or a label is not a share.
+        ValueError: if there are no labeled pairs or triplets, or a label is not a share.
         UnreadableError: see `scorers.bind`.
     """
-    labelled(data)  # before anything is embedded
+    labeled(data)  # before anything is embedded
     bound = bind(data, models, settings)
-    found = labelled(bound.manifest)
+    found = labeled(bound.manifest)
     about = {**settings.as_dict(), "agreement": options.agreement, "undecided": options.undecided}
     results = []
     for scorer, result in bound.results("study", about):
@@ -87,23 +87,23 @@ def run(
     return results
 
 
-def labelled(data: Manifest) -> dict[Task, Labelled]:
-    """The labelled pairs and triplets of a manifest; groups without labels are passed over.
+def labeled(data: Manifest) -> dict[Task, Labeled]:
+    """The labeled pairs and triplets of a manifest; groups without labels are passed over.
 
     Raises:
         ValueError: if there are none, or naming a row with a label that is not a share.
     """
-    found: dict[Task, Labelled] = {}
+    found: dict[Task, Labeled] = {}
     for task in SLOTS:
         given = list(_groups(data, task))
         if not given:
             continue
         rows = np.array([rows for rows, _ in given], dtype=np.int64)
-        found[task] = Labelled(tuple(rows.T), np.array([share for _, share in given]), owners(data, rows))
+        found[task] = Labeled(tuple(rows.T), np.array([share for _, share in given]), owners(data, rows))
 
     if not found:
         raise ValueError(
-            "no labelled pairs or triplets: each is a group with the slots anchor and candidate, or anchor, left and "
+            "no labeled pairs or triplets: each is a group with the slots anchor and candidate, or anchor, left and "
             "right, and labels of 0 to 1, as idmetric eval study collect writes them"
         )
     return found
@@ -136,7 +136,7 @@ def _measure(
     scorer: Scorer,
     data: Manifest,
     task: Task,
-    items: Labelled,
+    items: Labeled,
     settings: Settings,
     options: StudyOptions,
     result: Result,
@@ -175,7 +175,7 @@ def _measure(
         result.rows.append({"task": task, "2AFC": mean(won, items.owner[agreed], settings)})
 
 
-def _scores(scorer: Scorer, items: Labelled) -> Array:
+def _scores(scorer: Scorer, items: Labeled) -> Array:
     """Similarities (N,) of pairs, or of triplets how much more similar left is than right."""
     anchor, *others = items.sides
     found = [scorer.pairs(anchor, other) for other in others]
@@ -183,7 +183,7 @@ def _scores(scorer: Scorer, items: Labelled) -> Array:
 
 
 def _of_pairs(
-    items: Labelled, scores: Array, kept: Truths, same: Truths, settings: Settings, notes: list[str]
+    items: Labeled, scores: Array, kept: Truths, same: Truths, settings: Settings, notes: list[str]
 ) -> dict[str, Value]:
     """AP and AUC over the pairs that are kept, rank correlations over all; adds notes on undefined numbers."""
     found: dict[str, Value] = {}

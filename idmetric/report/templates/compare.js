@@ -147,11 +147,11 @@
     return made;
   }
 
-  function join(imagePatch, referencePatch, colour) {
+  function join(imagePatch, referencePatch, color) {
     const a = cell("reference", referencePatch), b = cell("image", imagePatch);
     const ends = { x1: a.x + a.width / 2, y1: a.y + a.height / 2, x2: b.x + b.width / 2, y2: b.y + b.height / 2 };
-    for (const box of [a, b]) lines.append(element("rect", { ...box, class: "halo" }), element("rect", { ...box, stroke: colour }));
-    lines.append(element("line", { ...ends, class: "halo" }), element("line", { ...ends, stroke: colour }));
+    for (const box of [a, b]) lines.append(element("rect", { ...box, class: "halo" }), element("rect", { ...box, stroke: color }));
+    lines.append(element("line", { ...ends, class: "halo" }), element("line", { ...ends, stroke: color }));
   }
 
   function draw() {

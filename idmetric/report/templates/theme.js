@@ -10,7 +10,7 @@
     const dark = chosen ? chosen === "dark" : system.matches;
     button.setAttribute("aria-pressed", String(dark));
     button.textContent = dark ? "Light" : "Dark";
-    button.setAttribute("aria-label", dark ? "Switch to light colours" : "Switch to dark colours");
+    button.setAttribute("aria-label", dark ? "Switch to light colors" : "Switch to dark colors");
   };
   button.hidden = false;
   button.addEventListener("click", () => {

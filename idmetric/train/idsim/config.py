@@ -28,7 +28,7 @@ class Config:
     hidden: int = option(512, "width of the heads' hidden layer (C.1)")
     features: Literal["last-block", "final"] = option("last-block", "before (release) or after the backbone's norm")
     residual: bool = option(True, "heads with the release's gated residual; the paper has a 2-layer MLP (4.1)")
-    centre: bool = option(True, "subtract a vector's mean before normalization (release; not in the paper)")
+    center: bool = option(True, "subtract a vector's mean before normalization (release; not in the paper)")
     rank: int = option(16, "of LoRA (C.1)")
     alpha: float = option(32.0, "of LoRA (C.1)")
     dropout: float = option(0.05, "of LoRA (C.1)")

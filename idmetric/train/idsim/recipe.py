@@ -199,7 +199,7 @@ def _summary(triplets: Triplets, held_out: Triplets | None) -> str:
 
 def _model(config: Config, processes: Processes) -> IDSim:
     """Backbone, LoRA and heads on the process's device, in train mode; a head that `terms` leaves out stays frozen."""
-    names = ("backbone", "image_size", "hidden", "backbone_args", "features", "residual", "centre")
+    names = ("backbone", "image_size", "hidden", "backbone_args", "features", "residual", "center")
     settings = IDSimConfig(**{name: getattr(config, name) for name in names})
     file = pretrained.weights_file(config.backbone, config.backbone_weights, config.revision)
     model = untrained(settings, file, config.seed)

@@ -62,7 +62,7 @@ class Config:
     augment: bool = option(True, "crop, resize, flip, color jitter and gray at random (section 4.1)")
     crop: tuple[float, float] = option((0.2, 1.0), "share of the image that a crop keeps (MoCo)")
     jitter: tuple[float, float, float, float] = option((0.4, 0.4, 0.4, 0.4), "brightness, contrast, saturation, hue")
-    grey: float = option(0.2, "probability of gray (MoCo)")
+    gray: float = option(0.2, "probability of gray (MoCo)")
     flip: float = option(0.5, "probability of a flip (MoCo)")
     # the optimizer: Adam at a constant rate
     lr: float = option(None, "learning rate: 1e-5 (section 4.1); contrastive 1e-7, softmax-margin 1e-6 (supplement B)")

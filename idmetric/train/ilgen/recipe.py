@@ -178,7 +178,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
 
 def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) -> Batches:
     steps = partial(
-        augment.ilgen, size=model.image_size, scale=config.crop, grey_p=config.grey, jitter=config.jitter,
+        augment.ilgen, size=model.image_size, scale=config.crop, gray_p=config.gray, jitter=config.jitter,
         flip=config.flip, interpolation=model.interpolation,
     )  # fmt: skip
     pictures = Pictures.of(model, data, steps if config.augment else None)

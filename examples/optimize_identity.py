@@ -1,6 +1,6 @@
 """Does a lower identity loss mean a more similar object, or only a pleased metric? Optimize, then ask another network.
 
-    python examples/optimise_identity.py --what painter --steps 120 --picture painter.png
+    python examples/optimize_identity.py --what painter --steps 120 --picture painter.png
 
 The object is a square print. Each view rotates, moves, scales and lights it in front of a random background; the
 references are four views of the target. Three ways to make a print, trained only by `IdentityLoss`:
@@ -35,7 +35,7 @@ SIDE = 32  # of a print
 
 
 def target_print(seed: int) -> Tensor:
-    """A print (3, SIDE, SIDE) to be found: two-coloured stripes with a disc."""
+    """A print (3, SIDE, SIDE) to be found: two-colored stripes with a disc."""
     dice = torch.Generator().manual_seed(seed)
     first, second, third = torch.rand(3, 3, 1, 1, generator=dice)
     angle, frequency, phase = torch.rand(3, generator=dice).tolist()

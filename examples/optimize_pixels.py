@@ -1,4 +1,4 @@
-"""Optimise pixels towards an identity: the metric as a differentiable loss."""
+"""Optimize pixels towards an identity: the metric as a differentiable loss."""
 
 from __future__ import annotations
 
