@@ -76,7 +76,8 @@ def _contrast(against: Color, options: Sequence[Color]) -> Color:
 
 def package(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """A printed package: bands, a brand name, shapes, a picture, small print."""
-    a, b, c, d = (color(dice(f"color {k}", w)) for k, w in enumerate((0.9, 0.7, 0.6, 0.5)))
+    # a choice's name seeds its draw: "colour" stays as it is spelled
+    a, b, c, d = (color(dice(f"colour {k}", w)) for k, w in enumerate((0.9, 0.7, 0.6, 0.5)))
     layout = dice("layout", 0.8)
     ramp = np.linspace(0, 1, SIZE)[:, None] * np.ones(SIZE)
     image = Image.fromarray(_mix(a, b if layout.random() < 0.3 else a, ramp).astype(np.uint8))
@@ -148,7 +149,7 @@ def garment(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 def cloth(dice: Dice, photos: Sequence[Texture] = (), printed: bool = True) -> Texture:
     """Cloth: plain, striped, checked, dotted, flowered or heather; with a print, a zip, buttons, a pocket or none."""
-    a, b = color(dice("color 0", 0.6)), color(dice("color 1", 0.4))
+    a, b = color(dice("colour 0", 0.6)), color(dice("colour 1", 0.4))
     weave = dice("weave", 0.8)
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     kind = weave.integers(8)
@@ -213,7 +214,7 @@ def _print(draw: ImageDraw.ImageDraw, rng: Generator, cloth_color: Color) -> Non
 def fur(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """A coat with patches, spots, stripes, or of one color."""
     tone = dice("natural", 0.9).random() < 0.75
-    a, b = ((earthy if tone else color)(dice(f"color {k}", w)) for k, w in enumerate((0.7, 0.5)))
+    a, b = ((earthy if tone else color)(dice(f"colour {k}", w)) for k, w in enumerate((0.7, 0.5)))
     rng = dice("pattern")
     kind = rng.integers(4)
 
@@ -233,7 +234,7 @@ def fur(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 def paint(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """One color, or a slightly uneven gradient between two."""
-    a, b = color(dice("color 0")), color(dice("color 1", 0.5))
+    a, b = color(dice("colour 0")), color(dice("colour 1", 0.5))
     rng = dice("wear", 0.6)
     amount = np.linspace(0, 1, SIZE)[:, None] * np.ones(SIZE) if rng.random() < 0.4 else smooth_noise(rng, SIZE, 4)
     return _grain(rng, _mix(a, b, amount * rng.choice([0.0, 0.3, 0.8])), 40, float(rng.uniform(0, 35)))
@@ -241,7 +242,7 @@ def paint(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 def skin(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """Peel of fruit: a color with a blush, specks and streaks."""
-    base = dice("color 0", 0.5)
+    base = dice("colour 0", 0.5)
     r, g, b = colorsys.hsv_to_rgb(base.uniform(-0.04, 0.33) % 1, base.uniform(0.5, 0.95), base.uniform(0.45, 0.95))
     blush_rng = dice("blush")
     r2, g2, b2 = colorsys.hsv_to_rgb(
@@ -258,7 +259,7 @@ def skin(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 def wood(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """Boards or turned wood."""
-    a = earthy(dice("color 0", 0.5))
+    a = earthy(dice("colour 0", 0.5))
     rng = dice("grain")
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     bend = smooth_noise(rng, SIZE, 4) * rng.uniform(0.2, 0.8)
