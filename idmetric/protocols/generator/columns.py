@@ -105,7 +105,7 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
 
 
 def notes_on_gray(images: Images, data: Manifest, workers: int | None = None) -> list[str]:
-    """Warn of gray images of subjects whose references are all in color: their distances are too large."""
+    """Warn of gray images where all references of the subject are in color: their distances are too large."""
     rows = sorted({*images.rows.tolist(), *(int(row) for own in images.references.values() for row in own)})
     sources = [cast("str | bytes", data.source(row)) for row in rows]
     with ThreadPoolExecutor(workers or 8) as pool:
