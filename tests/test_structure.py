@@ -27,13 +27,14 @@ RANK = {
     "checkpoints": 3,
     "calibration": 4,
     "models": 5,
-    "store": 6, "scoring": 6, "losses": 6,
-    "data": 7, "gallery": 7, "adapters": 7,
-    "protocols": 8,
-    "train": 9, "report": 9, "scale": 9,
-    "cli": 10,
+    "embed": 6, "losses": 6,
+    "scoring": 7,
+    "data": 8, "gallery": 8, "adapters": 8,
+    "protocols": 9,
+    "train": 10, "report": 10, "scale": 10,
+    "cli": 11,
 }  # fmt: skip
-ENTRIES = 20  # files and folders at the top of the package, at most
+ENTRIES = 21  # files and folders at the top of the package, at most
 ARRAYS_ALONE = ("evaluate", "losses")  # packages of pure functions, but for the modules below
 NOT_ARRAYS = ("losses.identity",)
 OF_LIBRARIES = {"_version", "_context"}  # private attributes of torch and filelock that some modules have to read

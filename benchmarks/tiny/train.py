@@ -54,8 +54,11 @@ def earlier(commit: str, folder: Path) -> Path:
             for name in ("config.json", "model.safetensors"):  # the weights last
                 member = tar.extractfile(f"{WEIGHTS}/{name}")
                 assert member is not None
+                data = member.read()
+                if name == "config.json":
+                    data = data.replace(b'"centre"', b'"center"')  # the setting's name today
                 with replacing(folder / name) as temporary:
-                    temporary.write_bytes(member.read())
+                    temporary.write_bytes(data)
     return folder
 
 

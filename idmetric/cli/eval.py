@@ -289,12 +289,10 @@ def _keep_inputs(args: argparse.Namespace, name: str) -> None:
     """
     from idmetric.io.output import files_among, refuse_inputs
 
-    outputs: dict[str, Path | None] = {
-        "--html": args.html, "--save": getattr(args, "save", None), "--scores": getattr(args, "scores", None),
-    }  # fmt: skip
+    outputs: dict[str, Path | None] = {"--html": args.html, "--scores": getattr(args, "scores", None)}
     if args.out is not None:
         outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
-    given = (value for option, value in vars(args).items() if option not in ("html", "save", "scores", "out"))
+    given = (value for option, value in vars(args).items() if option not in ("html", "scores", "out"))
     refuse_inputs(outputs, files_among(given))
 
 

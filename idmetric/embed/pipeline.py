@@ -113,7 +113,7 @@ def keep(
     """Embed the images with pixels that the store lacks, each content once, and add them to it.
 
     Returns:
-        The reason for each key whose embedding cannot be used.
+        For each key with an embedding that cannot be used, the reason.
     """
     fresh = {one.key: one for one in inputs if one.pixels is not None and one.key not in store}
     if not fresh:

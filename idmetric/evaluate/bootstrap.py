@@ -65,8 +65,8 @@ def bootstrap(
         seed: sample number k depends on (seed, k) alone.
 
     Raises:
-        ValueError: if there are fewer than two identities, an item has none, the statistic is undefined or not finite
-            on the data, or undefined in more than a tenth of the samples.
+        ValueError: if there are fewer than two identities, the statistic is undefined or not finite on the data, or
+            undefined in more than a tenth of the samples.
     """
     if samples < 2 or not 0 < level < 1:
         raise ValueError(f"needs samples >= 2 and a level between 0 and 1, got {samples} and {level}")
@@ -113,15 +113,7 @@ def _numbered(groups: ArrayLike) -> tuple[Rows, int]:
     if g.ndim not in (1, 2) or (g.ndim == 2 and g.shape[1] != 2) or not len(g):
         raise ValueError(f"groups must be of shape (N,), or (N, 2) for pairs, got {g.shape}")
 
-    none = [k for k, x in enumerate(g.ravel()) if x is None or x != x] if g.dtype.kind in "fO" else []
-    if none:
-        raise ValueError(f"item {none[0] * len(g) // g.size} has no identity")
-
-    try:
-        names, number = np.unique(g, return_inverse=True)
-    except TypeError as error:
-        raise ValueError(f"groups must be of one type that sorts: {error}") from error
-
+    names, number = np.unique(g, return_inverse=True)
     if len(names) < 2:
         raise ValueError("an interval by identity needs two identities at least, got 1")
     return number.reshape(g.shape).astype(np.int64), len(names)

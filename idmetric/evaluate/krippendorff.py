@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from idmetric.evaluate.arrays import numbers
@@ -30,11 +29,9 @@ def krippendorff_alpha(votes: ArrayLike) -> float:
         At most 1; 1 = all agree, 0 = as if votes were drawn by chance, below 0 = less than by chance.
 
     Raises:
-        ValueError: if no item has two votes, all votes are for one category, or a count is not a whole number >= 0.
+        ValueError: if no item has two votes, or all votes are for one category.
     """
     counts = numbers("votes", votes, 2)
-    if (counts < 0).any() or (counts != np.floor(counts)).any():
-        raise ValueError("votes must be whole numbers from 0 on")
     counts = counts[counts.sum(1) >= 2]
     if not len(counts):
         raise ValueError("alpha needs an item with two votes")

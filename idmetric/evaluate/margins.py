@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from idmetric.evaluate.agreement import fisher_mean, pearson
-from idmetric.evaluate.arrays import comparable, paired
+from idmetric.evaluate.arrays import comparable
 
 Array = NDArray[np.float64]
 
@@ -68,15 +68,12 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
 
     Raises:
-        ValueError: if the shapes don't fit, or a similarity is infinite.
+        ValueError: if the shapes don't fit.
     """
     views = distractors.shape[-1]
     if positives.shape != (*distractors.shape, views):
         needed = (*distractors.shape, views)
         raise ValueError(f"similarities {positives.shape} of {views} views: {needed} is needed")
-    if np.isinf(positives).any() or np.isinf(distractors).any():
-        raise ValueError("similarities must not be infinite")
-
     own, other = np.nonzero(~np.eye(views, dtype=bool))
     first, last = np.minimum(own, other), np.maximum(own, other)
     margins: Array = positives[..., first, last] - distractors[..., own]
@@ -105,9 +102,6 @@ def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tall
     some = valid.any(1)
     if not some.any():
         raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
-    if np.isinf(table).any():
-        raise ValueError("margins must not be infinite")
-
     won, valid = (comparable(table) > 0)[some], valid[some]
     wins, trials = won.sum(1), valid.sum(1)
     if count_mean:
@@ -129,41 +123,11 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
             tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
 
     Raises:
-        ValueError: if no margin is valid, or one is infinite.
+        ValueError: if no margin is valid.
     """
     found = tally(margins, count_mean=count_mean)
     trials = int(found.trials.sum())
     return Margins(float(found.success.mean()), int(found.wins.sum()) / trials, len(found.samples), trials)
-
-
-def pooled(rates: Sequence[Margins]) -> Margins:
-    """SSR and PA over several sources of distractors, each weighted by its support (NearID, section 4.3).
-
-    SSR by samples and PA by trials: the same as the rates of all the sources' margins together.
-
-    Raises:
-        ValueError: if there are no sources.
-    """
-    if not rates:
-        raise ValueError("pooling needs the rates of one source at least")
-    samples, trials = [r.samples for r in rates], [r.trials for r in rates]
-    ssr = support_weighted([r.ssr for r in rates], samples)
-    return Margins(ssr, support_weighted([r.pa for r in rates], trials), sum(samples), sum(trials))
-
-
-def support_weighted(values: ArrayLike, support: ArrayLike) -> float:
-    """Mean of values of several sources, each counting by how many items it was measured on.
-
-    Args:
-        values: (N,). support: (N,), >= 0, one above 0.
-
-    Raises:
-        ValueError: if there are no values, shapes differ, or supports are negative or all 0.
-    """
-    v, n = paired(values, support, ("values", "support"))
-    if n.min() < 0 or n.sum() <= 0:
-        raise ValueError(f"support must be >= 0 with one above 0, got {n.min():g} to {n.max():g}")
-    return float(v @ n / n.sum())
 
 
 def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
@@ -180,14 +144,11 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
         oracle: (S, V), of the part-edit of view j; NaN without one.
 
     Raises:
-        ValueError: if the shapes don't fit, a number is infinite, or no set of a view with its own edit has two pairs.
+        ValueError: if the shapes don't fit, or no set of a view with its own edit has two pairs.
     """
     views = oracle.shape[-1]
     if oracle.ndim != 2 or similarity.shape != (*oracle.shape, views):
         raise ValueError(f"similarities {similarity.shape} and oracle {oracle.shape}: (S, V, V), (S, V) are needed")
-    if np.isinf(similarity).any() or np.isinf(oracle).any():
-        raise ValueError("similarities and oracle must not be infinite")
-
     there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
     count = there.sum(0)
     found = {

@@ -46,16 +46,11 @@ class Answers:
         """The answers to queries of these identities (Q,), of any type that sorts.
 
         Raises:
-            ValueError: if shapes differ, a score is not finite, or an unknown identity is found in the gallery.
+            ValueError: if shapes differ, or a score is not finite.
         """
         s, r = labeled(score, right, ("score", "right"))
-        k, names = truths("known", known), np.asarray(identity)
-        if k.shape != s.shape or names.shape != s.shape:
-            raise ValueError(f"known and identity must be of shape {s.shape}, got {k.shape} and {names.shape}")
-        if (r & ~k).any():
-            raise ValueError("an unknown identity is not in the gallery: nothing there can be right")
-        _, place, count = np.unique(names, return_inverse=True, return_counts=True)
-        return cls(s, r, k, 1 / count[place.ravel()])
+        _, place, count = np.unique(np.asarray(identity), return_inverse=True, return_counts=True)
+        return cls(s, r, truths("known", known), 1 / count[place.ravel()])
 
     def rows(self, chosen: NDArray[Any]) -> Answers:
         """Some of the answers with their weights, such as a bootstrap sample of identities."""

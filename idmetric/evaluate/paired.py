@@ -46,13 +46,8 @@ def holm(p: ArrayLike) -> Array:
 
     >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
     [0.03, 0.06, 0.06]
-
-    Raises:
-        ValueError: for a value outside [0, 1].
     """
     given = np.asarray(p, dtype=np.float64)
-    if given.ndim != 1 or not ((given >= 0) & (given <= 1)).all():
-        raise ValueError("p values must be (N,) in [0, 1]")
     order = np.argsort(given, kind="stable")
     found = np.empty_like(given)
     found[order] = np.maximum.accumulate((len(given) - np.arange(len(given))) * given[order]).clip(0, 1)

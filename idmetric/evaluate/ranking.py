@@ -1,36 +1,31 @@
-"""Ranking statistics of similarity scores: of one query, or of many by `per_query`.
+"""Ranking statistics of similarity scores, of one query.
 
 Scores may have any sign; higher = retrieved earlier. Scores are equal if they agree in six decimals
 (`arrays.comparable`). How ties count:
 
 * `average_precision`, `ndcg` and `roc_auc` as in scikit-learn: items of equal score share one place: a model with
   constant scores gets the value of a random ranking.
-* `precision_at_1`, `recall_at_k`, `hit_at_k`, `triplet_accuracy` and `trapezoid_average_precision`: a tie loses, as in
-  a margin; among equal scores the irrelevant items come first.
+* `precision_at_1`, `recall_at_k`, `hit_at_k` and `trapezoid_average_precision`: a tie loses, as in a margin; among
+  equal scores the irrelevant items come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Numbers, Truths, comparable, labeled, paired, truths
+from idmetric.evaluate.arrays import Numbers, Truths, comparable, labeled, paired
 
 Array = NDArray[np.float64]
-Over = Literal["reachable", "all"]
 _FEW, _EACH = 64, 200  # at most so many relevant items, and for each so many items or more: counting beats sorting
 
 
 # One query
 
 
-def average_precision(
-    scores: ArrayLike, relevant: ArrayLike, k: int | None = None, *, over: Over = "reachable"
-) -> float:
+def average_precision(scores: ArrayLike, relevant: ArrayLike, k: int | None = None) -> float:
     """Average precision: the mean, over relevant items, of the precision at their place in the ranking.
 
     With P(j) the precision of the first j places, rel(j) 1 or 0, and R relevant items::
@@ -51,8 +46,6 @@ def average_precision(
     Args:
         scores: (N,). relevant: bool (N,).
         k: depth of the ranking, None = all.
-        over: "reachable" divides by min(k, R), the most that k places can hold; "all" divides by R: if R > k, 1 is
-            out of reach.
 
     Returns:
         In (0, 1] without k, in [0, 1] with it.
@@ -68,7 +61,7 @@ def average_precision(
     cut = np.minimum(end, depth)
     share = np.clip(cut - start, 0, None) / (end - start)
     precision = (hits_before + (hits - hits_before) * share) / cut
-    return float((share * precision).sum() / _divisor(len(own), k, over))
+    return float((share * precision).sum() / min(depth, len(own)))
 
 
 def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float:
@@ -93,16 +86,15 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
     return float(((before + (found + 1) / rank) / 2).mean())
 
 
-def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponential: bool = False) -> float:
+def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
     """Normalized discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
 
     Equal scores share their mean gain, as in scikit-learn's `ndcg_score`. In ID-Sim (PODS, supplement D) an item is of
-    the query's instance or not: gains of 1 and 0, for which linear and exponential gains are the same.
+    the query's instance or not: gains of 1 and 0.
 
     Args:
         scores: (N,). gains: (N,), >= 0, higher = more relevant; booleans are 1 and 0.
         k: depth of the ranking, None = all.
-        exponential: gains 2^g - 1 in place of g (Burges et al., ICML 2005), for graded relevance.
 
     Returns:
         In [0, 1].
@@ -115,13 +107,6 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None, *, exponenti
     if g.min() < 0 or g.max() <= 0:
         raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
 
-    if exponential:
-        with np.errstate(over="ignore"):
-            g = np.exp2(g) - 1
-        if not np.isfinite(g).all():
-            raise ValueError("gains are too large to be exponents of 2: give smaller grades, or exponential=False")
-
-    g = g / g.max()  # sums stay finite
     depth = len(s) if k is None else min(_depth(k), len(s))
     total = _discounts(len(s))  # of the first 0, 1, 2, ... places
     some = g > 0
@@ -142,7 +127,7 @@ def precision_at_1(scores: ArrayLike, relevant: ArrayLike) -> float:
     return float(_first_rank(s, r) == 1)
 
 
-def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = "all") -> float:
+def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
     """Share of the relevant items that are among the first k; a tie loses.
 
     Metric learning's "Recall@k" is `hit_at_k`.
@@ -153,15 +138,13 @@ def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int, *, over: Over = 
     Args:
         scores, relevant: as in `average_precision`.
         k: depth of the ranking, >= 1.
-        over: "all" divides by the relevant items; "reachable" by the number that k places can hold, as in the loss
-            that ILGen trains with (Patel et al., CVPR 2022).
 
     Returns:
         In [0, 1].
     """
     s, r = _query(scores, relevant, "recall")
     ranks = _ranks(s, r)
-    return float((ranks <= _depth(k)).sum() / _divisor(len(ranks), k, over))
+    return float((ranks <= _depth(k)).mean())
 
 
 def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
@@ -174,7 +157,7 @@ def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
     return float(_first_rank(s, r) <= _depth(k))
 
 
-# Pairs and triplets
+# Pairs
 
 
 def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
@@ -203,99 +186,6 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     wins = int(np.searchsorted(many, few, "left").sum()) + int(np.searchsorted(many, few, "right").sum())
     share = wins / (2 * len(few) * len(many))
     return share if fewer else 1 - share
-
-
-def triplet_accuracy(near: ArrayLike, far: ArrayLike) -> float:
-    """Share of triplets with the anchor more similar to the positive than to the negative; ties lose (CUTE, ID-Sim).
-
-    Args:
-        near: (N,), similarity of anchor and positive. far: (N,), of anchor and negative. Distances are to be negated.
-
-    Returns:
-        In [0, 1].
-
-    Raises:
-        ValueError: if there are no triplets, shapes differ, or a similarity is not finite.
-    """
-    a, b = paired(near, far, ("near", "far"))
-    return float((comparable(a - b) > 0).mean())
-
-
-# Many queries
-
-
-def per_query(
-    measure: Callable[..., float],
-    scores: ArrayLike,
-    relevant: ArrayLike,
-    *,
-    valid: ArrayLike | None = None,
-    **options: Any,
-) -> Array:
-    """A measure of each query's ranking: `per_query(recall_at_k, scores, relevant, k=5)`.
-
-    Goes through the rows one at a time and copies no matrix; give large ones in parts, a block of queries each.
-
-    Args:
-        measure: of one query: `measure(scores (N,), relevant (N,), **options)`.
-        scores: (Q, N). relevant: bool (Q, N), or gains for `ndcg`.
-        valid: bool (Q, N), the items that a query searches; None = all. False where the item is the query itself, or
-            is "junk" in a data set's protocol. Their scores are not looked at.
-
-    Returns:
-        (Q,).
-
-    Raises:
-        ValueError: if shapes differ, or the measure of a query is undefined; the message names it.
-    """
-    s, r, v = _matrices(scores, relevant, valid)
-    return _each(measure, s, r, v, np.arange(len(s)), options)
-
-
-def mean_average_precision(
-    scores: ArrayLike,
-    relevant: ArrayLike,
-    k: int | None = None,
-    *,
-    valid: ArrayLike | None = None,
-    over: Over = "reachable",
-) -> float:
-    """mAP: `average_precision` averaged over the queries (macro) that have a relevant item; the others are left out.
-
-    Args:
-        scores, relevant, valid: (Q, N), as in `per_query`. k, over: as in `average_precision`.
-
-    Raises:
-        ValueError: if no query has a relevant item, shapes differ, or a score is not finite.
-    """
-    s, r, v = _matrices(scores, relevant, valid)
-    counted = truths("relevant", r) if v is None else truths("relevant", r) & v
-    asked = counted.any(1)
-    if not asked.any():
-        raise ValueError(f"mAP needs a query with a relevant item, and none of the {len(s)} has one")
-    return float(_each(average_precision, s, counted, v, np.flatnonzero(asked), {"k": k, "over": over}).mean())
-
-
-def _each(
-    measure: Callable[..., float], scores: Numbers, relevant: Any, valid: Truths | None, queries: Any, options: Any
-) -> Array:
-    found = np.empty(len(queries))
-    for place, q in enumerate(queries):
-        s, r = (scores[q], relevant[q]) if valid is None else (scores[q][valid[q]], relevant[q][valid[q]])
-        try:
-            found[place] = measure(s, r, **options)
-        except ValueError as error:
-            raise ValueError(f"query {q}: {error}") from error
-    return found
-
-
-def _matrices(scores: ArrayLike, relevant: ArrayLike, valid: ArrayLike | None) -> tuple[Numbers, Any, Truths | None]:
-    s, r = np.asarray(scores), np.asarray(relevant)
-    v = None if valid is None else truths("valid", valid)
-    if s.ndim != 2 or not s.size or s.shape != r.shape or (v is not None and v.shape != s.shape):
-        shapes = [s.shape, r.shape] + ([] if v is None else [v.shape])
-        raise ValueError(f"scores, relevant and valid must be of one shape (queries, items), got {shapes}")
-    return s, r, v
 
 
 def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, Truths]:
@@ -347,9 +237,3 @@ def _depth(k: int) -> int:
     if k < 1 or k != int(k):
         raise ValueError(f"k must be a whole number >= 1, got {k}")
     return int(k)
-
-
-def _divisor(relevant: int, k: int | None, over: Over) -> int:
-    if over not in ("reachable", "all"):
-        raise ValueError(f"over must be 'reachable' or 'all', got {over!r}")
-    return relevant if k is None or over == "all" else min(k, relevant)

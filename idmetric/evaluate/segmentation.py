@@ -5,7 +5,7 @@ not show it, and each image gets one mask with a confidence (or none), as in Per
 does not say how its Table 2c is computed. Its data, PODS, was published with code for such masks (Sundaram et al.,
 "Personalized Representation from Personalized Generation", ICLR 2025, of which an author wrote ID-Sim too), and
 `mask_map` and `mask_f1` are that code's numbers; that the table's are the same is inferred. Its F1 differs from the
-usual one, which is `mask_best_f1`.
+usual one, the highest over all scores.
 """
 
 from __future__ import annotations
@@ -22,21 +22,6 @@ _BINS = 256  # of Otsu's histogram
 
 
 # Masks
-
-
-def iou(predicted: ArrayLike, truth: ArrayLike) -> float:
-    """Intersection over union of two masks, both bool (H, W); in [0, 1].
-
-    >>> iou([[1, 1], [0, 0]], [[1, 0], [0, 0]])
-    0.5
-
-    Raises:
-        ValueError: if both are empty, or shapes differ.
-    """
-    intersection, union = overlap(predicted, truth)
-    if not union:
-        raise ValueError("IoU needs a pixel in one of the masks, both are empty")
-    return intersection / union
 
 
 def overlap(predicted: ArrayLike, truth: ArrayLike) -> tuple[int, int]:
@@ -56,19 +41,9 @@ def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLik
     Returns:
         (S,), in the order in which `numpy.unique` gives the subjects.
 
-    Raises:
-        ValueError: if shapes differ, or a subject has no pixel in any mask.
     """
-    a, b = numbers("intersections", intersections), numbers("unions", unions)
-    names = np.asarray(subjects)
-    if not a.shape == b.shape == names.shape:
-        raise ValueError(f"needs three arrays (N,), got {a.shape}, {b.shape} and {names.shape}")
-
-    _, place = np.unique(names, return_inverse=True)
-    whole = np.bincount(place, b)
-    if whole.min() <= 0:
-        raise ValueError("a subject has no pixel in any mask")
-    found: Array = np.bincount(place, a) / whole
+    _, place = np.unique(np.asarray(subjects), return_inverse=True)
+    found: Array = np.bincount(place, np.asarray(intersections)) / np.bincount(place, np.asarray(unions))
     return found
 
 
@@ -119,14 +94,8 @@ def shared_threshold(curves: ArrayLike, thresholds: ArrayLike) -> tuple[float, f
 
     Args:
         curves: (N, K), `iou_curve` of each image. thresholds: (K,).
-
-    Raises:
-        ValueError: if shapes differ, or a number is not finite.
     """
-    c, at = numbers("curves", curves, 2), numbers("thresholds", thresholds)
-    if c.shape[1] != len(at):
-        raise ValueError(f"curves of {c.shape[1]} values for {len(at)} thresholds")
-    mean = c.mean(0, dtype=np.float64)
+    mean, at = np.asarray(curves).mean(0, dtype=np.float64), np.asarray(thresholds)
     best = max(range(len(at)), key=lambda k: (mean[k], at[k]))
     return float(at[best]), float(mean[best])
 
@@ -158,63 +127,50 @@ def otsu(heat: ArrayLike) -> float:
 # A mask in each of many images
 
 
-def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
+def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
     """mAP of masks as COCO computes it: interpolated average precision at 101 recalls, averaged over IoU thresholds.
 
-    An image's mask is a hit if it overlaps the subject by the IoU threshold; masks are ranked by their score. Equal
-    scores: misses come first (COCO takes the order of the images).
+    The thresholds are 0.5, 0.55, ... 0.95. An image's mask is a hit if it overlaps the subject by the IoU threshold;
+    masks are ranked by their score. Equal scores: misses come first (COCO takes the order of the images).
 
     Args:
         ious: (N,), of the mask with the subject's true one; 0 where the subject or the mask is absent.
         scores: (N,), how sure each mask is, any sign; -inf where there is no mask.
         present: bool (N,), whether the image shows the subject.
-        thresholds: in (0, 1]; default 0.5, 0.55, ... 0.95.
 
     Returns:
         In [0, 1].
 
     Raises:
-        ValueError: if no image shows the subject, shapes differ, or numbers are out of range.
+        ValueError: if no image shows the subject, or a score is NaN.
     """
-    return float(_precisions(ious, scores, present, thresholds)[0].mean())
+    return float(_precisions(ious, scores, present)[0].mean())
 
 
-def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
+def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
     """F1 as PODS's code computes it: of precision at each of 101 recalls with the highest recall reached, averaged.
 
     F1 = mean over IoU thresholds t and recalls r of 2 P_t(r) R_t / (P_t(r) + R_t), with P_t(r) interpolated precision
     (0 beyond R_t) and R_t the share of the images with the subject that a mask hits. The code also averages over
     COCO's classes of area, which are one for subjects above 96 x 96 pixels. Otherwise as `mask_map`.
     """
-    precision, recall = _precisions(ious, scores, present, thresholds)
+    precision, recall = _precisions(ious, scores, present)
     sums = precision + recall[:, None]
     found = np.divide(2 * precision * recall[:, None], sums, out=np.zeros_like(sums), where=sums > 0)
     return float(found.mean())
 
 
-def mask_best_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike = COCO_IOUS) -> float:
-    """The usual F1, at the score above which it is highest, averaged over IoU thresholds; otherwise as `mask_map`."""
-    overlaps, s, there, at = _detections(ious, scores, present, thresholds)
-    best = []
-    for t in at:
-        hit = (overlaps >= t) & there
-        kept = np.isfinite(s)
-        order = np.argsort(-s[kept], kind="stable")
-        hits = np.cumsum(hit[kept][order])
-        ends = np.flatnonzero(np.diff(s[kept][order], append=-np.inf))
-        f1 = 2 * hits[ends] / (ends + 1 + there.sum())
-        best.append(float(f1.max()) if len(f1) else 0.0)
-
-    return float(np.mean(best))
-
-
-def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike) -> tuple[Array, Array]:
+def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> tuple[Array, Array]:
     """At each IoU threshold: interpolated precision (T, 101), and the highest recall (T,)."""
-    overlaps, s, there, at = _detections(ious, scores, present, thresholds)
+    overlaps, there, s = np.asarray(ious), truths("present", present), comparable(scores)
+    if np.isnan(s).any():
+        raise ValueError("scores must be numbers, or -inf where there is no mask")
+    if not there.any():
+        raise ValueError("mAP and F1 need an image that shows the subject")
     kept = np.isfinite(s)
-    precision, reached = np.zeros((len(at), len(_RECALLS))), np.zeros(len(at))
+    precision, reached = np.zeros((len(COCO_IOUS), len(_RECALLS))), np.zeros(len(COCO_IOUS))
 
-    for k, t in enumerate(at):
+    for k, t in enumerate(COCO_IOUS):
         hit = ((overlaps >= t) & there)[kept]
         order = np.lexsort((hit, -s[kept]))  # of equal scores, misses first
         hits = np.cumsum(hit[order])
@@ -229,24 +185,6 @@ def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike, threshol
         reached[k] = recall[-1]
 
     return precision, reached
-
-
-def _detections(
-    ious: ArrayLike, scores: ArrayLike, present: ArrayLike, thresholds: ArrayLike
-) -> tuple[Array, Array, Truths, Array]:
-    overlaps, there = numbers("ious", ious).astype(np.float64), truths("present", present)
-    s = comparable(scores)
-    at = numbers("thresholds", thresholds).astype(np.float64)
-    if not overlaps.shape == s.shape == there.shape:
-        raise ValueError(f"ious, scores and present must be (N,), got {overlaps.shape}, {s.shape} and {there.shape}")
-    if np.isnan(s).any() or (s == np.inf).any():
-        raise ValueError("scores must be numbers, or -inf where there is no mask")
-    if overlaps.min() < 0 or overlaps.max() > 1 or at.min() <= 0 or at.max() > 1:
-        raise ValueError("ious are in [0, 1], and thresholds in (0, 1]")
-    if not there.any():
-        raise ValueError("mAP and F1 need an image that shows the subject")
-
-    return overlaps, s, there, at
 
 
 def _heatmap(heat: ArrayLike, truth: ArrayLike) -> tuple[Numbers, Truths]:

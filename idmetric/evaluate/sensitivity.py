@@ -105,7 +105,6 @@ def trend(
     instance: Sequence[Hashable] | NDArray[Any],
     *,
     samples: int = 1000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> dict[float, Interval]:
     """Mean similarity at each level of a change, over instances: a curve of Fig. 6's bottom row.
@@ -114,7 +113,7 @@ def trend(
     of the other.
 
     Args:
-        similarity, change: (N,). instance: (N,). samples, level, seed: of the bootstrap over instances.
+        similarity, change: (N,). instance: (N,). samples, seed: of the bootstrap over instances.
 
     Returns:
         Level -> mean with interval, levels rising.
@@ -133,7 +132,7 @@ def trend(
             raise ValueError(f"change {step:g} has one instance alone: an interval needs two at least")
         found[float(step)] = bootstrap(
             lambda rows, means=means: means[rows].mean(),  # type: ignore[misc]  # mypy infers no default's type
-            np.arange(len(means)), samples=samples, level=level, seed=seed,
+            np.arange(len(means)), samples=samples, seed=seed,
         )  # fmt: skip
 
     return found
@@ -151,11 +150,7 @@ def _grid(similarity: ArrayLike, identity_change: ArrayLike, factor_change: Arra
 def _instances(instance: Sequence[Name] | NDArray[Any], count: int) -> dict[Name, NDArray[np.int64]]:
     """Points of each instance, in order of first appearance."""
     names: list[Name] = instance.tolist() if isinstance(instance, np.ndarray) else list(instance)
-    if len(names) != count:
-        raise ValueError(f"instance must name one for each of {count} points, got {len(names)}")
     places: dict[Name, list[int]] = {}
-    for place, name in enumerate(names):
-        if name is None:
-            raise ValueError(f"point {place} has no instance")
+    for place, name in zip(range(count), names, strict=True):
         places.setdefault(name, []).append(place)
     return {name: np.array(rows, dtype=np.int64) for name, rows in places.items()}

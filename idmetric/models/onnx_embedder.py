@@ -19,7 +19,7 @@ class OnnxEmbedder(Embedder):
 
     model_type = "onnx"
 
-    def __init__(self, model: Any) -> None:  # an OnnxModel, whose module imports this one
+    def __init__(self, model: Any) -> None:  # an OnnxModel; its module imports this one
         facts = model.facts
         super().__init__(
             name=model.name,

@@ -1,7 +1,7 @@
 """Calibrate a model: from labeled pairs to the probability that two images show the same identity.
 
-    idmetric eval calibrate --data photos.parquet --model tiny --save photos.calibration.json --plots png --out results/
-    idmetric score ref.jpg gen/*.png --model tiny --calibration photos.calibration.json
+    idmetric eval calibrate --data photos.parquet --model tiny --plots png --out results/
+    idmetric score ref.jpg gen/*.png --model tiny --calibration results/tiny.calibration.json
     idmetric eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
     calibration
 
@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ from idmetric.calibration.quality import brier_score, expected_calibration_error
 from idmetric.calibration.thresholds import Threshold, accepted, threshold_at_false_accept, threshold_intervals
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
-from idmetric.io.output import check
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Array, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc
@@ -158,20 +156,15 @@ def _alarms(threshold: float, scores: Array, pairs: Pairs) -> dict[str, float]:
 
 
 RENDERER = "idmetric.data.world"  # the engine in manifests of rendered identities
+FOLDS = 5  # of cross-fitting
 STORED = "stored"  # as --check: the calibration in the model's folder
 
 
 def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line."""
-    options: CalibrateOptions = args.options
-    if options.check is not None and options.save is not None:
-        raise ValueError("--check measures a calibration, --save writes a new one: give one of the two")
-    if options.check is None and options.save is None and args.out is None:
-        raise ValueError("no place for the calibration: give --save FILE or --out DIR")
-
-    if options.save is not None:
-        check(options.save, parents=True)
-    return run(data, models, settings, replace(options, about=options.about or args.data.name), args.out)
+    if args.options.check is None and args.out is None:
+        raise ValueError("no place for the calibration: give --out DIR")
+    return run(data, models, settings, args.options, args.out, args.data.name)
 
 
 def run(
@@ -180,30 +173,32 @@ def run(
     settings: Settings = Settings(),
     options: CalibrateOptions = CalibrateOptions(),
     out: Path | None = None,
+    about: str = "",
 ) -> list[Result]:
-    """A result for each model, and its calibration: in `options.save`, or in `out` as MODEL.calibration.json.
+    """A result for each model, and its calibration, in `out` as MODEL.calibration.json.
+
+    Args:
+        about: a description of the data, kept in the calibration.
 
     Raises:
-        ValueError: as `calibrations`, or if several models share one file.
+        ValueError: as `calibrations`.
         CalibrationError: if the calibration to check is absent, or for another model or distance.
     """
     if options.check is not None:
         return checked(data, models, settings, options)
-    if options.save is not None and len(models) > 1:
-        raise ValueError(f"{len(models)} models cannot share the file {options.save}: leave --save out, and give --out")
-
-    results = []
-    for name, (calibration, result) in calibrations(data, models, settings, options).items():
-        path = options.save or (out and out / f"{slug(name)}.calibration.json")
-        if path is not None:
-            calibration.write(path)
-        results.append(result)
-
-    return results
+    made = calibrations(data, models, settings, options, about)
+    for name, (calibration, _) in made.items():
+        if out is not None:
+            calibration.write(out / f"{slug(name)}.calibration.json")
+    return [result for _, result in made.values()]
 
 
 def calibrations(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: CalibrateOptions = CalibrateOptions()
+    data: Manifest,
+    models: Models,
+    settings: Settings = Settings(),
+    options: CalibrateOptions = CalibrateOptions(),
+    about: str = "",
 ) -> dict[str, tuple[Calibration, Result]]:
     """The calibration of each model, and its measurements.
 
@@ -215,7 +210,10 @@ def calibrations(
     found = {}
     for name, scorer in bound.models.items():
         scores = scorer.pairs(pairs.a, pairs.b)
-        found[name] = _calibrated(name, models[name], bound.manifest, pairs, scores, settings, options, bound.notes)
+        kept = _about(bound.manifest, pairs, about, settings)
+        found[name] = _calibrated(
+            name, models[name], bound.manifest, pairs, scores, settings, options, kept, bound.notes
+        )
     return found
 
 
@@ -275,19 +273,16 @@ def _bound(data: Manifest, models: Models, settings: Settings, options: Calibrat
 
 def _calibrated(
     name: str, metric: Embedder, data: Manifest, pairs: Pairs, scores: Array, settings: Settings,
-    options: CalibrateOptions, notes: Sequence[str],
+    options: CalibrateOptions, about: dict[str, Any], notes: Sequence[str],
 ) -> tuple[Calibration, Result]:  # fmt: skip
-    families = len(set(pairs.family.ravel().tolist()))
-    limit = 1 / (families + 2)  # pairs of one family are not independent
+    limit = 1 / (about["families"] + 2)  # pairs of one family are not independent
     rows: list[Row] = []
     unseen: dict[str, Array] = {}
     even = pairs.take(pairs.even())
     own = scores[pairs.even()]
 
     for method in METHODS:
-        unseen[method] = held_out(
-            own, even.same, even.family, method, limit=limit, folds=options.folds, seed=settings.seed
-        )
+        unseen[method] = held_out(own, even.same, even.family, method, limit=limit, folds=FOLDS, seed=settings.seed)
         rows.append(quality_row(method, unseen[method], even, settings))
 
     chosen = rows[METHODS.index(options.method)]
@@ -303,25 +298,23 @@ def _calibrated(
         float(even.same.mean()), settings.outside, name,
         tuple(as_json(t, scores, pairs) for t in found),
         {k: {end: getattr(v, end) for end in ("value", "low", "high")} for k, v in chosen.items()
-         if isinstance(v, Value)} | {"folds": options.folds},
-        _about(data, pairs, options, settings, families), _versions(metric),
+         if isinstance(v, Value)} | {"folds": FOLDS},
+        about, _versions(metric),
     )  # fmt: skip
     items = items_of(data, even, own, unseen[options.method])
-    about = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
+    used = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
     signature = metric.signature(settings.distance)
 
-    return calibration, Result("calibrate", name, rows, signature, about, items, [*notes, *_notes(pairs)])
+    return calibration, Result("calibrate", name, rows, signature, used, items, [*notes, *_notes(pairs)])
 
 
-def _about(
-    data: Manifest, pairs: Pairs, options: CalibrateOptions, settings: Settings, families: int
-) -> dict[str, Any]:
+def _about(data: Manifest, pairs: Pairs, about: str, settings: Settings) -> dict[str, Any]:
     used = np.unique([pairs.a, pairs.b])
     datasets, identities, engines = (set(texts(data, name)[used]) for name in ("dataset", "identity", "engine"))
     origin = "photos" if not any(engines) else "rendered" if engines == {RENDERER} else "generated"
     return {
-        "about": options.about, "origin": origin, "datasets": sorted(n for n in datasets if n), "images": len(used),
-        "identities": len(identities), "families": families,
+        "about": about, "origin": origin, "datasets": sorted(n for n in datasets if n), "images": len(used),
+        "identities": len(identities), "families": len(np.unique(pairs.family)),
         "pairs": pairs.counts(), "seed": settings.seed,
     }  # fmt: skip
 

@@ -34,9 +34,9 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1
 from idmetric.protocols.common.columns import Truths, listed, named, texts
-from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.intervals import averages, mean
 from idmetric.protocols.common.ranked import Measure, Nearest, Search, measure
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.options import FinerOptions
 
@@ -141,6 +141,5 @@ def _with_means(rows: Sequence[Row]) -> list[Row]:
         own = [row for row in rows if row["method"] == method]
         found += own
         if len(own) > 1:
-            each = {name: [v for row in own if isinstance(v := row[name], Value)] for name in MEASURES}
-            found.append({"method": method, "species": "mean", **{n: average(values) for n, values in each.items()}})
+            found.append({"method": method, "species": "mean", **averages(own)})
     return found

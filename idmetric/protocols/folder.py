@@ -31,9 +31,9 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
 from idmetric.protocols.common.columns import listed, named, texts
-from idmetric.protocols.common.intervals import average, mean
+from idmetric.protocols.common.intervals import averages, mean
 from idmetric.protocols.common.ranked import Measure, Search, within_kept
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.options import FolderOptions
 
@@ -52,12 +52,11 @@ def run(
     bound = bind(known, models, settings)
     searches, notes = _searches(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
-    return bound.measured(
-        lambda scorer, result: _measure(scorer, bound.manifest, searches, settings, options, result),
-        "folder",
-        about,
-        notes,
-    )
+    results = []
+    for scorer, result in bound.results("folder", about, notes):
+        _measure(scorer, bound.manifest, searches, settings, options, result)
+        results.append(result)
+    return results
 
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
@@ -113,12 +112,4 @@ def _measure(
                     same=both.same)  # fmt: skip
 
     if len(result.rows) > 1:
-        result.rows.append(_means(result.rows))
-
-
-def _means(rows: Sequence[Row]) -> Row:
-    """Means over datasets; the interval treats the datasets' own as independent."""
-    out: Row = {"dataset": "mean"}
-    for metric in dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, Value)):
-        out[metric] = average([v for row in rows if isinstance(v := row.get(metric), Value)])
-    return out
+        result.rows.append({"dataset": "mean", **averages(result.rows)})

@@ -49,7 +49,7 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.bootstrap import Interval, bootstrap
 from idmetric.evaluate.sensitivity import Fit, fits
-from idmetric.protocols.common.columns import Array, free, parameters
+from idmetric.protocols.common.columns import Array, free, groups, parameters
 from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
@@ -84,39 +84,39 @@ def cells(data: Manifest) -> list[Cell]:
     Raises:
         ValueError: if there are no grids, a row lacks its changes, or an instance does not have exactly one anchor.
     """
-    groups, slots = list(zip(data.column("group"), data.column("split"), strict=True)), data.column("slot")
     about = _about(data)
-    edits = [
-        slot == "candidate" and any(a[n] is not None for n in _COLUMNS) for slot, a in zip(slots, about, strict=True)
-    ]
-    instances = {group for group, edit in zip(groups, edits, strict=True) if edit}
-    anchors: dict[Any, int] = {}
-    for row, (group, slot) in enumerate(zip(groups, slots, strict=True)):
-        if slot == "anchor" and group in instances and anchors.setdefault(group, row) != row:
-            raise ValueError(f"row {row + 1}: a second anchor of the instance (group) {group[0]!r}: one is unchanged")
     found: list[Cell] = []
 
-    for row, (group, changes) in enumerate(zip(groups, about, strict=True)):
-        if group not in instances or not (edits[row] or slots[row] == "anchor"):
+    for (group, split), own in groups(data).items():
+        edits = [row for row in own.get("candidate", []) if any(about[row][name] is not None for name in _COLUMNS)]
+        anchors = own.get("anchor", [])
+        if not edits:
             continue
-        if group not in anchors:
-            raise ValueError(f"row {row + 1}: its instance (group {group[0]!r}) has no anchor: slot anchor = unchanged")
-        instance = group[0] if group[1] is None else f"{group[1]}/{group[0]}"
-        if not edits[row]:
-            found.append(Cell(row, row, instance, NONE, 0.0, 0.0))
-            continue
-        factor = changes["factor"]
-        if factor is None:
-            raise ValueError(f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)")
-        numbers = [_number(changes[name], name, row) for name in _COLUMNS[1:]]
-        found.append(Cell(row, anchors[group], instance, str(factor), *numbers))
+        if not anchors:
+            raise ValueError(
+                f"row {edits[0] + 1}: its instance (group {group!r}) has no anchor: slot anchor = unchanged"
+            )
+        if len(anchors) > 1:
+            raise ValueError(
+                f"row {anchors[1] + 1}: a second anchor of the instance (group) {group!r}: one is unchanged"
+            )
+        instance = group if split is None else f"{split}/{group}"
+        found.append(Cell(anchors[0], anchors[0], instance, NONE, 0.0, 0.0))
+        for row in edits:
+            factor = about[row]["factor"]
+            if factor is None:
+                raise ValueError(
+                    f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)"
+                )
+            numbers = [_number(about[row][name], name, row) for name in _COLUMNS[1:]]
+            found.append(Cell(row, anchors[0], instance, str(factor), *numbers))
 
     if not found:
         raise ValueError(
             "no edit grids: rows with slot candidate and x_factor, x_factor_change, x_identity_change, in the group of "
             "an anchor (or render some: idmetric data world --grid light)"
         )
-    return found
+    return sorted(found, key=lambda cell: cell.row)
 
 
 def rescaled(grid: Sequence[Cell]) -> list[Cell]:
@@ -196,7 +196,11 @@ def run(
     grid = [cell for cell in cells(bound.manifest) if options.anchor or cell.row != cell.anchor]
     grid = rescaled(grid) if options.rescale else grid
     about = {**settings.as_dict(), "rescale": options.rescale, "anchor": options.anchor}
-    return bound.measured(lambda scorer, result: measure(scorer, grid, settings, result), "sensitivity", about)
+    results = []
+    for scorer, result in bound.results("sensitivity", about):
+        measure(scorer, grid, settings, result)
+        results.append(result)
+    return results
 
 
 # Numbers

@@ -69,12 +69,11 @@ def run(
     bound = bind(data, models, settings)
     found, notes = tasks(bound.manifest, settings.on_error == "skip")
     about = {**settings.as_dict(), "k": options.k}
-    return bound.measured(
-        lambda scorer, result: _measure(scorer, bound.manifest, found, settings, options, result),
-        "retrieval",
-        about,
-        notes,
-    )
+    results = []
+    for scorer, result in bound.results("retrieval", about, notes):
+        _measure(scorer, bound.manifest, found, settings, options, result)
+        results.append(result)
+    return results
 
 
 # Searches

@@ -41,7 +41,7 @@ from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.evaluate.ranking import average_precision, precision_at_1, recall_at_k
 from idmetric.io import json_file
 from idmetric.io.output import check, replacing
-from idmetric.protocols.common.columns import Array, Ints, Truths, free, named, texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, named, texts
 from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.ranked import Block, Found, Measure, Search, answerable, blocks
 from idmetric.protocols.common.result import Result, Row, Value
@@ -155,13 +155,6 @@ class _Scores:
     grouped: dict[tuple[str, int], Array] = field(default_factory=dict)
     top: dict[int, tuple[Ints, Array]] = field(default_factory=dict)  # query row -> rows and scores
 
-    def add(self, number: int, measured: Mapping[str, float], grouped: Mapping[tuple[str, int], float]) -> None:
-        """Fill in one query."""
-        for name, value in measured.items():
-            self.values[name][number] = value
-        for key, value in grouped.items():
-            self.grouped.setdefault(key, np.full(len(self.first.near.right), np.nan))[number] = value
-
 
 def _searched(scorer: Scorer, data: Manifest, search: Search, options: ILIASOptions) -> _Scores:
     """Go through the similarities once, block by block."""
@@ -180,12 +173,12 @@ def _searched(scorer: Scorer, data: Manifest, search: Search, options: ILIASOpti
             # only these can change a measure: positives after place k count among all positives
             own = np.union1d(near, block.own[at])
             scores, relevant = block.scores[at, own], np.isin(own, block.own[at])
-            grouped = {
-                (name, place): value
-                for name, group in groups.items()
-                for place, value in grouped_average_precision(scores, relevant, group[own], k).items()
-            }
-            found.add(number, {name: one(scores, relevant) for name, one in measures.items()}, grouped)
+            for name, one in measures.items():
+                found.values[name][number] = one(scores, relevant)
+            for name, group in groups.items():
+                for place, value in grouped_average_precision(scores, relevant, group[own], k).items():
+                    column = found.grouped.setdefault((name, place), np.full(len(search.queries), np.nan))
+                    column[number] = value
             if options.scores is not None:
                 found.top[int(search.queries[number])] = search.gallery[near], block.scores[at, near]
 
@@ -219,7 +212,7 @@ def _rows(found: _Scores, data: Manifest, search: Search, settings: Settings, k:
     for (name, group), of in sorted(found.grouped.items(), key=lambda item: (order[item[0][0]], item[0][1])):
         has, label = ~np.isnan(of), _label(name, group)
         result.rows.append({"by": name, "group": label, column: mean(of[has], owner[has], settings)})
-        items[f"{column}, {name} {label}"] = [float(v) if there else None for v, there in zip(of, has, strict=True)]
+        items[f"{column}, {name} {label}"] = known(of)
     result.rows.extend(_categories(values[column], data, search, settings, column))
 
     ids, identities = texts(data, "id"), texts(data, "identity")

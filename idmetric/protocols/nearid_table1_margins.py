@@ -60,12 +60,11 @@ def run(
     samples, parts = _samples(bound.manifest)
     notes = [*_check(samples, parts), *_splits(bound.manifest)]
     about = {**settings.as_dict(), "released_pa": options.released_pa}
-    return bound.measured(
-        lambda scorer, result: _measure(scorer, bound.manifest, samples, parts, settings, options, result),
-        "nearid",
-        about,
-        notes,
-    )
+    results = []
+    for scorer, result in bound.results("nearid", about, notes):
+        _measure(scorer, bound.manifest, samples, parts, settings, options, result)
+        results.append(result)
+    return results
 
 
 def _samples(data: Manifest) -> tuple[Matched, Matched]:

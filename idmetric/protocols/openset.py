@@ -38,7 +38,7 @@ from idmetric.evaluate import open_set
 from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.open_set import Answers
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, named, texts
-from idmetric.protocols.common.intervals import any_statistic, average
+from idmetric.protocols.common.intervals import any_statistic, averages
 from idmetric.protocols.common.ranked import HasMatrix, Search
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
@@ -237,9 +237,8 @@ def _means(rows: Sequence[Row]) -> list[Row]:
     found = []
     for label in dict.fromkeys(row["threshold"] for row in rows):
         own = [row for row in rows if row["threshold"] == label]
-        out: Row = {"dataset": "mean", "threshold": str(label)}
-        for metric in dict.fromkeys(k for row in own for k, v in row.items() if isinstance(v, Value)):
-            if (metric, label) != ("tau", ORACLE):  # each dataset has its own
-                out[metric] = average([v for row in own if isinstance(v := row.get(metric), Value)])
+        out: Row = {"dataset": "mean", "threshold": str(label), **averages(own)}
+        if label == ORACLE:
+            del out["tau"]  # each dataset has its own
         found.append(out)
     return found

@@ -104,16 +104,12 @@ class SegmentationOptions(Checked):
     """Options of the protocol `segmentation`."""
 
     references: int = option(1, "images shown of a subject; PerSAM, and so Table 2c, takes one", least=1)
-    match: Literal["prototype", "mean", "mean_max", "nearest"] = option(
-        "prototype", "how a patch is compared with the reference (see docs/evaluate-patches.md)"
-    )
     others: int | None = option(
         None, "images of other subjects to search for each subject, drawn by the seed (default: all)", least=0
     )
     score: Literal["box", "mask"] = option(
         "box", "compare the mask's box or the mask itself with the reference (default box, as PODS's code)"
     )
-    side: int = option(512, "longer side at which masks are compared, in pixels; 0 = their own", least=0)
     sam: str | None = option(
         None,
         "a Segment Anything Model for PerSAM: folder or Hub repository, such as facebook/sam-vit-huge "
@@ -198,9 +194,6 @@ class OpenSetOptions(Checked):
 class CalibrateOptions(Checked):
     """Options of the protocol `calibrate`."""
 
-    save: Path | None = option(
-        None, "write the calibration there (default: MODEL.calibration.json in --out)", metavar="FILE"
-    )
     method: Literal["isotonic", "platt"] = option(
         "isotonic",
         "curve to keep; the other one is measured too. isotonic (default) assumes no shape; platt, a logistic curve, "
@@ -208,7 +201,6 @@ class CalibrateOptions(Checked):
     )
     rates: tuple[float, ...] = option((0.1, 0.05, 0.01), "false-accept rates to find thresholds for", metavar="RATE")
     pairs: int = option(10, "of one identity, at most", least=1)
-    folds: int = option(5, "of cross-fitting", least=3)
     strangers: int = option(
         0, "further pairs of two identities, which only thresholds see: low rates such as 0.001 need thousands", least=0
     )
@@ -218,7 +210,6 @@ class CalibrateOptions(Checked):
         "(default: make one)",
         metavar="FILE",
     )
-    about: str = option("", "a description of the data, kept in the file (default: its name)")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -119,7 +118,12 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> Asked:
         listed = values[ends[row] : ends[row + 1]].tolist()
         for number in listed:
             if number not in known:
-                known[number] = _row(row_of, candidate_id(*place, number), names[row])
+                candidate = candidate_id(*place, number)
+                if candidate not in row_of:
+                    raise ValueError(
+                        f"query {names[row]} lists the candidate {candidate}, which has no row in the manifest"
+                    )
+                known[number] = row_of[candidate]
         ranked = np.array([known[number] for number in listed], dtype=np.int64)
         name = known_name(place[0]) or place[0]
         if gone and (row in gone or not gone.isdisjoint(ranked.tolist())):
@@ -132,18 +136,11 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> Asked:
     ]
     if not found:
         raise ValueError("no questions: " + ("; ".join(notes) or f"column {COLUMN} is empty"))
-    return Asked(tuple(_questions(name, asked, units) for name, asked in found.items()), notes)
-
-
-def _row(row_of: dict[str, int], candidate: str, query: str) -> int:
-    if candidate not in row_of:
-        raise ValueError(f"query {query} lists the candidate {candidate}, which has no row in the manifest")
-    return row_of[candidate]
-
-
-def _questions(name: str, asked: list[tuple[int, Ints]], units: Ints) -> Questions:
-    queries = np.array([row for row, _ in asked], dtype=np.int64)
-    return Questions(name, queries, tuple(ranked for _, ranked in asked), units[queries])
+    made = []
+    for name, asked in found.items():
+        queries = np.array([row for row, _ in asked], dtype=np.int64)
+        made.append(Questions(name, queries, tuple(ranked for _, ranked in asked), units[queries]))
+    return Asked(tuple(made), notes)
 
 
 _P1 = "P@1"
@@ -174,7 +171,10 @@ def run(
 def _check(models: Models, settings: Settings) -> None:
     if settings.distance != "cls" or settings.look.masked:
         raise ValueError("MMEB compares whole images and texts, which have no patches: use the distance cls, no masks")
-    deaf = [name for name, model in models.items() if not _reads_text(model)]
+    deaf = [
+        name for name, model in models.items()
+        if not (hasattr(model, "encode_items") if isinstance(model, Embedder) else getattr(model, "reads_words", False))
+    ]  # fmt: skip
     if deaf:
         raise ValueError(
             f"models without a text tower: {', '.join(deaf)}; MMEB's classes, answers and captions are texts: "
@@ -182,31 +182,19 @@ def _check(models: Models, settings: Settings) -> None:
         )
 
 
-def _reads_text(model: Any) -> bool:
-    if isinstance(model, Embedder):
-        return hasattr(model, "encode_items")
-    return bool(getattr(model, "reads_words", False))
-
-
 def _bind(data: Manifest, models: Models, settings: Settings) -> tuple[Asked, Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     unusable: set[int] = set()
-    strict = replace(settings, on_error="fail")
+    strict, text = replace(settings, on_error="fail"), data.column("text")
     while True:
         asked = ask(data, unusable)
         try:
-            words = _words(data, asked)
+            words = {row: text[row] for row in asked.rows().tolist() if text[row]}
             return asked, bind(data, models, strict, asked.rows(), words=words)
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise
             unusable |= set(error.problems)
-
-
-def _words(data: Manifest, asked: Asked) -> dict[int, str]:
-    """The text of each row that has one."""
-    text = data.column("text")
-    return {row: text[row] for row in asked.rows().tolist() if text[row]}
 
 
 # Numbers
@@ -218,7 +206,8 @@ def _measure(
     values: dict[str, Value] = {}
     ids = texts(data, "id")
 
-    for one in sorted(asked.sets, key=_place):
+    order = {name: place for place, name in enumerate(TASK_OF)}
+    for one in sorted(asked.sets, key=lambda one: order.get(one.dataset, len(order))):
         won, chosen = answers(scorer, one)
         value = mean(won, one.owner, settings)
         values[one.dataset] = value
@@ -246,10 +235,6 @@ def answers(scorer: HasMatrix, one: Questions) -> tuple[Array, Ints]:
             first[k] = one.candidates[k][0 if won[k] else 1 + first_highest(own[1:])]
 
     return won, first
-
-
-def _place(one: Questions) -> int:
-    return list(TASK_OF).index(one.dataset) if one.dataset in TASK_OF else len(TASK_OF)
 
 
 def _domain(dataset: str) -> str:

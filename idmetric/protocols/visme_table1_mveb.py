@@ -24,8 +24,7 @@ Models get the following texts in addition to images:
 * all others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
 
 Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric data import mveb`; see
-docs/protocols-mveb.md. If no query of a set has a wrong candidate, all queries rank all targets of the set;
-single images with identities rank all other images.
+docs/protocols-mveb.md. If no query of a set has a wrong candidate, all queries rank all targets of the set.
 """
 
 from __future__ import annotations
@@ -117,13 +116,10 @@ class Asked:
     """A manifest's questions.
 
     Attributes:
-        data: the manifest; an image without a group is in it twice, as query and as candidate.
-        origin: (rows of data,), their rows in the given manifest.
         sets: the questions of each data set. notes: on rows that were left out.
     """
 
     data: Manifest
-    origin: Ints
     sets: Sequence[Questions]
     notes: list[str] = field(default_factory=list)
 
@@ -132,18 +128,11 @@ class Asked:
 
         A query has its own text, or else its meta-task's instruction; a candidate has its own text.
         """
-        text, group = self.data.column("text"), self.data.column("group")
-        said: dict[int, str] = {}
+        text, said = self.data.column("text"), dict[int, str]()
         for one in self.sets:
-            asked = set(one.queries.tolist())
-            for row in one.rows().tolist():
-                if row in asked:
-                    words = text[row] or (visid.TASKS[INSTRUCTIONS[one.task]] if one.task else None)
-                else:  # the text of a single image belongs to its query
-                    words = text[row] if group[row] is not None else None
-                if words:
-                    said[row] = words
-
+            if one.task is not None:
+                said |= dict.fromkeys(one.queries.tolist(), visid.TASKS[INSTRUCTIONS[one.task]])
+            said |= {row: text[row] for row in one.rows().tolist() if text[row]}
         return said
 
     def edits(self) -> dict[int, str]:
@@ -158,57 +147,34 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> Asked:
 
     Args:
         data: groups of a query with its candidates: slot candidate, label 1 = right and 0 = wrong (without a
-            label, right if it has the query's identity), or slots positive and negative. Images without a group but
-            with an identity ask for each other.
+            label, right if it has the query's identity), or slots positive and negative.
         tasks: data set -> meta-task, for sets that are not MVEB's.
 
     Raises:
         ValueError: if there are no questions, or a candidate is neither right nor wrong.
     """
-    named = _sets(data)
-    plain = [row for rows, groups in named.values() if not groups for row in rows]
-    origin = np.array([*range(len(data)), *plain], dtype=np.int64)
-    whole = _doubled(data, plain)
-    twin = {row: len(data) + k for k, row in enumerate(plain)}
-    columns = _Columns(whole)
-    made, notes = [], []
+    found: dict[str, tuple[list[int], dict[Group, list[int]]]] = {}
+    names = (data.column(c) for c in ("dataset", "group", "split", "slot"))
+    for row, (dataset, group, split, slot) in enumerate(zip(*names, strict=True)):
+        others, groups = found.setdefault(dataset or "all", ([], defaultdict(list)))
+        if slot == "query" or slot in _RANKED:
+            groups[group, split].append(row)  # groups of one name in two splits are two
+        else:
+            others.append(row)
 
-    for name, (rows, groups) in named.items():
+    columns, made, notes = _Columns(data), [], []
+    for name, (others, groups) in found.items():
         own = known_name(name)
         task = tasks.get(name, tasks.get(own or name, TASK_OF.get(own or "")))
-        if groups:
-            found, more = columns.grouped(own or name, task, rows, groups)
-        else:
-            found, more = columns.plain(own or name, task, rows, [twin[row] for row in rows])
+        questions, more = columns.questions(own or name, task, groups)
+        notes += [f"{own or name}: {len(others)} images outside of groups are left out"] if others else []
         notes += more
-        if found is not None:
-            made.append(found)
+        if questions is not None:
+            made.append(questions)
 
     if not made:
         raise ValueError("no questions: " + ("; ".join(notes) or "give groups of a query and its candidates"))
-    return Asked(whole, origin, made, notes)
-
-
-def _sets(data: Manifest) -> dict[str, tuple[list[int], dict[Group, list[int]]]]:
-    """Data set -> rows of images without a group, and group -> rows; groups of one name in two splits are two."""
-    found: dict[str, tuple[list[int], dict[Group, list[int]]]] = {}
-    columns = (data.column(c) for c in ("dataset", "group", "split", "slot", "identity"))
-    for row, (name, group, split, slot, identity) in enumerate(zip(*columns, strict=True)):
-        rows, groups = found.setdefault(name or "all", ([], defaultdict(list)))
-        if slot == "query" or slot in _RANKED:
-            groups[group, split].append(row)
-        elif identity is not None:
-            rows.append(row)
-    return found
-
-
-def _doubled(data: Manifest, rows: Sequence[int]) -> Manifest:
-    """The manifest with copies of these rows at the end, under new ids."""
-    if not rows:
-        return data
-    names = data.column("id")
-    taken = data.take(np.array([*range(len(data)), *rows], dtype=np.int64))
-    return taken.replace(id=[*names, *(f"{names[row]} (query)" for row in rows)])
+    return Asked(data, made, notes)
 
 
 class _Columns:
@@ -218,11 +184,11 @@ class _Columns:
         self.slot, self.label, self.name = (data.column(c) for c in ("slot", "label", "identity"))
         self.identity, self.image = codes(self.name), codes(image_keys(data))
 
-    def grouped(
-        self, dataset: str, task: str | None, rows: Sequence[int], groups: Mapping[Group, Sequence[int]]
+    def questions(
+        self, dataset: str, task: str | None, groups: Mapping[Group, Sequence[int]]
     ) -> tuple[Questions | None, list[str]]:
         """Queries with their own candidates; if none has a wrong candidate, with all targets of the set."""
-        notes = [f"{dataset}: {len(rows)} images outside of groups are left out"] if rows else []
+        notes: list[str] = []
         asked: list[tuple[int, list[tuple[int, bool]]]] = []
         incomplete = 0
 
@@ -251,21 +217,6 @@ class _Columns:
         owner = owners(self.identity, queries)
         return Questions(dataset, task, queries, owner, candidates, of, right.astype(bool)), notes
 
-    def plain(
-        self, dataset: str, task: str | None, rows: Sequence[int], twins: Sequence[int]
-    ) -> tuple[Questions | None, list[str]]:
-        """Questions of single images: each searches the other images of its identity among all images of the set."""
-        if not rows:
-            return None, []
-        search = Search(np.array(twins, dtype=np.int64), np.array(rows, dtype=np.int64), self.identity, self.image)
-        has = search.positives() > 0
-        if not has.any():
-            return None, [f"{dataset}: no identity has two images"]
-        lone = int((~has).sum())
-        text = f"{dataset}: {lone} images are the only one of their identity: ranked, but not queried"
-        notes = [text] if lone else []
-        return self._of_pool(dataset, task, search.only(has)), notes
-
     def _right(self, dataset: str, query: int, row: int) -> bool:
         if self.slot[row] in ("positive", "negative"):
             return bool(self.slot[row] == "positive")
@@ -293,9 +244,7 @@ class _Columns:
         queries = np.array([query for query, _ in asked], dtype=np.int64)
         gallery = np.array([row for _, ranked in asked for row, _ in ranked], dtype=np.int64)
         search = Search(queries, gallery, identity, self.image)
-        return self._of_pool(dataset, task, search.only(search.positives() > 0))
-
-    def _of_pool(self, dataset: str, task: str | None, search: Search) -> Questions:
+        search = search.only(search.positives() > 0)
         none = np.zeros(0, dtype=np.int64)
         owner = search.identity[search.queries]
         return Questions(dataset, task, search.queries, owner, none, none, none.astype(bool), search)
@@ -364,7 +313,7 @@ def _bind(data: Manifest, models: Models, settings: Settings, tasks: Mapping[str
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise
-            data = left_out(data, error, (int(asked.origin[row]) for row in error.problems), notes)
+            data = left_out(data, error, error.problems, notes)
 
 
 def _bound(asked: Asked, models: Models, settings: Settings) -> dict[str, Scorer]:

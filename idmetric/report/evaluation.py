@@ -103,7 +103,7 @@ class Table:
     """A list of items of a model, the hardest first.
 
     Attributes:
-        method: of a generator, whose items alone these are; empty for those of all.
+        method: the generator that these items are of; empty for items of all.
         title, about: shown above the list; `about` names the order and the columns with one value.
         columns: headings. numbers: the headings of numbers.
     """

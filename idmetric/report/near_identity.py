@@ -8,13 +8,14 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.kernel_pca import Kernel, kernel_pca
 from idmetric.images.read import ImageLike, read_image
+from idmetric.io.hints import need
 from idmetric.models.embedder import Embedder
 from idmetric.report.figure import Place, new_figure, save_figure
 from idmetric.report.heatmap import overlay
@@ -22,6 +23,7 @@ from idmetric.scoring.attention import attention_maps
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR = ("distractor", "identity-edit", "part-edit")
+Kernel = Literal["cosine", "rbf", "linear"]
 
 
 def draw_near_identity(
@@ -40,19 +42,22 @@ def draw_near_identity(
         metrics: name -> model.
         manifest: identities with two views or more, and distractors made from them.
         identities: number of identities.
-        kernel, gamma: of `kernel_pca`, the same for all models, each of which has a projection of its own. The paper
-            says "identical settings" and gives none.
+        kernel, gamma: of scikit-learn's KernelPCA, the same for all models, each of which has a projection of its own.
+            The paper says "identical settings" and gives none.
 
     Raises:
         ValueError: if the manifest has fewer such identities.
     """
+    need("eval", "the figure of near-identities", sklearn="scikit-learn")
+    from sklearn.decomposition import KernelPCA
+
     chosen = _choose(manifest, identities)
     images = [manifest.image(row) for row, _, _ in chosen]
     owner, view = np.array([k for _, k, _ in chosen]), np.array([is_view for *_, is_view in chosen])
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
         vectors = metric.embed(images, patches=False, batch_size=batch_size).cls
-        places = kernel_pca(vectors.double().cpu().numpy(), 2, kernel, gamma)
+        places = KernelPCA(2, kernel=kernel, gamma=gamma).fit_transform(vectors.double().cpu().numpy())
         for k in range(identities):
             for shown, marker in ((owner == k) & view, "o"), ((owner == k) & ~view, "x"):
                 x, y = places[shown].T

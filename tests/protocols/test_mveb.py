@@ -281,30 +281,6 @@ def test_targets_of_the_querys_identity_are_right_too(data: Manifest) -> None:
     assert [own.tolist() for own, _ in found.pool.places(slice(0, 6))] == [[0, 1], [0, 1], [2], [3], [4], [5]]
 
 
-def test_single_images_ask_for_each_other(model: IDSim, reader: VisIDEmbed, tmp_path: Path) -> None:
-    rows = [
-        Row(f"car{k}", picture(tmp_path / f"{k}-{v}.png", k, v), dataset="mveb/SOP", text="Find this.")
-        for k in range(4) for v in range(3 if k else 1)
-    ]  # fmt: skip
-    data = Manifest.from_rows(rows)
-    asked = ask(data, {})
-    [one] = asked.sets
-    assert (len(asked.data), one.dataset, len(one.queries)) == (20, "SOP", 9)
-    said = asked.instructed()
-    assert {said.get(int(q)) for q in one.queries} == {"Find this."}
-    assert one.pool is not None
-    assert all(int(row) not in said for row in one.pool.gallery)
-    [result] = run(data, {"m": model}, PLAIN)
-    vectors = F.normalize(model.embed(data.sources(), patches=False).cls.double(), dim=-1).numpy()
-    won = []
-    for q in range(1, 10):
-        others = [r for r in range(10) if r != q]
-        best = max(others, key=lambda r: float(vectors[q] @ vectors[r]))
-        won.append(rows[best].identity == rows[q].identity)
-    assert value(result, "SOP").value == pytest.approx(np.mean(won))
-    assert "SOP: 1 images are the only one of their identity: ranked, but not queried" in result.notes
-
-
 def test_manifests_of_the_importer_are_read(model: IDSim, tmp_path: Path) -> None:
     columns: dict[str, list[Any]] = {"qry_img_path": [], "qry_inst": [], "qry_text": [], "tgt_img_path": []}
     for k in range(3):

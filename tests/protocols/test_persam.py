@@ -174,14 +174,14 @@ def test_the_prior_comes_from_the_metrics_patches(sam: PerSAM, metric: IDSim) ->
 def test_a_saved_sam_opens_and_anything_else_is_refused(tmp_path: Path, sam: PerSAM) -> None:
     sam.model.save_pretrained(tmp_path / "sam")
     sam.processor.save_pretrained(tmp_path / "sam")
-    opened = PerSAM(tmp_path / "sam", device="cpu", local_files_only=True)
+    opened = PerSAM(tmp_path / "sam", device="cpu")
     image, values = picture(), heat()
     assert (opened.segment(image, values).mask == sam.segment(image, values).mask).all()
     with pytest.raises(CheckpointError, match="no SAM can be read"):
-        PerSAM(tmp_path / "nothing", device="cpu", local_files_only=True)
+        PerSAM(tmp_path / "nothing", device="cpu")
     transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(tmp_path / "vit")
     with pytest.raises(CheckpointError, match="of type 'vit', not a SAM"):
-        PerSAM(tmp_path / "vit", device="cpu", local_files_only=True)
+        PerSAM(tmp_path / "vit", device="cpu")
 
 
 def test_clear_errors(sam: PerSAM) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -109,10 +108,3 @@ def test_missing_scores_rank_last_and_are_refused_by_measures() -> None:
     assert near.right_rank[3] == 1 + (table.scores[query, others[:2]] > table.scores[query, right]).sum()
     with pytest.raises(ValueError, match="finite"):
         ranked.measure(table, search, MEASURES)
-
-
-def test_a_query_without_a_positive_is_named() -> None:
-    table, search = drawn(2)
-    gone = {**search.ignored, int(search.queries[1]): search.gallery.tolist()}
-    with pytest.raises(ValueError, match="query 1 has no positive"):
-        ranked.measure(table, replace(search, ignored=gone), MEASURES)

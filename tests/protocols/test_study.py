@@ -165,23 +165,11 @@ def test_a_study_is_read_as_it_was_written(data: Manifest, tmp_path: Path) -> No
     assert Path(str(again.items.source(0))).resolve() == Path(str(study.items.source(0))).resolve()
 
 
-ABOUT = {"id": "0" * 16, "origin": "0" * 16, "title": "t", "side": 9, "task": "pairs"}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "not readable as a study"),
-        ("[1]", "not the description of a study"),
-        (json.dumps({**ABOUT, "task": []}), "not the description of a study"),
-        (json.dumps({**ABOUT, "id": "../x"}), "not the description of a study"),
-        (json.dumps({**ABOUT, "side": "9"}), "not the description of a study"),
-    ],
-)
-def test_a_damaged_study_is_named(data: Manifest, tmp_path: Path, content: str, message: str) -> None:
+@pytest.mark.parametrize("content", ["", "[1]", "{}"])
+def test_a_damaged_study_is_named(data: Manifest, tmp_path: Path, content: str) -> None:
     made(data).write(tmp_path)
     (tmp_path / "study.json").write_text(content)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{tmp_path.name}: not readable as a study"):
         read_study(tmp_path)
 
 

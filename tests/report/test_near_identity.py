@@ -8,10 +8,10 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 from PIL import Image
+from sklearn.decomposition import KernelPCA
 
 from idmetric import NearID
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.evaluate.kernel_pca import kernel_pca
 from idmetric.report import near_identity as figures
 from idmetric.report.heatmap import overlay
 from idmetric.scoring.attention import attention_maps
@@ -60,7 +60,8 @@ def test_circles_are_views_and_crosses_their_distractors(tmp_path: Path, drawn: 
 
     # in the manifest, views and distractors take turns
     order = [row for k in range(4) for row in (4 * k, 4 * k + 2, 4 * k + 1, 4 * k + 3)]
-    places = kernel_pca(metric.embed([data.image(row) for row in order]).cls.double().numpy())
+    vectors = metric.embed([data.image(row) for row in order]).cls.double().numpy()
+    places = KernelPCA(2, kernel="cosine").fit_transform(vectors)
     clouds = [c for c in left.collections if isinstance(c, PathCollection)]
     np.testing.assert_allclose(np.vstack([c.get_offsets() for c in clouds]), places, atol=1e-6)
     circles = {len(c.get_paths()[0].vertices) > 10 for c in clouds[0::2]}  # a circle is a path of many points

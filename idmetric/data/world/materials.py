@@ -76,6 +76,7 @@ def _contrast(against: Color, options: Sequence[Color]) -> Color:
 
 def package(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """A printed package: bands, a brand name, shapes, a picture, small print."""
+    # a choice's name seeds its draw: "colour" stays as it is spelled
     a, b, c, d = (color(dice(f"colour {k}", w)) for k, w in enumerate((0.9, 0.7, 0.6, 0.5)))
     layout = dice("layout", 0.8)
     ramp = np.linspace(0, 1, SIZE)[:, None] * np.ones(SIZE)

@@ -7,13 +7,22 @@ samples are in the order of steps. Images of the base model are those of step 0.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.io import json_file
-from idmetric.protocols.generator.outputs import as_manifest, images_below, of_subjects, read_table, refuse_unmatched
+from idmetric.protocols.generator.outputs import (
+    Fields,
+    as_manifest,
+    images_below,
+    matched,
+    of_subjects,
+    read_table,
+    refuse_unmatched,
+)
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, OutputsError, Pattern, Picture
 
 _END = r"\.[A-Za-z0-9]+"
@@ -54,17 +63,6 @@ def fields_of(trainer: str, path: str) -> dict[str, str] | None:
 BASE = 0  # the step of the base model
 _DIGITS = ("seed", "step")
 _EXAMPLE = "'{step}/{prompt}_{seed}.png'"
-
-Fields = Callable[[str], dict[str, str] | None]
-
-
-@dataclass(frozen=True)
-class _Names:
-    """The fields of a sample's path and of a base image's path, None for other paths; and words for messages."""
-
-    sample: Fields
-    base: Fields
-    about: str
 
 
 @dataclass(frozen=True)
@@ -134,79 +132,48 @@ def _at_step(picture: Picture) -> Picture:
 
 
 def _of_folder(where: Where) -> list[Picture]:
-    files = images_below(where.data)
-    paths = [file.relative_to(where.data).as_posix() for file in files]
-    names = _by_trainer(where.data, paths) if where.pattern is None else _by_pattern(where.pattern)
-
-    found, rest = _matched(files, paths, names.sample)
-    refuse_unmatched(rest, f"{where.data} and {names.about}", where.skip)
-    _refuse_mixed(where.data, found)
+    folder, files = where.data, images_below(where.data)
+    sample, base, about = _by_trainer(folder, files) if where.pattern is None else _by_pattern(where.pattern)
+    found, rest = matched(folder, files, GENERATED, sample)
+    refuse_unmatched(rest, f"{folder} and {about}", where.skip)
+    epochs = sum("epoch" in picture.fields for picture in found)
+    if 0 < epochs < len(found):  # they cannot be put into one order
+        raise OutputsError(
+            f"{folder}: {epochs} images are samples of epochs (e000003), {len(found) - epochs} of steps (000500): keep "
+            "one kind, by a --pattern and --on-error skip, or in another folder"
+        )
     found = [_at_step(picture) for picture in found]
-    if where.base is not None:
-        if any(picture.fields["method"] == str(BASE) for picture in found):
-            raise OutputsError(f"--base {where.base}: {where.data} has images of the base model already, as step 0")
-        found += _of_base(where.base, names, where.skip)
-    return found
+    if where.base is None:
+        return found
+
+    if any(picture.fields["method"] == str(BASE) for picture in found):
+        raise OutputsError(f"--base {where.base}: {folder} has images of the base model already, as step 0")
+    own, rest = matched(where.base, images_below(where.base), GENERATED, base)
+    refuse_unmatched(rest, f"--base {where.base} and {about}", where.skip)
+    return found + [_at_step(replace(p, fields={**p.fields, "step": str(BASE)})) for p in own]
 
 
-def _by_pattern(text: str) -> _Names:
+def _by_pattern(text: str) -> tuple[Fields, Fields, str]:
+    """The fields of a sample's path and of a base image's path, and words for messages."""
     pattern = Pattern(text, _DIGITS)
     if "step" not in pattern.fields:
         raise OutputsError(f"--pattern {text!r}: it needs a field {{step}}, such as {_EXAMPLE}")
     below = "/".join(part for part in text.split("/") if "{step}" not in part)
     inner = Pattern(below, _DIGITS) if below else pattern
-    return _Names(pattern.match, lambda path: pattern.match(path) or inner.match(path), repr(text))
+    return pattern.match, lambda path: pattern.match(path) or inner.match(path), repr(text)
 
 
-def _by_trainer(folder: Path, paths: Sequence[str]) -> _Names:
-    trainer = _trainer_of(folder, paths)
-
-    def fields(path: str) -> dict[str, str] | None:
-        return fields_of(trainer, path)
-
-    return _Names(fields, lambda path: fields(path) or fields(f"checkpoint-{BASE}/{path}"), f"names of {trainer}")
-
-
-def _trainer_of(folder: Path, names: Sequence[str]) -> str:
-    """The trainer that names most of the files so."""
-    counts = {trainer: sum(fields_of(trainer, name) is not None for name in names) for trainer in TRAINERS}
+def _by_trainer(folder: Path, files: Sequence[Path]) -> tuple[Fields, Fields, str]:
+    """As `_by_pattern`, of the trainer that names most of the files so."""
+    counts = {trainer: len(matched(folder, files, GENERATED, partial(fields_of, trainer))[0]) for trainer in TRAINERS}
     best = max(counts, key=lambda trainer: counts[trainer])
     if not counts[best]:
         raise OutputsError(
-            f"{folder}: its images, such as {names[0]}, are not named as samples of {', '.join(TRAINERS)}: give their "
-            f"--pattern, such as {_EXAMPLE}"
+            f"{folder}: its images, such as {files[0].relative_to(folder).as_posix()}, are not named as samples of "
+            f"{', '.join(TRAINERS)}: give their --pattern, such as {_EXAMPLE}"
         )
-    return best
-
-
-def _matched(files: Sequence[Path], names: Sequence[str], fields: Fields) -> tuple[list[Picture], list[Path]]:
-    """Pictures of the files with fields, and the other files."""
-    found, rest = [], []
-    for file, name in zip(files, names, strict=True):
-        own = fields(name)
-        if own is None:
-            rest.append(file)
-        else:
-            found.append(Picture(file, GENERATED, {"subject": ONLY, **own}))
-    return found, rest
-
-
-def _refuse_mixed(folder: Path, found: Sequence[Picture]) -> None:
-    """Refuse samples of epochs among those of steps, which cannot be put into one order."""
-    epochs = sum("epoch" in picture.fields for picture in found)
-    if 0 < epochs < len(found):
-        raise OutputsError(
-            f"{folder}: {epochs} images are samples of epochs (e000003), {len(found) - epochs} of steps (000500): keep "
-            "one kind, by a --pattern and --on-error skip, or in another folder"
-        )
-
-
-def _of_base(folder: Path, names: _Names, skip: bool) -> list[Picture]:
-    """The images of a folder as those of step 0."""
-    files = images_below(folder)
-    found, rest = _matched(files, [file.relative_to(folder).as_posix() for file in files], names.base)
-    refuse_unmatched(rest, f"--base {folder} and {names.about}", skip)
-    return [_at_step(replace(p, fields={**p.fields, "step": str(BASE)})) for p in found]
+    fields = partial(fields_of, best)
+    return fields, lambda path: fields(path) or fields(f"checkpoint-{BASE}/{path}"), f"names of {best}"
 
 
 def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:

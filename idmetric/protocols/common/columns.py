@@ -14,6 +14,7 @@ from idmetric.data.manifest.table import Manifest
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]
+Group = tuple[str, str | None]  # name and split
 
 
 _SHOWN = 5
@@ -33,6 +34,22 @@ def free(data: Manifest, name: str) -> list[Any]:
     """The column x_`name`; None for each row if the manifest lacks it."""
     column = f"x_{name}"
     return data.column(column) if column in data.table.column_names else [None] * len(data)
+
+
+def groups(data: Manifest, rows: Iterable[int] | None = None) -> dict[Group, dict[str, list[int]]]:
+    """Group -> slot -> its rows (default: of all rows); groups of one name in two splits are two."""
+    columns = list(zip(data.column("group"), data.column("split"), data.column("slot"), strict=True))
+    found: dict[Group, dict[str, list[int]]] = {}
+    for row in range(len(data)) if rows is None else rows:
+        name, split, slot = columns[row]
+        if name is not None and slot is not None:
+            found.setdefault((name, split), {}).setdefault(slot, []).append(row)
+    return found
+
+
+def known(values: Array) -> list[float | None]:
+    """Numbers as items are kept, None in place of NaN."""
+    return [None if np.isnan(value) else value for value in values.tolist()]
 
 
 def parameters(data: Manifest) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,14 +52,11 @@ class DiffSimSettings:
     """Where and how features are taken.
 
     Args:
-        blocks: part of the U-Net. layer: which of its blocks with attention; the last self-attention of it is taken.
         step: of `STEPS`, 0 = pure noise.
         prompt: the text that the U-Net is conditioned on.
         side: of the image, in pixels. seed: of the noise.
     """
 
-    blocks: Literal["down", "mid", "up"] = "up"
-    layer: int = 0
     step: int = 600
     prompt: str = "High quality image"
     side: int = 512
@@ -90,7 +87,6 @@ class DiffSim(PairBaseline):
     Raises:
         ImportError: if diffusers or transformers is missing.
         WeightsError: if the weights cannot be loaded.
-        ValueError: if the U-Net has no such layer.
     """
 
     def __init__(
@@ -106,7 +102,8 @@ class DiffSim(PairBaseline):
             "StableDiffusionPipeline", base, Place(str(self.device)), dtype=torch.float32, safety_checker=None,
             requires_safety_checker=False,
         ).to(self.device)  # fmt: skip
-        self.attention = _attention_layer(self.pipe.unet, settings)
+        block = next(block for block in self.pipe.unet.up_blocks if hasattr(block, "attentions"))
+        self.attention = block.attentions[-1].transformer_blocks[-1].attn1
         self.revision = version(base)
         self.pipe.scheduler.set_timesteps(STEPS)
         self.time: Tensor = self.pipe.scheduler.timesteps[settings.step]
@@ -183,16 +180,6 @@ class DiffSim(PairBaseline):
 
 class _ReachedError(Exception):
     """The U-Net has reached the layer that is read."""
-
-
-def _attention_layer(unet: Any, settings: DiffSimSettings) -> Any:
-    sides = {"down": unet.down_blocks, "mid": [unet.mid_block], "up": unet.up_blocks}
-    able = [block for block in sides[settings.blocks] if hasattr(block, "attentions")]
-    if settings.layer >= len(able):
-        raise ValueError(
-            f"no layer {settings.layer}: the U-Net has {len(able)} {settings.blocks} blocks with attention"
-        )
-    return able[settings.layer].attentions[-1].transformer_blocks[-1].attn1
 
 
 def _aligned(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:

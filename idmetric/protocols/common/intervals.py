@@ -88,6 +88,12 @@ def average(values: Sequence[Value], paper: float | None = None, *, independent:
     return Value(center, low, high, sum(v.count for v in values), paper)
 
 
+def averages(rows: Sequence[Row]) -> dict[str, Value]:
+    """The means over rows of each of their numbers, see `average`; such as a model's over independent data sets."""
+    metrics = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, Value))
+    return {metric: average([v for row in rows if isinstance(v := row.get(metric), Value)]) for metric in metrics}
+
+
 def any_statistic(
     statistic: Callable[..., float], items: Sequence[NDArray[Any]], identity: Names, settings: Settings,
     paper: float | None = None, *, count: int | None = None,

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -111,24 +112,20 @@ class Tiles:
     def __init__(self, model: Any, pixels: Tensor, batch_size: int) -> None:
         self.model, self.pixels, self.batch_size = model, pixels, batch_size
         self._whole = not hasattr(model, "features")
-        self._held: dict[int, Features] = {}
-        self.size, self._most = _TILE, 2
+        self.size = 0
 
     def fit(self) -> None:
         """Choose the size of tiles before the first comparison."""
-        if not self._held:
+        if not self.size:
             each = sum(t.numel() * t.element_size() for t in self._features(self.pixels[:1]))
             self.size = max(1, min(_TILE, _TILE_BYTES // max(1, each)))
-            self._most = max(2, _TILES_BYTES // max(1, each * self.size))
+            most = max(2, _TILES_BYTES // max(1, each * self.size))
+            self._tile = lru_cache(most)(
+                lambda tile: self._features(self.pixels[tile * self.size : (tile + 1) * self.size])
+            )
 
     def __getitem__(self, tile: int) -> Features:
-        found = self._held.pop(tile, None)
-        if found is None:
-            while len(self._held) >= self._most:
-                del self._held[next(iter(self._held))]  # the one used longest ago
-            found = self._features(self.pixels[tile * self.size : (tile + 1) * self.size])
-        self._held[tile] = found
-        return found
+        return self._tile(tile)
 
     def _features(self, images: Tensor) -> Features:
         if self._whole:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import DIGITS, STEP, comparable, first_highest
-from idmetric.protocols.common.columns import Array, Ints, Truths, listed
+from idmetric.protocols.common.columns import Array, Ints, Truths, known, listed
 from idmetric.protocols.common.intervals import auc, codes, owners
 from idmetric.protocols.common.remembered import Arrays, remembered
 from idmetric.protocols.common.result import Value, slug
@@ -169,9 +169,6 @@ class Nearest:
         def named(rows: Ints) -> list[Any]:
             return [ids[row] if row >= 0 else None for row in rows.tolist()]
 
-        def known(scores: Array) -> list[float | None]:
-            return [None if np.isnan(score) else score for score in scores.tolist()]
-
         found: dict[str, list[Any]] = {
             "right": named(self.right),
             "right_score": known(self.right_score),
@@ -226,8 +223,6 @@ class Found:
             self._add(int(numbers[at]), block.scores[at], block.own[at], block.hidden[at])
 
     def _add(self, number: int, scores: Array, own: Ints, hidden: Ints) -> None:
-        if not len(own):
-            raise ValueError(f"query {number} has no positive")
         right = scores[own]
         least = right.min()
         # nothing below the last positive changes a measure; NaN stays, for the measures to refuse, and so do scores

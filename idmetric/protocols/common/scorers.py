@@ -115,16 +115,6 @@ class Bound:
             notes_of = [*self.notes, *notes]
             yield scorer, Result(protocol, name, [], scorer.signature(), settings, {}, notes_of, missing_rows(protocol))
 
-    def measured(
-        self, fill: Callable[[Scorer, Result], object], protocol: str, settings: Mapping[str, Any],
-        notes: Sequence[str] = (),
-    ) -> list[Result]:  # fmt: skip
-        """The results that `fill(scorer, result)` completes."""
-        found = list(self.results(protocol, settings, notes))
-        for scorer, result in found:
-            fill(scorer, result)
-        return [result for _, result in found]
-
 
 def bind(
     manifest: Manifest,

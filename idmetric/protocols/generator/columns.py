@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
 
-from idmetric.data.embed import Look, content_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.copies import MANY, THRESHOLD, compare
-from idmetric.images.read import read_image
-from idmetric.protocols.common import intervals
-from idmetric.protocols.common.columns import Array, Ints, Truths, free, listed
+from idmetric.evaluate.copies import MANY, SIZE, THRESHOLD, Print, compare, take_print
+from idmetric.images.read import Outside, read_image
+from idmetric.protocols.common import intervals, pairwise
+from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
 from idmetric.protocols.common.dual_encoder import DualEncoder
-from idmetric.protocols.common.pairwise import PairStore, cell_of
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Bound, Progress, Settings, VectorScorer
+from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
-from idmetric.scoring.copies import Prints, small_picture
+from idmetric.scoring.copies import small_picture
 from idmetric.scoring.gray import is_gray
 
 
@@ -37,69 +38,52 @@ def copying(result: Result) -> list[str]:
 
 
 _FOLDER = "copies-1"  # the number is the detector's version
-_SAVE_SECONDS = 20.0
-_CHUNK = 64  # images read ahead
+_PRINTS = 256  # most prints in memory; one is 30 times as large as its picture
 
 
-def agreements(
-    data: Manifest,
-    images: Ints,
-    references: Ints,
-    store: Path | None = None,
-    workers: int | None = None,
-    progress: Progress | None = None,
-) -> Array:
-    """Agreement (P,) of each image with a reference, see `idmetric.evaluate.copies`.
+class _Agreement:
+    """The agreement of `idmetric.evaluate.copies` as a metric of pairs; it depends a little on the order."""
+
+    def __init__(self) -> None:
+        self._print = lru_cache(_PRINTS)(self._taken)
+        self.references: set[bytes] = set()  # their pixels
+
+    def signature(self) -> dict[str, str]:
+        """See `pairwise.PairModel`."""
+        return {"model": "the search for copies"}
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+        """See `pairwise.PairModel`; (SIZE, SIZE, 3), uint8."""
+        return torch.from_numpy(small_picture(image).copy())
+
+    def compare(self, a: Tensor, b: Tensor) -> Tensor:
+        """See `pairwise.PairModel`."""
+        pairs = [(image.numpy().tobytes(), reference.numpy().tobytes()) for image, reference in zip(a, b, strict=True)]
+        turned = [pair[::-1] if pair[1] not in self.references else pair for pair in pairs]
+        found = [compare(self._print(reference), self._print(image)).agreement for image, reference in turned]
+        return torch.tensor(found, dtype=torch.float64)
+
+    @staticmethod
+    def _taken(pixels: bytes) -> Print:
+        return take_print(np.frombuffer(pixels, np.uint8).reshape(SIZE, SIZE, 3))
+
+
+def agreements(data: Manifest, images: Ints, references: Ints, settings: Settings) -> Array:
+    """Agreement (P,) of each image with a reference, see `idmetric.evaluate.copies`; kept for the next run.
 
     Args:
-        images, references: rows (P,) of pairs; pairs of one reference are best next to each other.
-        store: the folder that keeps embeddings; known pairs are not read again.
-        progress: called with (pairs compared, pairs to compare).
+        images, references: rows (P,) of pairs.
 
     Raises:
-        UnreadableError, ImageReadError: for images that cannot be read.
+        UnreadableError: for images that cannot be read.
     """
-    kept = None if store is None else PairStore(store / _FOLDER)
-    with ThreadPoolExecutor(workers or 8) as pool:
-        rows = sorted({*images.tolist(), *references.tolist()})
-        content = content_keys(data, rows, Look(), pool)
-        keys = list(dict.fromkeys(content.values()))
-        number = {key: k for k, key in enumerate(keys)}
-        a, b = (np.array([number[content[int(row)]] for row in side], np.int64) for side in (images, references))
-        cells = cell_of(np.minimum(a, b), np.maximum(a, b))
-        known, values = (np.empty(0, np.int64), np.empty(0)) if kept is None else kept.read(keys)
-        first = np.unique(cells, return_index=True)[1]
-        todo = np.sort(first[~np.isin(cells[first], known)])  # in the order of the pairs
-        found, saved, since = np.empty(len(todo)), 0, time.monotonic()
-        prints = Prints()
-
-        try:
-            done = 0
-            for start in range(0, len(todo), _CHUNK):
-                part = todo[start : start + _CHUNK]
-                wanted = dict.fromkeys([*images[part].tolist(), *references[part].tolist()])
-                sources = [cast("str | bytes", data.source(row)) for row in wanted]
-                small = dict(zip(wanted, pool.map(lambda s: small_picture(read_image(s)), sources), strict=True))
-                for k, pair in enumerate(part, start):
-                    one, other = int(references[pair]), int(images[pair])
-                    reference, image = prints.of(keys[b[pair]], small[one]), prints.of(keys[a[pair]], small[other])
-                    assert reference is not None
-                    assert image is not None
-                    found[k] = compare(reference, image).agreement
-                done = start + len(part)
-                if progress is not None:
-                    progress(done, len(todo))
-                if kept is not None and time.monotonic() - since > _SAVE_SECONDS:
-                    kept.add(keys, cells[todo[saved:done]], found[saved:done])
-                    saved, since = done, time.monotonic()
-        finally:
-            if kept is not None and done > saved:
-                kept.add(keys, cells[todo[saved:done]], found[saved:done])
-
-    every, values = np.append(known, cells[todo]), np.append(values, found)
-    order = np.argsort(every)
-    agreed: Array = values[order][np.searchsorted(every[order], cells)]
-    return agreed
+    model = _Agreement()
+    rows = np.concatenate([images, references]).tolist()
+    [small] = pairwise.prepare(data, {"copies": model}, rows, workers=settings.workers).values()
+    model.references = {small.pixels[small.place[row]].numpy().tobytes() for row in set(references.tolist())}
+    store = None if settings.store is None else settings.store / _FOLDER
+    scorer = pairwise.PairScorer(model, small, max_pairs=sys.maxsize, store=store, progress=settings.pair_progress)
+    return scorer.pairs(images, references)
 
 
 CLIP = "CLIP-T"
@@ -111,15 +95,17 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
     for name in dict.fromkeys(images.subject):
         own, others = np.flatnonzero(images.subject == name), images.shown(name).tolist()
         ends += [(int(k), int(images.rows[k]), other) for k in own for other in others]
-    number, rows, others_ = np.array(ends, np.int64).reshape(-1, 3).T
-    found = agreements(data, rows, others_, settings.store, settings.workers, settings.pair_progress)
+    if not ends:
+        return np.empty(0)
+    number, rows, others_ = np.array(ends, np.int64).T
+    found = agreements(data, rows, others_, settings)
     best = np.full(len(images.rows), -1.0)
     np.maximum.at(best, number, found)
     return best
 
 
 def notes_on_gray(images: Images, data: Manifest, workers: int | None = None) -> list[str]:
-    """Warn of gray images of subjects whose references are all in color: their distances are too large."""
+    """Warn of gray images where all references of the subject are in color: their distances are too large."""
     rows = sorted({*images.rows.tolist(), *(int(row) for own in images.references.values() for row in own)})
     sources = [cast("str | bytes", data.source(row)) for row in rows]
     with ThreadPoolExecutor(workers or 8) as pool:
@@ -203,11 +189,6 @@ def means_of(values: Array, subject: Names) -> dict[str, float]:
     names, place = np.unique(subject.astype(str), return_inverse=True)
     means = np.bincount(place, values) / np.bincount(place)
     return dict(zip(names.tolist(), means.tolist(), strict=True))
-
-
-def known(values: Array) -> list[float | None]:
-    """Numbers as items are kept, None in place of NaN."""
-    return [None if np.isnan(value) else float(value) for value in values]
 
 
 def image_items(images: Images, found: Scores, ids: Sequence[Any] | Names) -> dict[str, Any]:

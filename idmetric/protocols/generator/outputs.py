@@ -11,13 +11,10 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from idmetric.data.importers.source import ENDINGS, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
@@ -86,6 +83,7 @@ def _text(value: Any) -> str:
 # Outputs
 
 
+Fields = Callable[[str], dict[str, str] | None]  # of a path with forward slashes; None if it is another one
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _SHOWN = 10
 
@@ -121,7 +119,11 @@ def read(where: Where) -> Manifest:
         OutputsError: if images do not match, occur twice, or have no reference.
         PatternError, SourceError: for a pattern or table that cannot be used.
     """
-    found = [] if where.data is None else _of_data(where.data, where)
+    found: list[Picture] = []
+    if where.data is not None:
+        if not where.data.exists():
+            raise OutputsError(f"{where.data}: no such file or folder")
+        found = read_table(where.data) if where.data.is_file() else _of_folder(where.data, where)
     if where.references is not None:
         found = [p for p in found if p.role != REFERENCE]
         found += of_subjects(where.references, REFERENCE, where.skip)
@@ -147,12 +149,6 @@ def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = 
 # Folders
 
 
-def _of_data(data: Path, where: Where) -> list[Picture]:
-    if not data.exists():
-        raise OutputsError(f"{data}: no such file or folder")
-    return read_table(data) if data.is_file() else _of_folder(data, where)
-
-
 def _of_folder(data: Path, where: Where) -> list[Picture]:
     if (where.pattern is None) == (where.layout is None):
         raise OutputsError(
@@ -171,14 +167,14 @@ def _of_folder(data: Path, where: Where) -> list[Picture]:
         raise OutputsError(f"--layout {where.layout} needs --out DIR: the four images of each file are kept there")
 
     files = images_below(data)
-    found, rest = _matched(data, files, layout)
+    found, rest = _by_layout(data, files, layout)
     if not any(p.role == GENERATED for p in found) and layout.outputs.startswith("{method}/"):
         # the folder of one method
         below = [None if text is None else text.removeprefix("{ignore}/")
                  for text in (layout.references, layout.training)]  # fmt: skip
         outputs = layout.outputs.removeprefix("{method}/")
         inner = replace(layout, outputs=outputs, references=below[0], training=below[1])
-        found, rest = _matched(data, files, inner)
+        found, rest = _by_layout(data, files, inner)
     refuse_unmatched(rest, f"{data} and {layout.outputs!r}", where.skip)
 
     if layout.prompts is not None:
@@ -200,21 +196,28 @@ def images_below(folder: Path) -> list[Path]:
         raise OutputsError(str(error)) from error
 
 
-def _matched(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[Picture], list[Path]]:
-    """Pictures of the files that match the layout's patterns, and the other files."""
-    places = ((REFERENCE, layout.references), (TRAINING, layout.training), (GENERATED, layout.outputs))
-    patterns = [(role, Pattern(text)) for role, text in places if text is not None]
+def matched(folder: Path, files: Sequence[Path], role: str, fields: Fields) -> tuple[list[Picture], list[Path]]:
+    """Pictures of the files with fields, by their paths below a folder, and the other files."""
     found, rest = [], []
     for file in files:
-        name = file.relative_to(folder).as_posix()
-        matches = ((role, fields) for role, pattern in patterns if (fields := pattern.match(name)) is not None)
-        role, fields = next(matches, (None, {}))
-        if role is None:
+        own = fields(file.relative_to(folder).as_posix())
+        if own is None:
             rest.append(file)
         else:
-            method = {"method": folder.resolve().name} if role == GENERATED else {}
-            found.append(Picture(file, role, {**method, "subject": ONLY, **fields}))
+            found.append(Picture(file, role, {"subject": ONLY, **own}))
     return found, rest
+
+
+def _by_layout(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[Picture], list[Path]]:
+    """Pictures of the files that match the layout's patterns, and the other files."""
+    found: list[Picture] = []
+    for role, text in ((REFERENCE, layout.references), (TRAINING, layout.training), (GENERATED, layout.outputs)):
+        if text is not None:
+            own, files = matched(folder, files, role, Pattern(text).match)
+            found += own
+    method = {"method": folder.resolve().name}
+    found = [replace(p, fields={**method, **p.fields}) if p.role == GENERATED else p for p in found]
+    return found, list(files)
 
 
 def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
@@ -227,14 +230,7 @@ def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
     files = images_below(folder)
     if not text:  # a folder per subject, or the images of the only subject
         text = "{subject}/*" if any(file.parent != folder for file in files) else "*"
-    pattern = Pattern(text)
-    found, rest = [], []
-    for file in files:
-        fields = pattern.match(file.relative_to(folder).as_posix())
-        if fields is None:
-            rest.append(file)
-        else:
-            found.append(Picture(file, role, {"subject": ONLY, **fields}))
+    found, rest = matched(folder, files, role, Pattern(text).match)
     if not found:
         raise OutputsError(f"{place}: no image matches {text!r}")
     refuse_unmatched([] if chosen else rest, f"{folder} and {text!r}", skip)
@@ -317,34 +313,28 @@ def _numbered(found: Sequence[Picture], noun: str) -> list[Picture]:
     return out
 
 
-@dataclass
-class _Ids:
-    """Names of rows: the paths, numbered where one occurs twice."""
-
-    root: str
-    seen: Counter[str] = field(default_factory=Counter)
-
-    def of(self, picture: Picture) -> str:
-        name = Path(os.path.relpath(picture.path, self.root)).as_posix()
-        self.seen[name] += 1
-        return name if self.seen[name] == 1 else f"{name} ({self.seen[name]})"
-
-
 def _manifest(found: Sequence[Picture]) -> Manifest:
     generated = [p for p in found if p.role == GENERATED]
-    ids = _Ids(os.path.commonpath([os.path.abspath(p.path.parent) for p in generated or found]))
+    root = os.path.commonpath([os.path.abspath(p.path.parent) for p in generated or found])
+    times: Counter[str] = Counter()
+    ids = []
+    for p in found:  # paths, numbered where one occurs twice
+        name = Path(os.path.relpath(p.path, root)).as_posix()
+        times[name] += 1
+        ids.append(name if times[name] == 1 else f"{name} ({times[name]})")
     rows = [
         Row(
-            p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=ids.of(p),
+            p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path), id=name,
             role="context-edit" if p.role == GENERATED else "real", engine=p.fields.get("method"),
             text=p.text or words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
         )
-        for p in found
+        for p, name in zip(found, ids, strict=True)
     ]  # fmt: skip
     names = dict.fromkeys([*KNOWN, *(name for p in found for name in p.fields)])
     columns: dict[str, list[str | None]] = {f"x_{name}": [p.fields.get(name) for p in found] for name in names}
     columns["x_role"] = [p.role for p in found]
-    columns["x_held_out"] = [_held_out(p.fields.get("held_out")) for p in found]
+    stated = [p.fields.get("held_out") for p in found]
+    columns["x_held_out"] = [text if text is None else "yes" if text.lower() in YES else "no" for text in stated]
     return Manifest.from_rows(rows).replace(**columns)
 
 
@@ -355,15 +345,10 @@ def words(prompt: str | None) -> str | None:
     return prompt if " " in prompt else prompt.replace("_", " ")
 
 
-def _held_out(given: str | None) -> str | None:
-    return None if given is None else "yes" if given.lower() in YES else "no"
-
-
 # Grids
 
 
 CELLS = ((0, 0), (1, 0), (0, 1), (1, 1))  # column, row: the order of XVerse's `split_grid`
-_MARK = "grid"  # in a cell's PNG: the key of the grid that it was cut from
 
 
 def cut(found: Sequence[Picture], folder: Path, skip: bool) -> list[Picture]:
@@ -385,35 +370,17 @@ def _cells(picture: Picture, folder: Path) -> list[Picture]:
     Raises:
         ImageReadError: if the grid cannot be read. OSError: if a cell cannot be written.
     """
-    key, grid = key_of(picture.path), None
-    found = []
+    grid, found = read_image(picture.path), []
+    width, height = grid.width // 2, grid.height // 2
     for seed, (column, row) in enumerate(CELLS):
         path = folder / picture.fields["method"] / f"{picture.path.stem}_{seed}.png"
-        if not _is_of(path, key):
-            grid = read_image(picture.path) if grid is None else grid
-            _write_cell(path, grid, column, row, key)
-        found.append(Picture(path, picture.role, {**picture.fields, "seed": str(seed)}, picture.text))
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            corners = (column * width, row * height, (column + 1) * width, (row + 1) * height)
+            grid.crop(corners).save(temporary, format="PNG")
+        found.append(replace(picture, path=path, fields={**picture.fields, "seed": str(seed)}))
     return found
-
-
-def _is_of(path: Path, key: str) -> bool:
-    """Whether this cell was cut from the grid with this key."""
-    try:
-        with Image.open(path) as image:
-            return bool(image.info.get(_MARK) == key)
-    except OSError:
-        return False
-
-
-def _write_cell(path: Path, grid: Image.Image, column: int, row: int, key: str) -> None:
-    width, height = grid.width // 2, grid.height // 2
-    cell = grid.crop((column * width, row * height, (column + 1) * width, (row + 1) * height))
-    mark = PngInfo()
-    mark.add_text(_MARK, key)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        cell.save(temporary, format="PNG", pnginfo=mark)
 
 
 # Options of commands

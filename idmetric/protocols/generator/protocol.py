@@ -34,7 +34,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -70,65 +70,52 @@ LEVEL = 0.05  # of a test
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
 
 
-@dataclass(frozen=True)
-class Difference:
-    """The mean difference a - b over common places, with p of the signed-rank test over subjects."""
-
-    a: str
-    b: str
-    value: Value
-    p: float
-    subjects: int
-
-
-def differences(scores: Scored, settings: Settings, against: str | None = None) -> list[Difference]:
-    """Compare each two methods that have common places, or each with one."""
-    pairs = combinations(scores, 2) if against is None else ((a, against) for a in scores if a != against)
-    found = []
-    for a, b in pairs:
-        common = [place for place in scores[a] if place in scores.get(b, {})]
-        if not common:
-            continue
-        apart = np.array([scores[a][place] - scores[b][place] for place in common])
-        subject = np.array([place[0] for place in common], dtype=object)
-        value = intervals.mean(apart, subject, settings)
-        found.append(Difference(a, b, value, signed_rank(apart, subject), len(set(subject))))
-    return found
-
-
 def add_differences(result: Result, scores: Mapping[str, Scored], settings: Settings, against: str | None) -> None:
-    """Add a row for each two methods, all tests as items, and a note if no p can fall to 0.05.
+    """Add a row for each two methods with common places, or each with one, all tests as items, and a note if no p can
+    fall to 0.05.
 
     Args:
-        scores: metric -> method -> place -> score; p of the first metric is in the rows.
+        scores: metric -> method -> place -> score; p of the first metric, of the signed-rank test over subjects,
+            corrected by Holm, is in the rows.
     """
     rows: dict[tuple[str, str], Row] = {}
     for metric, scored in scores.items():
-        found = differences(scored, settings, against)
-        corrected = holm([d.p for d in found]).tolist()
-        for difference, p in zip(found, corrected, strict=True):
-            pair = difference.a, difference.b
-            row = rows.setdefault(pair, {"method": " - ".join(pair), "group": "paired"})
-            row[metric] = difference.value
+        pairs = combinations(scored, 2) if against is None else ((a, against) for a in scored if a != against)
+        found: list[tuple[str, str, Value, float, int]] = []
+        for a, b in pairs:
+            common = [place for place in scored[a] if place in scored.get(b, {})]
+            if common:
+                apart = np.array([scored[a][place] - scored[b][place] for place in common])
+                subject = np.array([place[0] for place in common], dtype=object)
+                value = intervals.mean(apart, subject, settings)
+                found.append((a, b, value, signed_rank(apart, subject), len(set(subject))))
+        if not found:
+            continue
+
+        first, second, v, p, subjects = (list(column) for column in zip(*found, strict=True))
+        corrected = holm(p).tolist()
+        for a, b, value, one, count in zip(first, second, v, corrected, subjects, strict=True):
+            row = rows.setdefault((a, b), {"method": f"{a} - {b}", "group": "paired"})
+            row[metric] = value
             if metric == next(iter(scores)):
-                row["p"] = Value(p, None, None, difference.subjects)
-        v = [d.value for d in found]
+                row["p"] = Value(one, None, None, count)
         result.keep(
-            "tests", a=[d.a for d in found], b=[d.b for d in found], metric=[metric] * len(found),
-            difference=[x.value for x in v], low=[x.low for x in v], high=[x.high for x in v],
-            p=[d.p for d in found], p_holm=corrected, subjects=[d.subjects for d in found],
+            "tests", a=first, b=second, metric=[metric] * len(found), difference=[x.value for x in v],
+            low=[x.low for x in v], high=[x.high for x in v], p=p, p_holm=corrected, subjects=subjects,
             pairs=[x.count for x in v],
         )  # fmt: skip
-        if metric == next(iter(scores)) and found:
-            result.notes.extend(_smallest(found, against))
+        if metric == next(iter(scores)):
+            result.notes.extend(_smallest(len(found), len({*first, *second}) - 1, max(subjects), against))
     result.rows.extend(rows.values())
 
 
-def _smallest(found: Sequence[Difference], against: str | None) -> list[str]:
-    """A note if Holm's smallest p, tests x `smallest_p`, lies above 0.05: no difference is large enough for less."""
-    subjects = max(d.subjects for d in found)
+def _smallest(tests: int, with_one: int, subjects: int, against: str | None) -> list[str]:
+    """A note if Holm's smallest p, tests x `smallest_p`, lies above 0.05: no difference is large enough for less.
+
+    Args:
+        with_one: the number of tests against one method.
+    """
     least = smallest_p(subjects)
-    tests, with_one = len(found), len({name for d in found for name in (d.a, d.b)}) - 1
     if tests * least <= LEVEL:
         return []
 

@@ -13,7 +13,7 @@ from numpy.random import Generator
 
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.columns import Ints, Truths, free, listed, plain, texts
+from idmetric.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
 from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 
 Mode = Literal["easy", "hard"]
@@ -91,9 +91,6 @@ def _one(rng: Generator, options: Sequence[T]) -> T:
 
 
 # Benchmarks
-
-
-Group = tuple[str | None, str | None]  # name and split
 
 
 @dataclass(frozen=True)
@@ -247,29 +244,21 @@ def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
 
 def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
     """Pairs of a group's anchor with its other images, and whether they show one identity."""
-    groups, slots = _groups(data), data.column("slot")
     identity, label = data.column("identity"), data.column("label")
-    anchors: dict[Group, int] = {}
-    others: dict[Group, list[int]] = defaultdict(list)
-
-    for row in rows.tolist():
-        if slots[row] == "anchor":
-            if anchors.setdefault(groups[row], row) != row:
-                raise ValueError(f"{name}, row {row + 1}: a second anchor of group {groups[row][0]!r}")
-        elif slots[row] is not None:
-            others[groups[row]].append(row)
-
     a, b, same = [], [], []
-    for group, mine in others.items():
-        if group not in anchors:
+    for (group, _), own in groups(data, rows.tolist()).items():
+        anchors = own.pop("anchor", [])
+        if not anchors:
             raise ValueError(
                 f"{name}: group {group!r} has no anchor: a pair is a group with slots anchor and candidate"
             )
-        anchor = anchors[group]
-        for row in mine:
+        if len(anchors) > 1:
+            raise ValueError(f"{name}, row {anchors[1] + 1}: a second anchor of group {group!r}")
+        anchor = anchors[0]
+        for row, slot in sorted((row, slot) for slot, mine in own.items() for row in mine):
             a.append(anchor)
             b.append(row)
-            same.append(_same(name, row, slots[row], label[row], identity[anchor], identity[row]))
+            same.append(_same(name, row, slot, label[row], identity[anchor], identity[row]))
 
     if not a:
         raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")
@@ -313,26 +302,20 @@ def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int)
 
 def _given(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
     """Mode -> triplets of the manifest: easy where all three are of one scene, hard where the anchor's is another."""
-    groups, slots, scenes = _groups(data), data.column("slot"), data.column("background")
-    members: dict[Group, dict[str, int]] = defaultdict(dict)
-    for row in rows.tolist():
-        if slots[row] is not None and members[groups[row]].setdefault(slots[row], row) != row:
-            raise ValueError(f"row {row + 1}: a second {slots[row]} of group {groups[row][0]!r}: a triplet is of three")
+    scenes = data.column("background")
     found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
 
-    for own in members.values():
+    for (group, _), own in groups(data, rows.tolist()).items():
+        for slot, mine in own.items():
+            if len(mine) > 1:
+                raise ValueError(f"row {mine[1] + 1}: a second {slot} of group {group!r}: a triplet is of three")
         if own.keys() >= {"anchor", "positive", "negative"}:
-            anchor, positive, negative = (own[s] for s in ("anchor", "positive", "negative"))
+            anchor, positive, negative = (own[slot][0] for slot in ("anchor", "positive", "negative"))
             known = None not in (scenes[anchor], scenes[positive])
             mode = ("easy" if scenes[anchor] == scenes[positive] else "hard") if known else ""
             found[mode].append((anchor, positive, negative))
 
     return found
-
-
-def _groups(data: Manifest) -> list[Group]:
-    """The group of each row; equal names in two splits are two groups."""
-    return list(zip(data.column("group"), data.column("split"), strict=True))
 
 
 def _sized(plan: Plan, name: str) -> Plan:

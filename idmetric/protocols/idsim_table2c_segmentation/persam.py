@@ -71,7 +71,6 @@ class PerSAM:
         processor: SamProcessor of an opened model.
         positives, negatives: points on and off the subject.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
-        revision, token, cache_dir, local_files_only: of a Hub repository, as transformers takes them.
 
     Raises:
         CheckpointError: if the weights cannot be found or are not of a SAM.
@@ -87,11 +86,10 @@ class PerSAM:
         negatives: int = 1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        **hub: Any,
     ) -> None:
         if isinstance(source, str | os.PathLike):
             self.name = os.fspath(source)
-            source, processor = _open(self.name, hub)
+            source, processor = _open(self.name)
         else:
             self.name = type(source).__name__
 
@@ -193,18 +191,18 @@ def box_of(mask: Truths) -> tuple[float, float, float, float] | None:
     return (float(x.min()), float(y.min()), float(x.max()), float(y.max())) if len(y) else None
 
 
-def _open(name: str, hub: dict[str, Any]) -> tuple[Any, Any]:
+def _open(name: str) -> tuple[Any, Any]:
     try:
         from transformers import AutoConfig, SamModel, SamProcessor
     except ImportError as error:
         raise ImportError(f"SAM needs transformers: {install('eval')}") from error
 
     try:
-        kind = AutoConfig.from_pretrained(name, **hub).model_type
+        kind = AutoConfig.from_pretrained(name).model_type
         if kind != "sam":
             raise CheckpointError(f"{name!r} holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base")
-        model = SamModel.from_pretrained(name, use_safetensors=True, **hub)
-        return model, SamProcessor.from_pretrained(name, **hub)
+        model = SamModel.from_pretrained(name, use_safetensors=True)
+        return model, SamProcessor.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"no SAM can be read from {name!r} ({error}): give a folder or Hub repository in transformers' format"

@@ -85,8 +85,8 @@ def run(
 
     bound = bind(real, models, replace(settings, distance="patch"))
     looked, notes = tasks(bound.manifest, settings, options)
-    about = {**settings.as_dict(), "references": options.references, "match": options.match, "score": options.score}
-    about |= {"distance": "patch", "others": "all" if options.others is None else options.others, "side": options.side}
+    about = {**settings.as_dict(), "references": options.references, "score": options.score}
+    about |= {"distance": "patch", "others": "all" if options.others is None else options.others}
     if sam is not None:
         about |= {"sam": sam.name, "points": (sam.positives, sam.negatives)}
     pods = set(data.column("dataset")) == {"pods"}

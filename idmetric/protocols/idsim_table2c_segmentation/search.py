@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.embedding import Embedding, concatenate
-from idmetric.distance.patches import Layout, on_grid, patch_similarity, prototypes, spread
+from idmetric.distance.patches import Layout, on_grid, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.protocols.common.columns import Array, free, listed
@@ -25,6 +26,7 @@ from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of
 from idmetric.protocols.options import SegmentationOptions
 from idmetric.scoring.heatmaps import coverage, layout
 
+_SIDE = 512  # longer side at which masks are compared, in pixels
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
 
 
@@ -102,19 +104,16 @@ class Subject:
     """A task with the features of its references.
 
     Attributes:
-        embedding: tokens with weights. vectors: (R, D), to multiply tokens by; None for the match "nearest".
+        vectors: (R, D), to multiply tokens by, see `idmetric.distance.patches.prototypes`.
         means: mean tokens (R, D) of box or mask.
     """
 
     task: Task
-    embedding: Embedding
-    vectors: Tensor | None
+    vectors: Tensor
     means: Tensor
 
     def similarity(self, target: Embedding) -> Tensor:
         """Similarities (P,) of an image's unit tokens to the subject."""
-        if self.vectors is None:
-            return patch_similarity(self.embedding, target, "nearest")[0]
         assert target.patches is not None  # checked by bind
         return (target.patches[0] @ self.vectors.T).mean(-1)
 
@@ -144,56 +143,44 @@ def search(
         target = _unit(scorer.stored.embedding([row]))
         picture = data.image(row)
         where = layout(scorer.model.metric, picture.height, picture.width, target)
-        truth = _truth(data, row, picture, options.side)
+        truth = _truth(data, row, picture, _SIDE)
         seen = sam.encode(cast("str | bytes", data.source(row))) if sam is not None else None
         for k in looked:
             subject = subjects[k]
             own = row in subject.task.own
             grid = on_grid(subject.similarity(target), where)
             heat = spread(grid, where, truth.shape).double().numpy()
-            line = _Line(subject, ids[row], truth if own else np.zeros_like(truth), own, target, where, options)
+            line = partial(
+                _line, subject, ids[row], truth if own else np.zeros_like(truth), own, target, where, options
+            )
             maps = {"prior": heat, "center": _center_map(truth.shape)} if own else {"prior": heat}
             for method, one in maps.items():
-                found[method].lines.append(line.of(one > measures.otsu(one), one))
+                found[method].lines.append(line(one > measures.otsu(one), one))
                 if own:
                     found[method].curves.append(measures.iou_curve(one, truth, THRESHOLDS))
             if sam is not None and seen is not None:
                 mask = sam.decode(seen, spread(grid, where, seen.size)).mask
-                found["persam"].lines.append(line.of(_resized(mask, truth.shape), heat))
+                found["persam"].lines.append(line(_resized(mask, truth.shape), heat))
         if progress is not None:
             progress(done, len(wanted))
 
     return found
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A subject in an image, before a mask is found."""
-
-    subject: Subject
-    image: str
-    truth: Mask
-    present: bool
-    target: Embedding
-    where: Layout
-    options: SegmentationOptions
-
-    def of(self, mask: Mask, heat: Array) -> tuple[Any, ...]:
-        """A line of `Found`."""
-        intersection, union = measures.overlap(mask, self.truth)
-        pointing = best = None
-        if self.present:
-            pointing, (_, best) = measures.pointing(heat, self.truth), measures.best_iou(heat, self.truth)
-        iou = intersection / union if union else 0.0
-        name = self.subject.task.subject
-        return name, self.image, self.present, self.score(mask), iou, intersection, union, pointing, best
-
-    def score(self, mask: Mask) -> float | None:
-        """Highest cosine of the mask's mean token with the references'; None without a mask."""
-        if not mask.any():
-            return None
-        mean = _mean(self.target, mask, self.where, self.options.score)
-        return float(F.cosine_similarity(mean, self.subject.means, dim=-1).max())
+def _line(
+    subject: Subject, image: str, truth: Mask, present: bool, target: Embedding, where: Layout,
+    options: SegmentationOptions, mask: Mask, heat: Array,
+) -> tuple[Any, ...]:  # fmt: skip
+    """A line of `Found`, of a mask found by a map; its score is the highest cosine of mean tokens."""
+    intersection, union = measures.overlap(mask, truth)
+    score = pointing = best = None
+    if mask.any():
+        mean = _mean(target, mask, where, options.score)
+        score = float(F.cosine_similarity(mean, subject.means, dim=-1).max())
+    if present:
+        pointing, (_, best) = measures.pointing(heat, truth), measures.best_iou(heat, truth)
+    iou = intersection / union if union else 0.0
+    return subject.task.subject, image, present, score, iou, intersection, union, pointing, best
 
 
 def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: SegmentationOptions) -> Subject:
@@ -209,9 +196,7 @@ def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: Segmenta
         parts.append(replace(one, weights=cover))
         means.append(_mean(one, mask, where, options.score))
 
-    whole = concatenate(parts)
-    vectors = None if options.match == "nearest" else prototypes(whole, options.match)
-    return Subject(task, whole, vectors, torch.cat(means))
+    return Subject(task, prototypes(concatenate(parts), "prototype"), torch.cat(means))
 
 
 def _unit(image: Embedding) -> Embedding:

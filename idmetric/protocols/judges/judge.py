@@ -93,7 +93,6 @@ class Answers:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._known: dict[str, dict[str, Any]] = {}
-        self._lock = threading.Lock()
 
     def load(self, key: str, question: Question) -> dict[str, Any] | None:
         """The answer to a question; None if it is unknown or its file damaged."""
@@ -106,13 +105,12 @@ class Answers:
 
     def keep(self, key: str, record: Mapping[str, Any]) -> None:
         """Keep an answer together with its question."""
-        with self._lock:
-            self._known[key] = record["answer"]
-            if self.folder is not None:
-                path = self._path(key)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as temporary:
-                    temporary.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        self._known[key] = record["answer"]
+        if self.folder is not None:
+            path = self._path(key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None

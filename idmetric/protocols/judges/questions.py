@@ -92,25 +92,13 @@ def _object(text: str) -> dict[str, Any]:
     body = _THOUGHT.sub("", text, count=1).strip()
     fenced = _FENCE.fullmatch(body)
     try:
-        found = json.loads(
-            fenced["body"] if fenced else body, parse_constant=_no_constant, object_pairs_hook=_no_doubles
-        )
+        found = json.loads(fenced["body"] if fenced else body)
     except (ValueError, RecursionError) as error:
         raise AnswerError(f"not JSON ({error}): {_short(text)}") from error
 
     if not isinstance(found, dict):
         raise AnswerError(f"not a JSON object: {_short(text)}")
     return found
-
-
-def _no_constant(name: str) -> None:
-    raise AnswerError(f"{name} is not a number of JSON")
-
-
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise AnswerError("a field is given twice")
-    return dict(pairs)
 
 
 def _short(value: Any) -> str:
@@ -212,7 +200,6 @@ QUESTIONS = {question.name: question for question in (EVIDENCE, INSTANCE)}
 # Questions of your own
 
 
-_NAMES = ("prompt", "similarity", "fields", "pattern", "range", "max_tokens")
 _MAX_TOKENS = 512
 _SCORE = "score"  # the field of answers that a pattern finds
 
@@ -259,40 +246,37 @@ def read_question(path: Path) -> Question:
 def _question(name: str, given: Any) -> Question:
     if not isinstance(given, dict) or not isinstance(given.get("prompt"), str) or not given["prompt"].strip():
         raise JudgeError("a question needs a prompt, a text")
-    unknown = [key for key in given if key not in _NAMES]
-    if unknown:
-        raise JudgeError(f"unknown {unknown[0]!r}; there are {', '.join(_NAMES)}")
     if ("fields" in given) == ("pattern" in given):
         raise JudgeError("give either fields, for answers in JSON, or pattern and range, for answers in text")
-    idle = [key for key in (("similarity",) if "pattern" in given else ("range",)) if key in given]
-    if idle:
-        raise JudgeError(f"{idle[0]} has no meaning {'with a pattern' if 'pattern' in given else 'with fields'}")
+    known = ("prompt", "max_tokens", *(("pattern", "range") if "pattern" in given else ("fields", "similarity")))
+    unknown = [key for key in given if key not in known]
+    if unknown:
+        raise JudgeError(f"unknown {unknown[0]!r}; there are {', '.join(known)}")
 
     tokens = given.get("max_tokens", _MAX_TOKENS)
-    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+    if not isinstance(tokens, int) or tokens < 1:
         raise JudgeError(f"max_tokens is a whole number of at least 1, not {tokens!r}")
     digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    name, prompt = f"{name}-{digest}", given["prompt"]
-
-    if "pattern" in given:
-        low, high = _range("range", given.get("range"))
-        kinds = {_SCORE: number(low, high)}
-        return PatternQuestion(name, prompt, kinds, _scaled(_SCORE, low, high), tokens, _pattern(given["pattern"]))
-    fields, counted = given["fields"], given.get("similarity")
+    fields, counted = given.get("fields", {_SCORE: given.get("range")}), given.get("similarity", _SCORE)
     if not isinstance(fields, dict) or counted not in fields:
         raise JudgeError("similarity names the field that counts, and fields are a table with it")
-    low, high = _range(f"the field {counted!r}, which counts,", fields[counted])
-    return Question(name, prompt, _kinds(fields), _scaled(str(counted), low, high), tokens)
+    if not _is_range(fields[counted]):
+        raise JudgeError(f"{counted} needs a range of two numbers, such as [0, 10], not {fields[counted]!r}")
 
-
-def _pattern(text: Any) -> re.Pattern[str]:
+    low, high = fields[counted]
+    question = Question(
+        f"{name}-{digest}", given["prompt"], _kinds(fields),
+        lambda answer: (float(answer[counted]) - low) / (high - low), tokens,
+    )  # fmt: skip
+    if "pattern" not in given:
+        return question
     try:
-        found = re.compile(text)
+        pattern = re.compile(given["pattern"])
     except (TypeError, re.error) as error:
         raise JudgeError(f"pattern is not a regular expression: {error}") from error
-    if found.groups != 1:
-        raise JudgeError(f"pattern needs one group, for the number, as in 'Score: (\\d+)'; it has {found.groups}")
-    return found
+    if pattern.groups != 1:
+        raise JudgeError(f"pattern needs one group, for the number, as in 'Score: (\\d+)'; it has {pattern.groups}")
+    return PatternQuestion(**vars(question), pattern=pattern)
 
 
 def _kinds(fields: Mapping[str, Any]) -> dict[str, Kind]:
@@ -311,19 +295,9 @@ def _kinds(fields: Mapping[str, Any]) -> dict[str, Kind]:
     return found
 
 
-def _range(what: str, given: Any) -> tuple[float, float]:
-    if not _is_range(given):
-        raise JudgeError(f"{what} needs a range of two numbers, such as [0, 10], not {given!r}")
-    return given[0], given[1]
-
-
 def _is_range(given: Any) -> bool:
     return (
         isinstance(given, list) and len(given) == 2
         and all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in given)
         and given[0] < given[1]
     )  # fmt: skip
-
-
-def _scaled(name: str, low: float, high: float) -> Any:
-    return lambda answer: (float(answer[name]) - low) / (high - low)

@@ -75,13 +75,10 @@ def reply_of(found: Any, asked: str) -> Reply:
 
 
 def _usage(found: Any) -> tuple[int, int] | None:
-    usage = found.get("usage") if isinstance(found, dict) else None
-    if not isinstance(usage, dict):
+    try:
+        return int(found["usage"]["prompt_tokens"]), int(found["usage"]["completion_tokens"])
+    except (KeyError, TypeError, ValueError):
         return None
-    tokens = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in tokens):
-        return None
-    return int(tokens[0]), int(tokens[1])  # type: ignore[arg-type]
 
 
 def seconds_of(header: str | None) -> float | None:

@@ -319,33 +319,16 @@ def _result(ratings: Ratings, rater: str, settings: Settings, options: DreamBenc
     if rater != HUMAN and set(RANKED) <= set(options.category):
         pooled = rank(ratings, rater, settings, label)
         rows += [] if pooled is None else [pooled]
-    return Result(
-        protocol="dreambench",
-        model=rater,
-        rows=rows,
-        settings={**settings.as_dict(), "published_rounding": options.published_rounding},
-        items={"images": _table(ratings, rater, options)},
-        notes=notes,
-        missing=missing_rows("dreambench"),
-    )
-
-
-def _table(ratings: Ratings, rater: str, options: DreamBenchOptions) -> dict[str, list[Any]]:
-    """Columns of every rated image: its method and item, each group's rating and the rater's score."""
-    groups = humans(ratings)
-    columns: dict[str, list[Any]] = {name: [] for name in ("category", "method", "collection", "prompt", *groups)}
-    if rater != HUMAN:
-        columns["score"] = []
-
+    about = {**settings.as_dict(), "published_rounding": options.published_rounding}
+    result = Result("dreambench", rater, rows, {}, about, {}, notes, missing_rows("dreambench"))
     for category in options.category:
         for method in rated_methods(ratings):
             found = pair(ratings, rater, method, category)
-            if found is None:
-                continue
-            for k, (collection, prompt) in enumerate(found.items):
-                values = [category, method, collection, prompt, *found.groups[:, k].tolist()]
-                values += [] if found.scores is None else [float(found.scores[k])]
-                for column, value in zip(columns.values(), values, strict=True):
-                    column.append(value)
-
-    return columns
+            if found is not None:
+                collection, prompt = zip(*found.items, strict=True)
+                columns: dict[str, Any] = dict(zip(humans(ratings), found.groups, strict=True))
+                columns |= {} if found.scores is None else {"score": found.scores}
+                count = len(collection)
+                result.keep("images", category=[category] * count, method=[method] * count, collection=collection,
+                            prompt=prompt, **columns)  # fmt: skip
+    return result

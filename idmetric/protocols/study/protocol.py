@@ -32,7 +32,7 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.ranking import average_precision
-from idmetric.protocols.common.columns import Array, Ints, Truths, texts
+from idmetric.protocols.common.columns import Array, Ints, Truths, groups, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, mean
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
@@ -112,15 +112,12 @@ def labeled(data: Manifest) -> dict[Task, Labeled]:
 def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
     """The rows of each group that has all slots of the task and labels, and the share of votes for the first choice."""
     slots, label = SLOTS[task], data.column("label")
-    members: dict[tuple[str, str | None], dict[str, int]] = {}
-    for row, (group, split, slot) in enumerate(
-        zip(data.column("group"), data.column("split"), data.column("slot"), strict=True)
-    ):
-        if group is not None and slot in slots and members.setdefault((group, split), {}).setdefault(slot, row) != row:
-            raise ValueError(f"row {row + 1}: a second {slot} of group {group!r}: a group is one pair or triplet")
-
-    for own in members.values():
-        rows = [own[slot] for slot in slots if slot in own]
+    for (group, _), own in groups(data).items():
+        for slot in slots:
+            if len(own.get(slot, [])) > 1:
+                row = own[slot][1]
+                raise ValueError(f"row {row + 1}: a second {slot} of group {group!r}: a group is one pair or triplet")
+        rows = [own[slot][0] for slot in slots if slot in own]
         share = label[rows[1]] if len(rows) == len(slots) else None
         if share is None:
             continue

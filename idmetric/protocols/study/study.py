@@ -13,7 +13,6 @@ holds the right answers and the images' names, so it stays with whoever runs the
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from idmetric.data.manifest.table import Manifest, read
 from idmetric.embed.keys import settings_digest
 from idmetric.io import json_file
 from idmetric.io.output import replacing
-from idmetric.protocols.common.columns import Ints, texts
+from idmetric.protocols.common.columns import Ints, groups, texts
 from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.version import __version__
@@ -61,15 +60,9 @@ def draw_items(data: Manifest, task: Task, count: int, seed: int = 0) -> list[Ro
 
 
 def _grouped(data: Manifest, task: Task) -> list[Rows]:
-    """All pairs or triplets of the manifest's groups; equal names in two splits are two groups."""
-    members: dict[tuple[str, str | None], dict[str, list[int]]] = {}
-    columns = (data.column("group"), data.column("split"), data.column("slot"), has_image(data).tolist())
-    for row, (group, split, slot, image) in enumerate(zip(*columns, strict=True)):
-        if group is not None and slot is not None and image:
-            members.setdefault((group, split), {}).setdefault(slot, []).append(row)
-
+    """All pairs or triplets of the manifest's groups."""
     found: list[Rows] = []
-    for own in members.values():
+    for own in groups(data, np.flatnonzero(has_image(data)).tolist()).values():
         anchors = own.get("anchor", [])
         if task == "pairs":
             found += [(a, b) for a in anchors for slot in _OTHERS for b in own.get(slot, [])]
@@ -193,7 +186,6 @@ class _Unlike:
 
 INFO, TABLE = "study.json", "items.parquet"
 _VERSION = 1  # of the questions' wording and of what the pages show
-_ID = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -291,33 +283,19 @@ def read_study(folder: Path) -> Study:
     """The study of a folder.
 
     Raises:
-        ValueError: naming the file that is missing or malformed.
+        ValueError: naming a folder without one.
     """
-    path = folder / INFO
     try:
-        about = json_file.read(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not readable as a study: {error}; make one: idmetric eval study build") from error
-    if not _is_about(about):
-        raise ValueError(f"{path}: not the description of a study that idmetric eval study build wrote")
-
-    items = read(folder / TABLE)
-    study = Study(about["id"], about["task"], about["title"], about["side"], about["origin"], items)
-    try:
+        about = json_file.read(folder / INFO)
+        known = (about["id"], about["task"], about["title"], about["side"], about["origin"])
+        study = Study(*known, read(folder / TABLE))
         if not study.pages:
-            raise ValueError("it has no rows")
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / TABLE}: not the questions of a study: {error}") from error
+            raise ValueError("it has no questions")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder}: not readable as a study: {error!r}; make one: idmetric eval study build"
+        ) from error
     return study
-
-
-def _is_about(about: Any) -> bool:
-    """Whether a JSON value describes a study."""
-    if not isinstance(about, dict) or about.get("task") not in list(SLOTS) or not isinstance(about.get("title"), str):
-        return False
-    ids = [about.get(name) for name in ("id", "origin")]
-    side = about.get("side")
-    return all(isinstance(x, str) and _ID.fullmatch(x) for x in ids) and isinstance(side, int) and side > 0
 
 
 def _split(drawn: Sequence[Any], most: int) -> list[list[Any]]:
