@@ -21,6 +21,10 @@ class Platt:
     intercept: float
     method = "platt"
 
+    def __post_init__(self) -> None:
+        if not np.isfinite([self.slope, self.intercept]).all() or self.slope <= 0:
+            raise ValueError(f"the slope must be above 0 and finite, got {self.slope} and {self.intercept}")
+
     def log_odds(self, scores: ArrayLike) -> Array:
         """Return the log-odds of the same identity for scores of any shape; higher = more likely."""
         return self.slope * np.asarray(scores, dtype=np.float64) + self.intercept
@@ -37,6 +41,13 @@ class Isotonic:
     scores: tuple[float, ...]
     probabilities: tuple[float, ...]
     method = "isotonic"
+
+    def __post_init__(self) -> None:
+        x, p = np.asarray(self.scores, dtype=np.float64), np.asarray(self.probabilities, dtype=np.float64)
+        if x.ndim != 1 or x.shape != p.shape or not len(x) or not np.isfinite(x).all():
+            raise ValueError(f"needs as many scores as probabilities, one at least, got {x.shape} and {p.shape}")
+        if (np.diff(x) <= 0).any() or (np.diff(p) < 0).any() or not ((p > 0) & (p < 1)).all():
+            raise ValueError("scores must increase, probabilities must not decrease and lie between 0 and 1")
 
     def log_odds(self, scores: ArrayLike) -> Array:
         """Return the log-odds of the same identity for scores of any shape; higher = more likely."""

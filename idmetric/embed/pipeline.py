@@ -92,8 +92,13 @@ def batches(
         yield batch
 
 
-def embed(model: Any, inputs: Sequence[Input[Any]], patches: bool = False) -> tuple[Embedding, dict[int, str]]:
+def embed(
+    model: Any, inputs: Sequence[Input[Any]], patches: bool = False, *, zero: bool = False
+) -> tuple[Embedding, dict[int, str]]:
     """Embed images with pixels, in one batch.
+
+    Args:
+        zero: an embedding of zeros can be used: its distances are 1.
 
     Returns:
         Their embedding, and the reason for each row that cannot be used: it is zero, or not finite.
@@ -103,7 +108,7 @@ def embed(model: Any, inputs: Sequence[Input[Any]], patches: bool = False) -> tu
             [one.pixels for one in inputs], batch_size=len(inputs),
             masks=None if all(one.mask is None for one in inputs) else [one.mask for one in inputs],
             outside="keep", patches=patches,  # reading has replaced what is outside
-        ), model.dtype,
+        ), model.dtype, zero=zero,
     )  # fmt: skip
 
 
@@ -125,7 +130,9 @@ def keep(
     return {keys[k]: why for k, why in bad.items()}
 
 
-def usable(run: Callable[[], Embedding], dtype: Any, by: str = "") -> tuple[Embedding, dict[int, str]]:
+def usable(
+    run: Callable[[], Embedding], dtype: Any, by: str = "", zero: bool = False
+) -> tuple[Embedding, dict[int, str]]:
     """Return the embedding that `run` makes, and the reason for each row that cannot be used; `by` names the model."""
     try:
         found = run()
@@ -133,6 +140,6 @@ def usable(run: Callable[[], Embedding], dtype: Any, by: str = "") -> tuple[Embe
         if error.embedding is None:
             raise
         found = error.embedding
-    zero, infinite = (np.flatnonzero((~x).tolist()).tolist() for x in (found.cls.any(1), found.finite()))
-    bad = dict.fromkeys(zero, f"its embedding{f' by {by}' if by else ''} is zero")
+    empty, infinite = (np.flatnonzero((~x).tolist()).tolist() for x in (found.cls.any(1), found.finite()))
+    bad = {} if zero else dict.fromkeys(empty, f"its embedding{f' by {by}' if by else ''} is zero")
     return found, bad | dict.fromkeys(infinite, reason(dtype, by))

@@ -191,6 +191,8 @@ class Store:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
+    if path.is_file():  # safetensors reports all errors alike; those of the system are no damage, and are raised here
+        path.open("rb").close()
     try:
         with safe_open(path, "pt") as file:
             yield file

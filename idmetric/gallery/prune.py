@@ -45,6 +45,8 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
         there = list(store.glob("*.safetensors"))  # `idmetric score --cache` may write others from now on
         with_patches = set(Store(store, patches=True).files())
         shards, old = Store(store, patches), []
+        if shards.damaged:  # it may hold images that are wanted
+            raise shards.damaged[0]
         by_file = shards.files()
         for path in sorted(there):
             held = by_file.get(path, [])  # empty if other shards have all of its rows

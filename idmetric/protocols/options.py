@@ -37,6 +37,11 @@ class WorldOptions(Checked):
     grids: int = option(30, "objects with edit grids, at least 2; 0 = no sensitivity", least=0)
     strengths: tuple[float, ...] = option((1.0, 0.75, 0.5, 0.3), "of distractors")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.grids == 1:
+            raise ValueError("grids must be at least 2, or 0 for no sensitivity")
+
 
 @dataclass(frozen=True)
 class NearIDOptions(Checked):

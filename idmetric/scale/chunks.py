@@ -159,6 +159,8 @@ def _rows(at: Place, todo: Sequence[Chunk], batch: int) -> Iterator[tuple[Chunk,
                     break  # the rest comes with the next rows
                 waiting.popleft()
             number = end
+            if not waiting:
+                break
     if waiting:
         raise ScaleError(f"{at.name!r} has fewer rows than it had: run again when nobody writes to it")
 

@@ -174,7 +174,7 @@ def place(address: str | os.PathLike[str], system: Any = None, allow: Iterable[s
         ScaleError: for an unknown scheme, a store that cannot be opened, and addresses of web servers.
     """
     text, more = os.fspath(address), frozenset(allow)
-    if system is not None:
+    if system is not None and not _is_local(system):
         return Place(text.rstrip("/"), text.rstrip("/"), _of_fsspec(system), more)
     if "://" not in text:
         return Place(os.path.abspath(text), os.path.abspath(text), None, _LOCAL | more)
@@ -233,6 +233,12 @@ def _opened(protocols: str, host: str) -> tuple[Any, str]:
             "the network and your credentials, install fsspec's package for it, or, in Python, give filesystem="
         ) from error
     return found, path[:-1]
+
+
+def _is_local(system: Any) -> bool:
+    """Whether a file system of fsspec or pyarrow is that of this machine, with its locks and renames."""
+    names: Any = getattr(system, "type_name", None) or getattr(system, "protocol", ())
+    return bool(_LOCAL.intersection([names] if isinstance(names, str) else names))
 
 
 def _of_fsspec(system: Any) -> Any:

@@ -286,7 +286,7 @@ class Encoder:
 
     def _embed(self, fresh: list[Loaded]) -> dict[File, Seen]:
         """Embed one batch, and keep it in the cache."""
-        together, bad = pipeline.embed(self._metric, fresh, self._patches)
+        together, bad = pipeline.embed(self._metric, fresh, self._patches, zero=True)
         if bad and self._settings.on_error == "fail":
             names = [fresh[k].item[0] for k in sorted(bad)]
             raise NonFiniteError(f"{shown(names)}: {next(iter(bad.values()))}", sorted(bad))

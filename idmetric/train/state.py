@@ -106,6 +106,8 @@ def load(
         TrainError: if it cannot be read.
     """
     record, tensors = read_record(folder), _read_tensors(folder)
+    if not {"optimizer", "scaler"} <= record.keys():
+        raise _damaged(folder, ValueError("it does not hold the state of an optimizer"))
     load_weights(folder, modules)
     groups = optimizer.state_dict()["param_groups"]
     for group, values in zip(groups, record["optimizer"]["groups"], strict=True):

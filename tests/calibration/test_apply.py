@@ -9,6 +9,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -348,3 +349,18 @@ def test_every_probability_says_which_images_it_rests_on() -> None:
     assert found != photos.calibration
     assert photos.calibration is not None
     assert photos.calibration.basis == "P(same) rests on photos: my own"
+
+
+@pytest.mark.parametrize(
+    ("curve", "values", "says"),
+    [
+        (Platt, (-5.0, 1.0), "slope must be above 0"),
+        (Platt, (float("nan"), 1.0), "slope must be above 0"),
+        (Isotonic, ((0.9, 0.5), (0.1, 0.2)), "scores must increase"),
+        (Isotonic, ((0.1, 0.5), (0.9, 0.2)), "probabilities must not decrease"),
+        (Isotonic, ((0.1, 0.5), (0.5,)), "as many scores as probabilities"),
+    ],
+)
+def test_a_curve_that_would_turn_scores_round_is_refused(curve: Any, values: tuple[Any, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        curve(*values)

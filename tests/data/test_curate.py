@@ -502,3 +502,12 @@ def test_no_identity_crosses_the_split_and_none_comes_twice(
     assert len(out) == 2 * min(count, eligible.total())
     assert Counter(out.filter(slot="anchor").column("dataset")) == Counter(balanced(eligible, count))
     assert split(out, {"all": 1.0}).column("split") == ["all"] * len(out)
+
+
+def test_rules_are_the_same_in_json_and_toml(tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text('[[rule]]\nmin_images = 2\n\n[[rule]]\ndrop = {category = "x"}\n')
+    (tmp_path / "f.json").write_text('[{"min_images": 2}, {"drop": {"category": "x"}}]')
+    assert read_rules(tmp_path / "f.toml") == read_rules(tmp_path / "f.json")
+    (tmp_path / "f.toml").write_text("min_images = 2\n")
+    with pytest.raises(ValueError, match=r"f\.toml: a filter file is a list of rules"):
+        read_rules(tmp_path / "f.toml")

@@ -203,6 +203,7 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     path = Path(path)
     try:
         found = json_file.read(path, "utf-8-sig")
+        found = found.get("rule") if path.suffix == ".toml" else found
     except ValueError as error:  # of JSON, TOML or UTF-8
         raise ValueError(f"{path}: not readable as {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from error
 

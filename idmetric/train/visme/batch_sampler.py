@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from idmetric.train.visme.config import Config
 from idmetric.train.visme.pools import Batch, Data, Pool, Rows, ScheduleError, expected_blocks
 
-_TRIES = 20  # draws of a batch before it counts as impossible
+_TRIES = 500  # draws of a batch before it counts as impossible
 _Placed = list[list[tuple[int, int]]]  # of each block: instance and target row of each sample
 
 
