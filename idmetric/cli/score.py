@@ -261,7 +261,9 @@ def _write_page(args: argparse.Namespace, scores: Scores, album: Album, messages
     try:
         write_page(page, args.html)
     except OSError as error:
-        raise CommandError(f"{error}; the scores are in {args.output or 'what was printed'}") from error
+        raise CommandError(
+            f"{error}; the scores {f'are in {args.output}' if args.output else 'were printed'}"
+        ) from error
 
 
 def _status(args: argparse.Namespace, scores: Scores) -> int:

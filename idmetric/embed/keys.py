@@ -32,7 +32,7 @@ def settings_digest(facts: Mapping[str, Any]) -> str:
 def folder_name(facts: Mapping[str, str]) -> str:
     """Return the name of a folder of embeddings with these facts (`Embedder.about`): the model's name and a hash.
 
-    The version of this package is no part of the hash: embeddings outlive releases.
+    The version of this package does not enter the hash: embeddings outlive releases.
     """
     name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
     return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"

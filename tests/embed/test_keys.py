@@ -21,6 +21,7 @@ from idmetric.embed.keys import content_key, folder_name
 from idmetric.embed.store import Store
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.scale import embed_dataset
+from tests.checkpoints.test_fingerprint import merge_as_peft, step
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -41,18 +42,6 @@ def swap_rows(model: IDSim) -> None:
 def swap_rows_of_data(model: IDSim) -> None:
     weight = model.mlp_cls.fc2.weight.data
     weight[[0, 1]] = weight[[1, 0]]
-
-
-def merge_as_peft(model: IDSim) -> None:
-    model.mlp_cls.fc1.weight.data += 0.01
-
-
-def step(model: IDSim) -> None:
-    model.requires_grad_(True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(torch.rand(2, 3, 64, 64)).cls[:, 0].sum().backward()
-    optimizer.step()
-    model.requires_grad_(False)
 
 
 def replace_weight(model: IDSim) -> None:

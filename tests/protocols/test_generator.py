@@ -24,11 +24,13 @@ from idmetric.evaluate.copies import compare, take_print
 from idmetric.images.read import read_image
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NAMED
+from idmetric.protocols.common import pairwise
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.generator import columns as copies
 from idmetric.protocols.generator.example import example
+from idmetric.protocols.generator.images import Images
 from idmetric.protocols.generator.outputs import Where, read
 from idmetric.protocols.generator.protocol import add_differences, run, value_of
 from idmetric.protocols.options import GeneratorOptions
@@ -376,15 +378,27 @@ def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -
     assert "gray" not in " ".join(result.notes)  # not looked for
 
 
+def test_images_are_decoded_once_for_copies_and_gray(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    original = pairwise.read_image
+    monkeypatch.setattr(pairwise, "read_image", lambda source: seen.append(source) or original(source))
+    data = given(folder)
+    small = copies.small_pictures(Images.of(data), data, PLAIN)
+    copies.highest_agreements(Images.of(data), small, PLAIN)
+    copies.notes_on_gray(Images.of(data), data, small)
+    assert len(seen) == len(data) == 43
+
+
 def test_agreements_are_kept_and_equal_those_of_the_detector(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, settings = given(folder), Settings(store=folder / "store")
     a, b = np.array([0, 1, 2, 0, 40]), np.array([36, 36, 36, 37, 36])
-    first = copies.agreements(data, a, b, settings)
+    small = copies.small_pictures(Images.of(data), data, settings)
+    first = copies.agreements(small, a, b, settings)
     for image, reference, found in zip(a, b, first, strict=True):
         prints = [take_print(copies.small_picture(data.image(int(k)))) for k in (reference, image)]
         assert found == compare(*prints).agreement
     monkeypatch.setattr(copies, "compare", None)  # nothing is compared again
-    assert copies.agreements(data, a[::-1], b[::-1], settings).tolist() == first[::-1].tolist()
+    assert copies.agreements(small, a[::-1], b[::-1], settings).tolist() == first[::-1].tolist()
 
 
 def test_a_second_run_embeds_and_compares_nothing(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:

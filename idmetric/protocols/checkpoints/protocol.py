@@ -51,6 +51,7 @@ from idmetric.protocols.generator.columns import (
     notes_on_gray,
     prompt_fidelity,
     side_by_side,
+    small_pictures,
 )
 from idmetric.protocols.generator.example import checkpoints_example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
@@ -190,9 +191,11 @@ def measured(
     images = every.take(~drifting) if options.drift_prompt else every
     unit, notes = _units(images)
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ")
-    copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
+    copied = None
     if options.copies:
-        notes += notes_on_gray(images, bound.manifest, settings.workers)
+        small = small_pictures(images, bound.manifest, settings)
+        copied = highest_agreements(images, small, settings)
+        notes += notes_on_gray(images, bound.manifest, small)
     fidelity = prompt_fidelity(images, bound, clip, notes)
 
     about = {

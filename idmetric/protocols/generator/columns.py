@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY, SIZE, THRESHOLD, Print, compare, take_print
-from idmetric.images.read import Outside, read_image
+from idmetric.images.read import Outside
 from idmetric.protocols.common import intervals, pairwise
 from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
 from idmetric.protocols.common.dual_encoder import DualEncoder
@@ -68,18 +67,25 @@ class _Agreement:
         return take_print(np.frombuffer(pixels, np.uint8).reshape(SIZE, SIZE, 3))
 
 
-def agreements(data: Manifest, images: Ints, references: Ints, settings: Settings) -> Array:
-    """Agreement (P,) of each image with a reference, see `idmetric.evaluate.copies`; kept for the next run.
-
-    Args:
-        images, references: rows (P,) of pairs.
+def small_pictures(images: Images, data: Manifest, settings: Settings) -> pairwise.Prepared:
+    """All images and what they are compared with, decoded once, at the size of the search for copies.
 
     Raises:
         UnreadableError: for images that cannot be read.
     """
+    shown = [images.shown(name) for name in dict.fromkeys(images.subject)]
+    rows = np.concatenate([images.rows, *shown, *images.references.values()])
+    [small] = pairwise.prepare(data, {"copies": _Agreement()}, rows, workers=settings.workers).values()
+    return small
+
+
+def agreements(small: pairwise.Prepared, images: Ints, references: Ints, settings: Settings) -> Array:
+    """Agreement (P,) of each image with a reference, see `idmetric.evaluate.copies`; kept for the next run.
+
+    Args:
+        images, references: rows (P,) of pairs.
+    """
     model = _Agreement()
-    rows = np.concatenate([images, references]).tolist()
-    [small] = pairwise.prepare(data, {"copies": model}, rows, workers=settings.workers).values()
     model.references = {small.pixels[small.place[row]].numpy().tobytes() for row in set(references.tolist())}
     store = None if settings.store is None else settings.store / _FOLDER
     scorer = pairwise.PairScorer(model, small, max_pairs=sys.maxsize, store=store, progress=settings.pair_progress)
@@ -89,7 +95,7 @@ def agreements(data: Manifest, images: Ints, references: Ints, settings: Setting
 CLIP = "CLIP-T"
 
 
-def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Array:
+def highest_agreements(images: Images, small: pairwise.Prepared, settings: Settings) -> Array:
     """The highest agreement (G,) of each image with a reference or training image of its subject."""
     ends: list[tuple[int, int, int]] = []
     for name in dict.fromkeys(images.subject):
@@ -98,32 +104,25 @@ def highest_agreements(images: Images, data: Manifest, settings: Settings) -> Ar
     if not ends:
         return np.empty(0)
     number, rows, others_ = np.array(ends, np.int64).T
-    found = agreements(data, rows, others_, settings)
+    found = agreements(small, rows, others_, settings)
     best = np.full(len(images.rows), -1.0)
     np.maximum.at(best, number, found)
     return best
 
 
-def notes_on_gray(images: Images, data: Manifest, workers: int | None = None) -> list[str]:
+def notes_on_gray(images: Images, data: Manifest, small: pairwise.Prepared) -> list[str]:
     """Warn of gray images where all references of the subject are in color: their distances are too large."""
-    rows = sorted({*images.rows.tolist(), *(int(row) for own in images.references.values() for row in own)})
-    sources = [cast("str | bytes", data.source(row)) for row in rows]
-    with ThreadPoolExecutor(workers or 8) as pool:
-        gray = dict(
-            zip(rows, pool.map(lambda source: is_gray(small_picture(read_image(source))), sources), strict=True)
-        )
+    found = [is_gray(pixels) for pixels in small.pixels.numpy()]
+    gray = {row: found[place] for row, place in small.place.items()}
 
     in_color = {name for name, own in images.references.items() if not any(gray[int(row)] for row in own)}
     ids = data.column("id")
-    found = [
-        ids[row]
-        for row, name in zip(images.rows.tolist(), images.subject, strict=True)
-        if name in in_color and gray[row]
-    ]
-    if not found:
+    shown = zip(images.rows.tolist(), images.subject, strict=True)
+    alone = [ids[row] for row, name in shown if name in in_color and gray[row]]
+    if not alone:
         return []
-    return [f"WARNING: {len(found)} images are gray where the references are in color, which lowers their scores: "
-            f"{listed(found)}"]  # fmt: skip
+    return [f"WARNING: {len(alone)} images are gray where the references are in color, which lowers their scores: "
+            f"{listed(alone)}"]  # fmt: skip
 
 
 def prompt_fidelity(images: Images, bound: Bound, clip: DualEncoder | None, notes: list[str]) -> Array | None:

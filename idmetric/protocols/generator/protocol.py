@@ -60,6 +60,7 @@ from idmetric.protocols.generator.columns import (
     means_of,
     notes_on_gray,
     prompt_fidelity,
+    small_pictures,
 )
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
@@ -220,9 +221,11 @@ def run(
     images = Images.of(bound.manifest)
     notes = notes_on(bound.manifest, images, options.held_out)
     groups = dict(groups_of(images, bound.manifest, options.by))
-    copied = highest_agreements(images, bound.manifest, settings) if options.copies else None
+    copied = None
     if options.copies:
-        notes += notes_on_gray(images, bound.manifest, settings.workers)
+        small = small_pictures(images, bound.manifest, settings)
+        copied = highest_agreements(images, small, settings)
+        notes += notes_on_gray(images, bound.manifest, small)
     mirrored = _mirrored(images, bound, models, settings) if options.copy_rate else {}
     fidelity = prompt_fidelity(images, bound, clip, notes)
 
