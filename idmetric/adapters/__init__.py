@@ -1,4 +1,4 @@
-"""The metrics inside other libraries' habits: torchmetrics, and `datasets.map`. See docs/adapters.md."""
+"""The metrics inside other libraries' habits: torchmetrics, `datasets.map`, rewards. See docs/adapters.md."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from idmetric.io.lazy import lazy
 if TYPE_CHECKING:
     from idmetric.adapters.columns import EmbedColumn, ScoreColumns
     from idmetric.adapters.metrics import IdentityRetrieval, IdentitySimilarity
+    from idmetric.adapters.rewards import reward
 
 _LAZY = {
     "EmbedColumn": "idmetric.adapters.columns",
     "IdentityRetrieval": "idmetric.adapters.metrics",
     "IdentitySimilarity": "idmetric.adapters.metrics",
     "ScoreColumns": "idmetric.adapters.columns",
+    "reward": "idmetric.adapters.rewards",
 }
 
-__all__ = ["EmbedColumn", "IdentityRetrieval", "IdentitySimilarity", "ScoreColumns"]
+__all__ = ["EmbedColumn", "IdentityRetrieval", "IdentitySimilarity", "ScoreColumns", "reward"]
 
 
 __getattr__, __dir__ = lazy(__name__, _LAZY)
