@@ -12,33 +12,38 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.evaluate.arrays import numbers
 
 Array = NDArray[np.float64]
-_ROWS = 2048  # of a kernel matrix that are held at once
+_SIGMA, _SCALE = 10.0, 1000.0  # of CMMD
 
 
-def cmmd(x: ArrayLike, y: ArrayLike, *, sigma: float = 10.0, scale: float = 1000.0, biased: bool = False) -> float:
-    """Squared maximum mean discrepancy of a Gaussian kernel, times `scale`; lower = more alike.
+def cmmd(x: ArrayLike, y: ArrayLike) -> float:
+    """1000 times the squared maximum mean discrepancy of a Gaussian kernel of sigma 10; lower = more alike.
 
-    MMD^2 = mean k(x, x') + mean k(y, y') - 2 mean k(x, y), with k(a, b) = exp(-|a - b|^2 / (2 sigma^2)).
+    MMD^2 = mean k(x, x') + mean k(y, y') - 2 mean k(x, y), with k(a, b) = exp(-|a - b|^2 / (2 sigma^2)), without the
+    pairs of an image with itself (Gretton et al. 2012, eq. 3): on average 0 for sets of one kind, below 0 by chance.
 
-    CMMD (Jayasumana et al. 2024, arXiv 2401.09603) takes CLIP's unit-length features, sigma 10 and a factor of 1000.
-    The paper has an unbiased estimator, without the pairs of an image with itself (Gretton et al. 2012, eq. 3): 0 on
-    average for sets of one kind, and below 0 by chance. The released code (google-research/cmmd/distance.py) keeps
-    these pairs (Gretton et al., eq. 5), which adds about scale / sigma^2 (1 - mean cosine) (1 / N + 1 / M) on
-    unit-length features. Unbiased is the default here, since identities have few images.
+    This is the estimator of CMMD's paper (Jayasumana et al. 2024, arXiv 2401.09603), on CLIP's unit-length features.
+    Its released code (google-research/cmmd/distance.py) keeps these pairs (Gretton et al., eq. 5), which adds about
+    10 (1 - mean cosine) (1 / N + 1 / M).
 
-    With such a wide kernel, the value is close to scale / sigma^2 times the squared distance of the two means: it
-    says little about the spread of a set.
+    With such a wide kernel, the value is close to 10 times the squared distance of the two means: it says little about
+    the spread of a set.
 
     Args:
         x: (N, D). y: (M, D). N and M are at least 2.
-        biased: as in the released code; 0 at least, and 0 for equal sets.
 
     Raises:
         ValueError: for other shapes, or numbers that are not finite.
+        ImportError: without SciPy.
     """
+    from scipy.spatial.distance import cdist
+
     a, b = _sets(x, y)
-    own = sum(_mean_kernel(s, s, sigma, 0 if biased else len(s)) for s in (a, b))
-    return float(scale * (own - 2 * _mean_kernel(a, b, sigma)))
+
+    def kernel(left: Array, right: Array) -> float:
+        return float(np.exp(-cdist(left, right, "sqeuclidean") / (2 * _SIGMA**2)).sum())
+
+    own = sum((kernel(s, s) - len(s)) / (len(s) * (len(s) - 1)) for s in (a, b))
+    return float(_SCALE * (own - 2 * kernel(a, b) / (len(a) * len(b))))
 
 
 def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
@@ -85,17 +90,6 @@ def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
     if a.shape[1] != b.shape[1] or min(len(a), len(b)) < least:
         raise ValueError(f"sets must be (N, D) and (M, D) of at least {least} images each, got {a.shape}, {b.shape}")
     return a, b
-
-
-def _mean_kernel(a: Array, b: Array, sigma: float, left_out: int = 0) -> float:
-    """Mean of the kernel over all pairs; without `left_out` of them, pairs of an image with itself."""
-    squares = np.square(b).sum(1)
-    total = 0.0
-    for start in range(0, len(a), _ROWS):
-        part = a[start : start + _ROWS]
-        far = np.square(part).sum(1)[:, None] + squares - 2 * part @ b.T
-        total += float(np.exp(-far.clip(0) / (2 * sigma**2)).sum())
-    return (total - left_out) / (len(a) * len(b) - left_out)  # k(a, a) = 1
 
 
 def _root(x: Array) -> Array:

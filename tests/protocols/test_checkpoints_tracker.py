@@ -18,7 +18,7 @@ from torch import nn
 from idmetric import IDSim, ImageReadError
 from idmetric.data.embed import UnreadableError
 from idmetric.protocols.checkpoints.protocol import run
-from idmetric.protocols.checkpoints.reading import Where, read
+from idmetric.protocols.checkpoints.reading import read
 from idmetric.protocols.checkpoints.tracker import Tracker
 from idmetric.protocols.common.result import table
 from idmetric.protocols.common.scorers import Settings
@@ -58,7 +58,9 @@ def photos(folder: Path) -> tuple[str, str]:
 
 def test_numbers_are_the_commands_for_pictures_and_tensors(folder: Path, metric: IDSim) -> None:
     options, settings = CheckpointsOptions(drift_prompt=(CLASS,), held_out=True), Settings(bootstrap=50)
-    data = read(Where(folder / "out", "{step}/{prompt}_{seed}.png", *photos(folder)))
+    data = read(
+        folder / "out", "{step}/{prompt}_{seed}.png", references=str(folder / "refs"), training=str(folder / "train")
+    )
     [expected] = run(data, {"m": metric}, settings, options)
 
     logged: list[tuple[int, dict[str, float]]] = []
@@ -156,7 +158,7 @@ def test_what_does_not_fit_is_refused(folder: Path, metric: IDSim, tmp_path: Pat
         tracker.update(-1, samples(folder, 50), WORDS)
     with pytest.raises(TypeError, match="float"):
         tracker.update(0.5, samples(folder, 50), WORDS)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="6 images, 2 prompts and 2 seeds"):
+    with pytest.raises(ValueError, match="6 images and 2 prompts"):
         tracker.update(1, samples(folder, 50), WORDS[:2])
     with pytest.raises(ImageReadError, match="NaN"):
         tracker.update(1, torch.full((1, 3, 8, 8), torch.nan), "x")

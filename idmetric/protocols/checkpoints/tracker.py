@@ -14,7 +14,6 @@ from __future__ import annotations
 import operator
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -92,14 +91,12 @@ class Tracker:
         self._last = Result("checkpoints", metric.name, [])
         self.rows: dict[int, Row] = {}
 
-    def update(
-        self, step: int, images: Images, prompts: str | Sequence[str], seeds: Sequence[int] | None = None
-    ) -> dict[str, float]:
+    def update(self, step: int, images: Images, prompts: str | Sequence[str]) -> dict[str, float]:
         """Score the samples of a step, and log the numbers; step 0 is the base model, to which drift compares.
 
         Args:
             images: PIL images, tensors in [0, 1], arrays or files.
-            prompts: of each image, or of all. seeds: of each image; default: numbered within a prompt.
+            prompts: of each image, or of all. The images of a prompt have the same seeds, in order, at every step.
 
         Returns:
             The numbers of the step's row by name, without undefined ones.
@@ -107,12 +104,12 @@ class Tracker:
         Raises:
             ImageReadError: if an image cannot be read.
             TypeError: for a step that is not a whole number.
-            ValueError: for a negative step, or if there are more or fewer prompts or seeds than images.
+            ValueError: for a negative step, or if there are more or fewer prompts than images.
         """
         step = int(operator.index(step))
         if step < 0:
             raise ValueError(f"a step is 0 or more, got {step}")
-        own = _samples(images, step, prompts, seeds)
+        own = _samples(images, step, prompts)
         shown = [*(self._base if step != BASE else []), *own, *self._photos]
         with self._full_precision():
             [self._last] = measured(
@@ -171,24 +168,14 @@ def _photos(images: Images, role: str) -> list[_Image]:
     return [_Image(_source(image), role, f"{role} {k}") for k, image in enumerate(singles)]
 
 
-def _samples(images: Images, step: int, prompts: str | Sequence[str], seeds: Sequence[int] | None) -> list[_Image]:
+def _samples(images: Images, step: int, prompts: str | Sequence[str]) -> list[_Image]:
     singles = split_images(images)
     texts = [prompts] * len(singles) if isinstance(prompts, str) else list(prompts)
-    nth: Counter[str] = Counter()
-    if seeds is None:
-        numbers = []
-        for text in texts:
-            numbers.append(nth[text])
-            nth[text] += 1
-    else:
-        numbers = list(seeds)
-    if not len(singles) == len(texts) == len(numbers) > 0:
-        raise ValueError(
-            f"{len(singles)} images, {len(texts)} prompts and {len(numbers)} seeds: give one for each image"
-        )
+    if not len(singles) == len(texts) > 0:
+        raise ValueError(f"{len(singles)} images and {len(texts)} prompts: give one for each image")
     return [
-        _Image(_source(image), GENERATED, f"step {step}, image {k}", step, text, seed)
-        for k, (image, text, seed) in enumerate(zip(singles, texts, numbers, strict=True))
+        _Image(_source(image), GENERATED, f"step {step}, image {k}", step, text, texts[:k].count(text))
+        for k, (image, text) in enumerate(zip(singles, texts, strict=True))
     ]
 
 

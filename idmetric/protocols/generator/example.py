@@ -23,7 +23,7 @@ from idmetric.io.output import replacing, writing
 from idmetric.protocols.common.columns import texts
 from idmetric.protocols.common.rendered import rendered
 from idmetric.protocols.common.scorers import Progress
-from idmetric.protocols.generator.outputs import Where, read
+from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.pattern import GENERATED
 
 PATTERN = "{method}/{subject}/{prompt}_{seed}.jpg"
@@ -52,7 +52,7 @@ def example(folder: Path, subjects: int = 8, progress: Progress | None = None) -
     for subject in range(subjects):
         for name, source, picture in _pictures(subject, subjects):
             _write(folder / name.format(f"object{subject}"), world.image(place[source]), picture)
-    return read(Where(folder / "outputs", PATTERN, references=str(folder / "references")))
+    return read(folder / "outputs", PATTERN, references=str(folder / "references"))
 
 
 def _pictures(subject: int, subjects: int) -> Iterator[tuple[str, str, tuple[bool, bool]]]:

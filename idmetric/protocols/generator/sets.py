@@ -7,7 +7,7 @@ For each subject, three distances of the generated and the real set, from the mo
 
 | measure | meaning |
 |---|---|
-| CMMD | 1000 x squared maximum mean discrepancy, sigma 10; unbiased, or as in the released code (--biased) |
+| CMMD | 1000 x squared maximum mean discrepancy, sigma 10, unbiased |
 | Frechet | distance of Gaussians with the sets' means and covariances, FID's formula |
 | centroid | cosine of the sets' mean features; higher = more alike |
 
@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,16 @@ from idmetric.protocols.common.columns import Array, Ints, listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.outputs import read, where_of
+from idmetric.protocols.generator.outputs import read_options
 from idmetric.protocols.options import SetsOptions
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
-_SIMILARITIES = ("centroid",)
+MEASURES: dict[str, Callable[[Array, Array], float]] = {
+    "CMMD": cmmd,
+    "Frechet": frechet_distance,
+    "centroid": centroid_similarity,
+}
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
 
 
@@ -55,7 +59,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's outputs and references."""
     if args.data is None and args.references is None:
         raise ValueError("--references PATH is needed: real photos, a folder for each subject; or --data, a table")
-    return read(where_of(args))
+    return read_options(args)
 
 
 def run(
@@ -78,18 +82,14 @@ def run(
     Sets.of(data, options.pool)  # before anything is embedded
     bound = bind(data, models, settings)
     sets, notes = Sets.of(bound.manifest, options.pool)
-    about = {**settings.as_dict(), "pool": options.pool, "biased": options.biased,
-             "draws": options.draws}  # fmt: skip
+    about = {**settings.as_dict(), "pool": options.pool, "draws": options.draws}
     results = []
     for scorer, result in bound.results("sets", about, notes):
         assert isinstance(scorer, VectorScorer)
-        found = _Found(scorer, sets, settings.seed, options)
-        for method in sets.generated or {REAL: {}}:
-            lines = found.of(method)
+        for method, lines in _lines(scorer, sets, settings.seed, options.draws).items():
             result.rows.extend(_rows(method, lines, settings))
             result.keep("sets", **{name: [line[name] for line in lines] for name in lines[0]})
-            result.notes.extend(_warnings(method, lines, scorer.vectors(sets.first()).shape[1]))
-        result.notes[:] = dict.fromkeys(result.notes)
+            result.notes.extend(_within_floor(method, lines))
         results.append(result)
     return results
 
@@ -136,74 +136,56 @@ class Sets:
             raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
         return cls(real, {method: own for method, own in generated.items() if own}), notes
 
-    def first(self) -> Ints:
-        """A row."""
-        return next(iter(self.real.values()))[:1]
 
+def _lines(scorer: VectorScorer, sets: Sets, seed: int, draws: int) -> dict[str, list[dict[str, Any]]]:
+    """Method -> a line for each subject, measure and number of images; the score is None without generated images."""
 
-class _Found:
-    """Scores of sets, with the floors of a subject computed once for all methods."""
+    @cache  # the floor of a subject is one for all methods
+    def floor(subject: str, n: int) -> dict[str, Array]:
+        return _drawn(None, scorer.vectors(sets.real[subject]), n, (seed, n, 0), draws)
 
-    def __init__(self, scorer: VectorScorer, sets: Sets, seed: int, options: SetsOptions) -> None:
-        self.scorer, self.sets, self.seed, self.options = scorer, sets, seed, options
-        self.measures = _measures(options)
-        self._floors: dict[tuple[str, int], dict[str, Array]] = {}
-
-    def of(self, method: str) -> list[dict[str, Any]]:
-        """A line for each subject, measure and number of images; score is None without generated images."""
-        lines: list[dict[str, Any]] = []
-        generated = self.sets.generated.get(method)
-        for subject in self.sets.real if generated is None else generated:
-            photos = self.scorer.vectors(self.sets.real[subject])
-            images = None if generated is None else self.scorer.vectors(generated[subject])
-            most = min(len(photos) // 2, len(photos) if images is None else len(images))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for method, generated in (sets.generated or {REAL: {}}).items():
+        for subject in generated or sets.real:
+            photos = scorer.vectors(sets.real[subject])
+            images = scorer.vectors(generated[subject]) if generated else None
+            most = len(photos) // 2 if images is None else min(len(photos) // 2, len(images))
             for n in (2**k for k in range(1, most.bit_length())):
-                floor = self._floor(subject, photos, n)
-                score = None if images is None else self._drawn(images, photos, n, (self.seed, n, 1))
-                for name, values in floor.items():
+                score = None if images is None else _drawn(images, photos, n, (seed, n, 1), draws)
+                for name, real in floor(subject, n).items():
                     line = {"method": method, "subject": subject, "measure": name, "n": str(n)}
-                    lines.append(line | _summary(None if score is None else score[name], values, name))
-            if images is not None:
-                for name, measure in self.measures.items():
-                    line = {"method": method, "subject": subject, "measure": name, "n": ALL}
-                    lines.append(line | _summary(np.array([measure(images, photos)]), None, name))
-        return lines
-
-    def _floor(self, subject: str, photos: Array, n: int) -> dict[str, Array]:
-        """Each measure of two halves of n photos in every draw."""
-        if (subject, n) not in self._floors:
-            self._floors[subject, n] = self._drawn(None, photos, n, (self.seed, n, 0))
-        return self._floors[subject, n]
-
-    def _drawn(self, images: Array | None, photos: Array, n: int, seed: tuple[int, ...]) -> dict[str, Array]:
-        """Each measure of n images, or n other photos, and n photos in every draw."""
-        rng = np.random.default_rng(seed)
-        found = {name: np.empty(self.options.draws) for name in self.measures}
-        for k in range(self.options.draws):
-            order = rng.permutation(len(photos))
-            x = photos[order[n : 2 * n]] if images is None else images[rng.choice(len(images), n, replace=False)]
-            for name, measure in self.measures.items():
-                found[name][k] = measure(x, photos[order[:n]])
-        return found
+                    found.setdefault(method, []).append(line | _summary(score and score[name], real, name))
+            for name, measure in MEASURES.items() if images is not None else ():
+                line = {"method": method, "subject": subject, "measure": name, "n": ALL}
+                found.setdefault(method, []).append(line | _summary(np.array([measure(images, photos)]), None, name))
+    return found
 
 
-def _measures(options: SetsOptions) -> dict[str, Callable[[Array, Array], float]]:
-    """Name -> the measure of two sets."""
-    return {"CMMD": partial(cmmd, biased=options.biased), "Frechet": frechet_distance, "centroid": centroid_similarity}
+def _drawn(images: Array | None, photos: Array, n: int, seed: tuple[int, ...], draws: int) -> dict[str, Array]:
+    """Each measure of n images, or n other photos, and n photos in every draw."""
+    rng = np.random.default_rng(seed)
+    found = {name: np.empty(draws) for name in MEASURES}
+    for k in range(draws):
+        order = rng.permutation(len(photos))
+        x = photos[order[n : 2 * n]] if images is None else images[rng.choice(len(images), n, replace=False)]
+        for name, measure in MEASURES.items():
+            found[name][k] = measure(x, photos[order[:n]])
+    return found
 
 
-def _summary(score: Array | None, floor: Array | None, measure: str) -> dict[str, Any]:
+def _summary(score: Array | None, real: Array | None, measure: str) -> dict[str, Any]:
     """Means over draws, the range of 95 % of them, and whether the score is worse than the floor."""
     out: dict[str, Any] = {}
-    for name, values in (("score", score), ("real", floor)):
-        several = values is not None and len(values) > 1
-        out[name] = None if values is None else float(values.mean())
-        ends = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist() if several and values is not None else [None, None]
-        out[f"{name}_low"], out[f"{name}_high"] = ends
+    for name, values in (("score", score), ("real", real)):
+        out |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+        if values is not None:
+            out[name] = float(values.mean())
+        if values is not None and len(values) > 1:
+            out[f"{name}_low"], out[f"{name}_high"] = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist()
     out["beyond"] = None
-    if score is not None and floor is not None:
-        worse = out["score"] < out["real_low"] if measure in _SIMILARITIES else out["score"] > out["real_high"]
-        out["beyond"] = bool(worse)
+    if score is not None and real is not None:
+        alike = measure == "centroid"  # the only similarity
+        out["beyond"] = out["score"] < out["real_low"] if alike else out["score"] > out["real_high"]
     return out
 
 
@@ -232,24 +214,15 @@ def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> 
     return intervals.mean(values, np.array([line["subject"] for line in lines], dtype=object), settings)
 
 
-def _warnings(method: str, lines: Sequence[Mapping[str, Any]], dimension: int) -> list[str]:
-    """Warn of scores that the real photos reach among themselves, and of covariances from too few images."""
-    notes = []
-    most = max(int(line["n"]) for line in lines if line["n"] != ALL)
-    if most <= dimension:
-        notes.append(
-            f"WARNING: Frechet: at most {most} images in {dimension} dimensions: covariances are singular and the "
-            "distance is too high; compare it at equal numbers of images only"
-        )
+def _within_floor(method: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Warn of scores that the real photos reach among themselves."""
     inside = []
-    for measure in dict.fromkeys(line["measure"] for line in lines):
+    for measure in MEASURES:
         largest = {line["subject"]: line for line in lines if line["measure"] == measure and line["n"] != ALL}
         within = sum(line["beyond"] is False for line in largest.values())
         if within:
             inside.append(f"{measure} of {within} of {len(largest)} subjects")
-    if inside:
-        notes.append(
-            f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
-            "real photos differ as much"
-        )
-    return notes
+    if not inside:
+        return []
+    return [f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
+            "real photos differ as much"]  # fmt: skip
