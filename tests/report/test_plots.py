@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.evaluate.pareto import on_front
 from idmetric.protocols.common.result import Result, Value
 from idmetric.report import plots
 from idmetric.report.plots import (
     Scored,
     distributions,
     draw,
+    on_front,
     precision_recall,
     roc,
     trade_off,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.diversity import mean_pairwise_distance, vendi_score
 from idmetric.evaluate.references import leave_one_out
+from idmetric.evaluate.sets import mean_pairwise_distance, vendi_score
 from idmetric.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
