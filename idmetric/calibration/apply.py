@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.finite import NonFiniteError
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import replacing
 
 Array = NDArray[np.float64]
 FORMAT = 1
@@ -169,12 +169,12 @@ class Calibration:
             CalibrationError: naming both.
         """
         if outside != self.outside:
-            words = {
-                o: "whole images" if o == "all" else f"subjects cut by masks ({o})" for o in (self.outside, outside)
-            }
+            made, asked = (
+                "whole images" if o == "all" else f"subjects cut by masks ({o})" for o in (self.outside, outside)
+            )
             raise CalibrationError(
-                f"the calibration was made for {words[self.outside]}, not for {words[outside]}: make one for these, "
-                "idmetric eval calibrate with or without --subject"
+                f"the calibration was made for {made}, not for {asked}: make one for these, idmetric eval calibrate "
+                "with or without --subject"
             )
 
     # Files
@@ -193,10 +193,7 @@ class Calibration:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file atomically; creates its folder."""
-        target = Path(path)
-        with writing(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as temporary:
+        with replacing(Path(path), parents=True) as temporary:
             temporary.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 

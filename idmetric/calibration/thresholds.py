@@ -37,8 +37,6 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
         ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
     """
     s, r = both_kinds(scores, same)
-    if not np.isfinite(threshold):
-        raise ValueError(f"threshold must be finite, got {threshold}")
     accepted = s >= comparable(threshold)
     hits, alarms = int(accepted[r].sum()), int(accepted[~r].sum())
     return OperatingPoint(float(threshold), hits / int(r.sum()), alarms / int((~r).sum()))

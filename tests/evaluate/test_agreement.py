@@ -5,8 +5,6 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from idmetric.evaluate.agreement import fisher_mean, kendall, krippendorff_alpha, pearson, spearman
@@ -29,18 +27,6 @@ def test_correlations_equal_scipys_with_ties(seed: int) -> None:
     assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
     assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
     assert kendall(x, y) == pytest.approx(stats.kendalltau(x, y).statistic)
-
-
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), min_size=2, max_size=12))
-def test_kendall_counts_pairs(items: list[tuple[int, int]]) -> None:
-    x, y = (np.array(v) for v in zip(*items, strict=True))
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return
-    upper = np.triu_indices(len(x), 1)
-    a, b = (np.sign(v[:, None] - v)[upper] for v in (x, y))
-    wanted = (a * b).sum() / np.sqrt((a != 0).sum() * (b != 0).sum())
-    assert kendall(x, y) == pytest.approx(wanted)
 
 
 def test_scale_and_offset_do_not_matter() -> None:

@@ -11,8 +11,6 @@ from idmetric.protocols.checkpoints.reading import fields_by, read
 from idmetric.protocols.generator.pattern import OutputsError
 from tests.protocols.test_generator_outputs import files, listed
 
-PLACE = "{step}/{prompt}_{seed}.png"
-
 
 @pytest.fixture
 def refs(tmp_path: Path) -> str:
