@@ -236,6 +236,10 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
         open_model, device=args.device, dtype=getattr(torch, args.dtype) if args.dtype else None, decode=args.decode
     )
     models = {model: opened(source) for model, source in _sources(given).items()}
+    if getattr(args, "clip_t", None):
+        from idmetric.protocols.common.dual_encoder import DualEncoder
+
+        models["CLIP-T"] = DualEncoder(args.clip_t, device=args.device)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
             stack.callback(lambda judge=judge, model=model: print(f"{judge}: {model.report()}", file=sys.stderr))

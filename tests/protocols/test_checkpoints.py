@@ -145,9 +145,8 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
 
 def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
     clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
-    [result] = run(
-        given(folder), {"hsv": open_model("hsv")}, PLAIN, CheckpointsOptions(drift_prompt=(CLASS,), copies=False), clip
-    )
+    options = CheckpointsOptions(drift_prompt=(CLASS,), copies=False)
+    [result] = run(given(folder), {"hsv": open_model("hsv"), "CLIP-T": clip}, PLAIN, options)
     items = result.items["images"]
     found = []
     for name, prompt, step in zip(items["image"], items["prompt"], items["step"], strict=True):

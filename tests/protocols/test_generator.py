@@ -384,7 +384,7 @@ def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -
 
 def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
     clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
-    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, GeneratorOptions(), clip)
+    [result] = run(given(folder), {"hsv": open_model("hsv"), "CLIP-T": clip}, PLAIN)
     items = result.items["images"]
     for k in (0, 17, 35):
         pixels = clip.prepare(Image.open(folder / "out" / items["image"][k]).convert("RGB"), None, "black", None)
@@ -457,7 +457,7 @@ def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> Non
     assert (dreambooth.value, dreambooth.count) == (pytest.approx((0.7 + 0.2) / 2), 2)  # subjects weigh alike
 
     several = run(given(folder), {"k": small("dino-i:kosmos-g"), "d": small("dino-i:dreambooth")}, PLAIN)
-    assert any("3 subjects have several" in note for note in several[0].notes)
+    assert any("3 have several" in note for note in several[0].notes)
     assert "published" not in values(several[0], method="a")
     assert "published" in values(several[1], method="a")
     [patches] = run(given(folder), {"d": small("dino-i:dreambooth")}, Settings(bootstrap=0, distance="patch"))

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,7 +37,6 @@ from idmetric.evaluate.arrays import comparable
 from idmetric.protocols.checkpoints.reading import BASE, read
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, texts
-from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, bind
 from idmetric.protocols.generator.columns import (
@@ -150,24 +149,17 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     )  # fmt: skip
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    options = replace(args.options, held_out=args.held_out or args.data is None)
-    clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
-    return run(data, models, settings, options, clip)
-
-
 def run(
     data: Manifest,
     models: Models,
     settings: Settings = Settings(),
     options: CheckpointsOptions = CheckpointsOptions(),
-    clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with a row for each step and the best step.
 
     Args:
-        data: as `reading.read` makes it. clip: adds prompt fidelity.
+        data: as `reading.read` makes it.
+        models: a `DualEncoder` of the name `CLIP-T` adds prompt fidelity.
 
     Raises:
         ValueError: for an unknown drift prompt, or a model that gives no similarities of all pairs.
@@ -175,21 +167,19 @@ def run(
     """
     refuse_judges(models)
     _check(Images.of(data), data, options)  # before anything is embedded
-    return measured(data, models, settings, options, clip)
+    return measured(data, models, settings, options)
 
 
-def measured(
-    data: Manifest, models: Models, settings: Settings, options: CheckpointsOptions, clip: DualEncoder | None
-) -> list[Result]:
+def measured(data: Manifest, models: Models, settings: Settings, options: CheckpointsOptions) -> list[Result]:
     """As `run`, for data without a checkpoint or drift prompts too."""
-    bound = bind(data, models if clip is None else {**models, CLIP: clip}, settings)
+    bound = bind(data, models, settings)
     every = Images.of(bound.manifest)
     drifting = _drifting(every, bound.manifest, options.drift_prompt)
     images = every.take(~drifting) if options.drift_prompt else every
     unit, notes = _units(images)
     agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ") + gray
-    fidelity = prompt_fidelity(images, bound, clip, notes)
+    fidelity = prompt_fidelity(images, bound, models, notes)
 
     compared = every.take(drifting)
     own, base = pairs_with_base(compared)

@@ -36,6 +36,7 @@ from idmetric.protocols.checkpoints.reading import BASE
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings, bind
+from idmetric.protocols.generator.columns import CLIP
 from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING
 from idmetric.protocols.options import CheckpointsOptions
@@ -75,7 +76,8 @@ class Tracker:
             raise TypeError(f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}")
         if writer is not None:
             check_writer(writer)
-        self.metric, self.clip, self.writer, self.prefix = metric, clip, writer, prefix
+        self.metric, self.writer, self.prefix = metric, writer, prefix
+        self._models: dict[str, Any] = {metric.name: metric} if clip is None else {metric.name: metric, CLIP: clip}
         self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if settings.store is None else None
         store = settings.store if self._temporary is None else Path(self._temporary.name)
         self.settings, self.options = replace(settings, store=store), replace(options, held_out=True)
@@ -112,9 +114,7 @@ class Tracker:
         own = _samples(images, step, prompts)
         shown = [*(self._base if step != BASE else []), *own, *self._photos]
         with self._full_precision():
-            [self._last] = measured(
-                _manifest(shown), {self.metric.name: self.metric}, self.settings, self.options, self.clip
-            )
+            [self._last] = measured(_manifest(shown), self._models, self.settings, self.options)
         if step == BASE:
             self._base = own
         self._warn()

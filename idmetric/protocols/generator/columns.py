@@ -18,7 +18,6 @@ from idmetric.images.read import read_image
 from idmetric.io.threads import in_order
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
-from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
@@ -118,15 +117,15 @@ def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Arra
     ]
 
 
-def prompt_fidelity(images: Images, bound: Bound, clip: DualEncoder | None, notes: list[str]) -> Array | None:
+def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[str]) -> Array | None:
     """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one.
 
     Args:
-        bound: CLIP among its models, which is taken away.
+        bound: CLIP, if it is among the models, is taken away.
     """
-    if clip is None:
+    if CLIP not in models:
         return None
-    scorer = cast(VectorScorer, bound.models.pop(CLIP))
+    clip, scorer = models[CLIP], cast(VectorScorer, bound.models.pop(CLIP))
     prompts = bound.manifest.column("text")
     words = [prompts[row] for row in images.rows]
     spoken = np.array([k for k, text in enumerate(words) if text is not None], dtype=np.int64)

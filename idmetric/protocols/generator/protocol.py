@@ -45,7 +45,6 @@ from idmetric.models.embedder import Embedder
 from idmetric.models.named import NamedScore
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Truths, free, listed
-from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, bind, by_label, calibrated
 from idmetric.protocols.generator.columns import (
@@ -127,16 +126,11 @@ def published(model: Any, images: Images, settings: Settings) -> tuple[NamedScor
     named: NamedScore | None = getattr(model, "named", None)
     if named is None:
         return None, []
-    if settings.distance != "cls" or settings.look.masked:
-        return None, ["no published number: it is of whole images, by --distance cls"]
-    if named.references == "frames":
-        return None, ["no published number: it follows the frames of one video (idmetric score)"]
     several = [name for name in dict.fromkeys(images.subject) if len(images.references[name]) > 1]
+    if settings.distance != "cls" or settings.look.masked or named.references == "frames":
+        return None, ["no published number: it is of whole images and photos of subjects, by --distance cls"]
     if named.references == "own" and several:
-        return None, [
-            "no published number: it compares each image with the one reference that it was generated from, and "
-            f"{len(several)} subjects have several"
-        ]
+        return None, [f"no published number: it has one reference of each subject, and {len(several)} have several"]
     return named, []
 
 
@@ -170,24 +164,17 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     return read_options(args, args.training)
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
-    options = replace(args.options, held_out=args.held_out or args.data is None)
-    return run(data, models, settings, options, clip)
-
-
 def run(
     data: Manifest,
     models: Models,
     settings: Settings = Settings(),
     options: GeneratorOptions = GeneratorOptions(),
-    clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with rows for methods, their groups, and their paired differences.
 
     Args:
-        data: as `outputs.read` makes it. clip: adds prompt fidelity.
+        data: as `outputs.read` makes it.
+        models: a `DualEncoder` of the name `CLIP-T` adds prompt fidelity.
 
     Raises:
         ValueError: for an unknown method or column, or a model that gives no similarities of all pairs.
@@ -203,12 +190,12 @@ def run(
     dict(_groups(images, data, options.by))  # refuses unknown columns before anything is embedded
     limits = {name: _limits(model, settings, options) for name, model in models.items()}
 
-    bound = bind(data, models if clip is None else {**models, CLIP: clip}, settings)
+    bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
     groups = dict(_groups(images, bound.manifest, options.by))
     agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
     notes = notes_on(bound.manifest, images, options.held_out) + gray
-    fidelity = prompt_fidelity(images, bound, clip, notes)
+    fidelity = prompt_fidelity(images, bound, models, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
