@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -79,14 +78,14 @@ def run(
         raise ValueError(f"{', '.join(lacking)}: sets are compared by features, and metrics of pairs have none")
     if settings.distance != "cls":
         raise ValueError(f"--distance {settings.distance}: sets are compared by global features, the distance cls")
-    Sets.of(data, options.pool)  # before anything is embedded
+    _sets(data, options.pool)  # before anything is embedded
     bound = bind(data, models, settings)
-    sets, notes = Sets.of(bound.manifest, options.pool)
+    real, generated, notes = _sets(bound.manifest, options.pool)
     about = {**settings.as_dict(), "pool": options.pool, "draws": options.draws}
     results = []
     for scorer, result in bound.results("sets", about, notes):
         assert isinstance(scorer, VectorScorer)
-        for method, lines in _lines(scorer, sets, settings.seed, options.draws).items():
+        for method, lines in _lines(scorer, real, generated, settings.seed, options.draws).items():
             result.rows.extend(_rows(method, lines, settings))
             result.keep("sets", **{name: [line[name] for line in lines] for name in lines[0]})
             result.notes.extend(_within_floor(method, lines))
@@ -94,67 +93,60 @@ def run(
     return results
 
 
-@dataclass(frozen=True)
-class Sets:
-    """The sets of each subject, as rows of a manifest.
+Rows = Mapping[str, Ints]  # subject -> rows of a manifest
 
-    Attributes:
-        real: subject -> its photos, at least four. generated: method -> subject -> at least two images.
+
+def _sets(data: Manifest, pool: bool) -> tuple[Rows, Mapping[str, Rows], list[str]]:
+    """At least four photos of each subject, at least two images of each by method, and notes on subjects with fewer.
+
+    Raises:
+        ValueError: if no subject has enough.
     """
+    images = Images.of(data)
+    real, subject = dict(images.references), images.subject
+    if pool:
+        real, subject = {ALL: np.concatenate(list(real.values()))}, np.full(len(subject), ALL, dtype=object)
+    few = [name for name, rows in real.items() if len(rows) < 4]
+    notes = [f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}"] if few else []
+    real = {name: rows for name, rows in real.items() if len(rows) >= 4}
+    if not real:
+        raise ValueError(
+            "no subject has four real photos, two for each half: add some, or take all subjects as one set (--pool)"
+        )
 
-    real: Mapping[str, Ints]
-    generated: Mapping[str, Mapping[str, Ints]]
-
-    @classmethod
-    def of(cls, data: Manifest, pool: bool) -> tuple[Sets, list[str]]:
-        """The sets of a manifest, and notes on subjects that have too few images.
-
-        Raises:
-            ValueError: if no subject has enough.
-        """
-        images = Images.of(data)
-        real = dict(images.references)
-        subject = images.subject
-        if pool:
-            real, subject = {ALL: np.concatenate(list(real.values()))}, np.full(len(subject), ALL, dtype=object)
-        few = [name for name, rows in real.items() if len(rows) < 4]
-        notes = [f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}"] if few else []
-        real = {name: rows for name, rows in real.items() if len(rows) >= 4}
-        if not real:
-            raise ValueError(
-                "no subject has four real photos, two for each half: add some, or take all subjects as one set (--pool)"
-            )
-
-        generated: dict[str, dict[str, Ints]] = {}
-        for method in images.methods:
-            own = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
-            lone = [name for name, rows in own.items() if len(rows) < 2]
-            if lone:
-                notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
+    generated: dict[str, dict[str, Ints]] = {}
+    for method in images.methods:
+        own = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
+        lone = [name for name, rows in own.items() if len(rows) < 2]
+        if lone:
+            notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
+        if len(lone) < len(own):
             generated[method] = {name: rows for name, rows in own.items() if len(rows) > 1}
-        if images.methods and not any(generated.values()):
-            raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
-        return cls(real, {method: own for method, own in generated.items() if own}), notes
+    if images.methods and not generated:
+        raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
+    return real, generated, notes
 
 
-def _lines(scorer: VectorScorer, sets: Sets, seed: int, draws: int) -> dict[str, list[dict[str, Any]]]:
+def _lines(
+    scorer: VectorScorer, real: Rows, generated: Mapping[str, Rows], seed: int, draws: int
+) -> dict[str, list[dict[str, Any]]]:
     """Method -> a line for each subject, measure and number of images; the score is None without generated images."""
 
     @cache  # the floor of a subject is one for all methods
     def floor(subject: str, n: int) -> dict[str, Array]:
-        return _drawn(None, scorer.vectors(sets.real[subject]), n, (seed, n, 0), draws)
+        return _drawn(None, scorer.vectors(real[subject]), n, (seed, n, 0), draws)
 
     found: dict[str, list[dict[str, Any]]] = {}
-    for method, generated in (sets.generated or {REAL: {}}).items():
-        for subject in generated or sets.real:
-            photos = scorer.vectors(sets.real[subject])
-            images = scorer.vectors(generated[subject]) if generated else None
+    for method, made in (generated or {REAL: {}}).items():
+        for subject in made or real:
+            photos = scorer.vectors(real[subject])
+            images = scorer.vectors(made[subject]) if made else None
             most = len(photos) // 2 if images is None else min(len(photos) // 2, len(images))
             for n in (2**k for k in range(1, most.bit_length())):
                 score = None if images is None else _drawn(images, photos, n, (seed, n, 1), draws)
-                for name, real in floor(subject, n).items():
+                for name, values in floor(subject, n).items():
                     line = {"method": method, "subject": subject, "measure": name, "n": str(n)}
-                    found.setdefault(method, []).append(line | _summary(score and score[name], real, name))
+                    found.setdefault(method, []).append(line | _summary(score and score[name], values, name))
             for name, measure in MEASURES.items() if images is not None else ():
                 line = {"method": method, "subject": subject, "measure": name, "n": ALL}
                 found.setdefault(method, []).append(line | _summary(np.array([measure(images, photos)]), None, name))
