@@ -65,21 +65,6 @@ def test_files_are_scored_exactly_and_fast(
     assert metric.decode == "exact"
 
 
-def test_variants_say_what_they_gain_and_what_they_change(metric: IDSim, setting: speed.Compared) -> None:
-    change = speed._CHANGES.pop("compiled")  # a minute of compiling
-    try:
-        found = by_name(speed.variants(metric, setting))
-    finally:
-        speed._CHANGES["compiled"] = change
-    for what in ("bfloat16", "channels-last"):
-        row = found[what]
-        assert row.ratio is not None
-        assert row.numbers is not None
-        assert row.numbers["largest change of a cls distance"] < (0.05 if what == "bfloat16" else 1e-5)
-    assert found["files, read by threads"].against == "files, one after another"
-    assert metric.dtype == torch.float32
-
-
 def test_the_sinkhorn_matrix_has_the_values_of_geomloss(setting: speed.Compared) -> None:
     pytest.importorskip("geomloss")
     found = by_name(speed.sinkhorn(setting))

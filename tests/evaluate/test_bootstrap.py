@@ -43,19 +43,6 @@ def test_all_items_of_an_identity_are_drawn_together() -> None:
     assert len(seen) > 5
 
 
-def test_images_of_one_identity_do_not_count_as_independent() -> None:
-    """Ten copies of each of 20 values: by identity the interval is that of 20 values, by item far too narrow."""
-    rng = np.random.default_rng(3)
-    identity = np.repeat(np.arange(20), 10)
-    one = rng.normal(size=20)
-    values = one[identity]
-    by_identity = bootstrap(lambda rows: values[rows].mean(), identity, samples=500)
-    by_item = bootstrap(lambda rows: values[rows].mean(), np.arange(200), samples=500)
-    alone = bootstrap(lambda rows: one[rows].mean(), np.arange(20), samples=500)
-    assert (by_identity.low, by_identity.high) == pytest.approx((alone.low, alone.high))
-    assert by_item.deviation < 0.4 * by_identity.deviation
-
-
 # Pairs
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch.nn.functional as F
-from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import eval as cli
@@ -25,7 +23,6 @@ from idmetric.protocols.options import CheckpointsOptions
 from idmetric.report.plots import draw, step_curves
 from tests.protocols.parts import PLAIN, picture, values
 from tests.protocols.test_generator import cosine
-from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
 
 QUICK = CheckpointsOptions(copies=False)
@@ -141,20 +138,6 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
              for name in ("0", "1")]  # fmt: skip
     row = values(result, step="5")["identity"]
     assert (row.low, row.high) == (pytest.approx(min(means)), pytest.approx(max(means)))
-
-
-def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
-    clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
-    options = CheckpointsOptions(drift_prompt=(CLASS,), copies=False)
-    [result] = run(given(folder), {"hsv": open_model("hsv"), "CLIP-T": clip}, PLAIN, options)
-    items = result.items["images"]
-    found = []
-    for name, prompt, step in zip(items["image"], items["prompt"], items["step"], strict=True):
-        if step == 100:
-            pixels = clip.prepare(Image.open(folder / "out" / name).convert("RGB"), None, "black", None)
-            [text] = clip.texts([prompt.replace("_", " ")])
-            found.append(float(F.normalize(clip.embed([pixels], False).cls[0], dim=0) @ text))
-    assert values(result, step="100")["CLIP-T"].value == pytest.approx(np.mean(found), abs=1e-5)
 
 
 def test_what_does_not_fit_is_refused(folder: Path) -> None:

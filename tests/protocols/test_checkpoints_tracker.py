@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,21 +171,3 @@ def test_references_seen_in_training_are_warned_of_once(folder: Path, metric: ID
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tracker.update(100, samples(folder, 100), WORDS)
-
-
-def test_the_function_of_the_page_scores_a_pipeline(folder: Path, metric: IDSim) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
-    [code] = re.findall(r"```python\n(import torch\n.*?)```", page, flags=re.S)
-    tracker = Tracker(metric, *photos(folder), options=QUICK, settings=PLAIN)
-    names: dict[str, Any] = {"tracker": tracker, "prompts": PROMPTS}
-    exec(code, names)
-
-    class Pipeline:
-        device = torch.device("cpu")
-
-        def __call__(self, prompt: str, generator: torch.Generator) -> SimpleNamespace:
-            name = f"{prompt}_{generator.initial_seed()}.png"
-            return SimpleNamespace(images=[Image.open(folder / "out" / "50" / name)])
-
-    expected = Tracker(metric, *photos(folder), options=QUICK, settings=PLAIN)
-    assert names["score_checkpoint"](Pipeline(), 50) == expected.update(50, samples(folder, 50)[:4], WORDS[:4])

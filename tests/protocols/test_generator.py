@@ -141,18 +141,6 @@ def test_methods_are_set_side_by_side_place_by_place(folder: Path, metric: IDSim
         assert (subjects["worst_score"][k], subjects["worst"][k]) == worst
 
 
-def test_p_is_of_the_first_metric_alone() -> None:
-    result = Result("generator", "m", [])
-    identity = {"a": {("cat", "x", "0"): 0.9}, "b": {("cat", "x", "1"): 0.5}}  # no common seed
-    diversity = {
-        name: {(subject, "x"): value for subject in ("cat", "dog")} for name, value in (("a", 0.1), ("b", 0.4))
-    }
-    add_differences(result, {"identity": identity, "diversity": diversity}, Settings(bootstrap=0), None)
-    [row] = result.rows
-    assert "diversity" in row
-    assert "p" not in row
-
-
 @pytest.mark.parametrize(
     ("methods", "subjects", "against", "expected"),
     [
@@ -312,19 +300,6 @@ def test_copies_of_references_and_of_training_images_count(folder: Path, photos:
     copied = [name for name, copy in zip(items["image"], items["copy"], strict=True) if copy]
     assert copied == ["a/cat/on_a_beach_0.png", "b/dog/on_a_beach_0.png"]
     assert values(result, method="a")["copies"].value == pytest.approx(1 / 18)
-
-
-def test_methods_that_copy_are_named(folder: Path, photos: list[Path]) -> None:
-    for k, subject in enumerate(SUBJECTS):
-        Image.open(photos[k]).save(folder / "refs" / subject / "photo.jpg")
-    made = folder / "out" / "a"
-    for name in ("cat/on_a_beach_0.png", "cat/on_a_beach_1.png"):  # 2 of 18 are more than a tenth, 1 is not
-        Image.open(photos[0]).save(made / name)
-    Image.open(photos[1]).save(folder / "out" / "b" / "dog" / "on_a_beach_0.png")
-    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN, GeneratorOptions(held_out=True))
-    assert [note for note in result.notes if "copies" in note] == [
-        "WARNING: more than 10 % of the images are copies, and off the Pareto fronts: a"
-    ]
 
 
 def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -> None:

@@ -326,11 +326,3 @@ def test_mirrormetrics(tmp_path: Path) -> None:
     data = read(tmp_path, layout="mirrormetrics")
     assert listed(data, "generated", "method", "seed") == [["step 500", "0"], ["step 1000", "0"]]
     assert len(listed(data, "reference")) == 1
-
-
-def test_dreambooth_references(tmp_path: Path) -> None:
-    files(tmp_path / "dataset", "backpack/00.jpg", "backpack/01.jpg", "cat2/00.jpg")
-    (tmp_path / "dataset" / "prompts_and_classes.txt").write_text("")
-    out = files(tmp_path / "out", "a/backpack/p_0.png")
-    data = read(out, PLACE, references=str(tmp_path / "dataset"))
-    assert listed(data, "reference", "subject") == [["backpack"], ["backpack"], ["cat2"]]
