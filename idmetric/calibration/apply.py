@@ -139,11 +139,7 @@ class Calibration:
             warnings.warn(self.basis, CalibrationWarning, stacklevel=stacklevel + 2)
 
     def check_model(self, model: Model) -> None:
-        """Refuse a model that it was not made for.
-
-        Raises:
-            CalibrationError: naming both models.
-        """
+        """Raise a CalibrationError for a model that it was not made for."""
         if not self.model.is_same(model):
             raise CalibrationError(
                 f"the calibration was made for {self.name or self.model.kind} ({self.model}), this model is {model}: "
@@ -151,11 +147,7 @@ class Calibration:
             )
 
     def check_distance(self, distance: str) -> None:
-        """Refuse another distance.
-
-        Raises:
-            CalibrationError: naming both distances.
-        """
+        """Raise a CalibrationError for another distance."""
         if distance != self.distance:
             raise CalibrationError(
                 f"the calibration was made for the distance {self.distance!r}, not {distance!r}: ask for that, or make "
@@ -163,11 +155,7 @@ class Calibration:
             )
 
     def check_outside(self, outside: str) -> None:
-        """Refuse subjects alone if it was made for whole images, and vice versa.
-
-        Raises:
-            CalibrationError: naming both.
-        """
+        """Raise a CalibrationError for subjects alone if it was made for whole images, and vice versa."""
         if outside != self.outside:
             made, asked = (
                 "whole images" if o == "all" else f"subjects cut by masks ({o})" for o in (self.outside, outside)

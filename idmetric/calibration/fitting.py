@@ -100,9 +100,6 @@ def held_out(
         identities: (N, 2), of the two images of a pair; identities that depend on each other (an object and the
             distractors made from it) must share one number.
         folds: at most as many as identities are used. seed: for the division into folds.
-
-    Raises:
-        ValueError: as `fit`, or if too few identities leave no pairs of both kinds.
     """
     s, r = both_kinds(scores, same)
     names, place = np.unique(np.asarray(identities), return_inverse=True)

@@ -32,9 +32,6 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
 
     Args:
         scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
-
-    Raises:
-        ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
     """
     s, r = both_kinds(scores, same)
     accepted = s >= comparable(threshold)
@@ -52,9 +49,6 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
     Args:
         scores, same: as in `operating_point`.
         rate: highest false-accept rate, in [0, 1].
-
-    Raises:
-        ValueError: as `operating_point`, and if the rate is outside [0, 1].
     """
     s, r = both_kinds(scores, same)
     if not 0 <= rate <= 1:
@@ -100,9 +94,6 @@ def threshold_intervals(
     Args:
         scores, same: as in `operating_point`. identities: (N, 2), as in `fitting.held_out`.
         rates: in [0, 1]. samples, seed: of `bootstrap`; fewer than 2 samples = no intervals.
-
-    Raises:
-        ValueError: as `threshold_at_false_accept` and `bootstrap`.
     """
     s, r = both_kinds(scores, same)
     found = []
@@ -120,11 +111,7 @@ def threshold_intervals(
 
 
 def accepted(scores: ArrayLike, threshold: float) -> float:
-    """Share of scores (N,) at or above a threshold.
-
-    Raises:
-        ValueError: if there are no scores.
-    """
+    """Share of scores (N,) at or above a threshold."""
     s = comparable(scores)
     if not s.size:
         raise ValueError("no scores: a share needs one at least")
@@ -132,11 +119,7 @@ def accepted(scores: ArrayLike, threshold: float) -> float:
 
 
 def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
-    """Scores (N,), `comparable`, and labels (N,) with pairs of one identity and of two.
-
-    Raises:
-        ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
-    """
+    """Scores (N,), `comparable`, and labels (N,) with pairs of one identity and of two."""
     s, r = labeled(scores, same, ("scores", "same"))
     if r.all() or not r.any():
         raise ValueError(

@@ -73,9 +73,6 @@ def fisher_mean(correlations: Sequence[float] | ArrayLike, *, limit: float = 0.9
     Args:
         correlations: (N,), in [-1, 1].
         limit: correlations are clipped to +-limit, since z is infinite at 1 (as in NearID's code).
-
-    Raises:
-        ValueError: if there are no correlations, or one is outside [-1, 1].
     """
     r = numbers("correlations", correlations).astype(np.float64)
     if np.abs(r).max() > 1 + 1e-9:
@@ -104,9 +101,6 @@ def krippendorff_alpha(votes: ArrayLike) -> float:
 
     Returns:
         At most 1; 1 = all agree, 0 = as if votes were drawn by chance, below 0 = less than by chance.
-
-    Raises:
-        ValueError: if no item has two votes, or all votes are for one category.
     """
     counts = numbers("votes", votes, 2)
     counts = counts[counts.sum(1) >= 2]

@@ -75,9 +75,6 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
 
     Returns:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
-
-    Raises:
-        ValueError: if the shapes don't fit.
     """
     views = distractors.shape[-1]
     if positives.shape != (*distractors.shape, views):
@@ -98,9 +95,6 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
         margins: (S, M), or a sequence of S arrays (M,) of any lengths.
         count_mean: count each sample's mean margin as one more trial of PA, as the code does that prints NearID's
             tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
-
-    Raises:
-        ValueError: if no margin is valid.
     """
     table = np.full((len(margins), max(map(len, margins), default=0)), np.nan)
     for row, own in zip(table, margins, strict=True):

@@ -19,10 +19,6 @@ def signed_rank(differences: ArrayLike, identity: ArrayLike) -> float:
 
     Args:
         differences: (N,). identity: (N,), any type that sorts.
-
-    Raises:
-        ValueError: if there are no differences, or a number is not finite.
-        ImportError: without SciPy.
     """
     need("eval", "a paired test", scipy="scipy")
     from scipy.stats import wilcoxon

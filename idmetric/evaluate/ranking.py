@@ -72,9 +72,6 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
 
     Returns:
         In (0, 1]; a little below or above `average_precision`.
-
-    Raises:
-        ValueError: as `average_precision`.
     """
     s, r = _query(scores, relevant, "average precision")
     rank = _ranks(s, r)  # from 1

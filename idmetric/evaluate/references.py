@@ -29,9 +29,6 @@ def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
 
     Returns:
         Shape (N,).
-
-    Raises:
-        ValueError: for fewer than two photos, another shape, or distances that are not finite.
     """
     d = numbers("distances", distances, 2).astype(np.float64)
     if d.shape[0] != d.shape[1] or len(d) < 2:
@@ -47,9 +44,6 @@ def percentile(value: float, genuine: ArrayLike) -> float:
     """Percentage of genuine distances below a value; equal ones count half.
 
     0 = nearer than every genuine photo, 100 = farther than every one.
-
-    Raises:
-        ValueError: if there are no distances, or a number is not finite.
     """
     g, own = comparable(numbers("genuine", genuine)), comparable(value)
     if not np.isfinite(value):

@@ -97,9 +97,6 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
 
     Returns:
         (S,); NaN where x or y does not vary, or a sample has fewer than two items.
-
-    Raises:
-        ValueError: if shapes differ, or a number is not finite.
     """
     a, b = paired(x, y)
     # at mean 0 and unit spread, which keeps differences of sums exact; values that do not vary become 0

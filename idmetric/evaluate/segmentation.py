@@ -55,9 +55,6 @@ def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
 
     Args:
         heat: (H, W). truth: bool (H, W).
-
-    Raises:
-        ValueError: if the subject has no pixel, shapes differ, or a value is not finite.
     """
     h, t = _heatmap(heat, truth)
     return bool(t[h == h.max()].all())
@@ -109,9 +106,6 @@ def otsu(heat: ArrayLike) -> float:
 
     Args:
         heat: (H, W).
-
-    Raises:
-        ValueError: if a value is not finite.
     """
     h = numbers("heat", heat, 2).astype(np.float64)
     if h.min() == h.max():
@@ -140,9 +134,6 @@ def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
 
     Returns:
         In [0, 1].
-
-    Raises:
-        ValueError: if no image shows the subject, or a score is NaN.
     """
     return float(_precisions(ious, scores, present)[0].mean())
 

@@ -79,9 +79,6 @@ def fits(
 
     Args:
         similarity, identity_change, factor_change: (N,), grids of all instances. instance: (N,), of each point.
-
-    Raises:
-        ValueError: if an instance has a degenerate grid (see `fit`); the message names it.
     """
     s, identity, factor = _grid(similarity, identity_change, factor_change)
     found: dict[Name, Fit] = {}
@@ -111,9 +108,6 @@ def trend(
 
     Returns:
         Level -> mean with interval, levels rising.
-
-    Raises:
-        ValueError: if a number is not finite, or shapes differ.
     """
     s, x = paired(similarity, change, ("similarity", "change"))
     members = _instances(instance, len(s))

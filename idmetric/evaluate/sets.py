@@ -22,9 +22,6 @@ def mean_pairwise_distance(similarities: ArrayLike) -> float:
 
     Args:
         similarities: (N, N), N >= 2; the diagonal is not read.
-
-    Raises:
-        ValueError: for another shape, or numbers that are not finite.
     """
     s = _square(similarities, 2)
     return float(1 - s[~np.eye(len(s), dtype=bool)].mean())
@@ -35,9 +32,6 @@ def vendi_score(similarities: ArrayLike) -> float:
 
     Args:
         similarities: K (N, N), positive semi-definite with ones on the diagonal, such as cosines of embeddings.
-
-    Raises:
-        ValueError: for another matrix.
 
     References:
         Friedman and Dieng, "The Vendi Score: A Diversity Evaluation Metric for Machine Learning", TMLR 2023, eq. 1.
@@ -75,10 +69,6 @@ def cmmd(x: ArrayLike, y: ArrayLike) -> float:
 
     Args:
         x: (N, D). y: (M, D). N and M are at least 2.
-
-    Raises:
-        ValueError: for other shapes, or numbers that are not finite.
-        ImportError: without SciPy.
     """
     from scipy.spatial.distance import cdist
 
@@ -102,9 +92,6 @@ def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
 
     Args:
         x: (N, D). y: (M, D). N and M are at least 2.
-
-    Raises:
-        ValueError: for other shapes, or numbers that are not finite.
     """
     a, b = _sets(x, y)
     root_a, root_b = (_root(s) for s in (a, b))
@@ -119,9 +106,6 @@ def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
 
     Args:
         x: (N, D). y: (M, D), of unit length, so that images count equally.
-
-    Raises:
-        ValueError: for other shapes, numbers that are not finite, or a mean of zero.
     """
     a, b = (s.mean(0) for s in _sets(x, y, least=1))
     length = np.linalg.norm(a) * np.linalg.norm(b)

@@ -39,9 +39,6 @@ def overlay(image: ImageLike, heat: ArrayLike, *, low: float | None = None, high
         image: see `idmetric.images.read.read_image`; scaled to the heatmap's size.
         heat: (H, W), see `idmetric.scoring.heatmaps.heatmaps`; a torch tensor on the CPU does.
         low, high: values of the darkest and brightest color, to give several pictures one scale.
-
-    Raises:
-        ValueError: as `colors`.
     """
     over = Image.fromarray(colors(heat, low, high))
     picture = read_image(image)

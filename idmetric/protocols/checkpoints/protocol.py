@@ -231,11 +231,7 @@ def add_rows(result: Result, rows: Mapping[int, Row], options: CheckpointsOption
 
 
 def _check(images: Images, data: Manifest, options: CheckpointsOptions) -> None:
-    """Refuse drift prompts and images that do not fit.
-
-    Raises:
-        ValueError: naming what is missing.
-    """
+    """Refuse drift prompts and images that do not fit."""
     base, drifting = images.method == str(BASE), _drifting(images, data, options.drift_prompt)
     for prompt in options.drift_prompt:
         if not _drifting(images, data, [prompt]).any():

@@ -18,15 +18,13 @@ from idmetric.protocols.generator.outputs import (
     as_manifest,
     images_below,
     matched,
-    of_subjects,
     read_table,
     refuse_unmatched,
+    with_photos,
 )
 from idmetric.protocols.generator.pattern import (
     GENERATED,
     ONLY,
-    REFERENCE,
-    TRAINING,
     Fields,
     OutputsError,
     Picture,
@@ -102,11 +100,8 @@ def read(
     made = [_at_step(p) for p in found if p.role == GENERATED]
     rest = [p for p in found if p.role != GENERATED]
     alone = all(p.fields["subject"] == ONLY for p in made)
-    if references is not None:
-        rest = [p for p in rest if p.role != REFERENCE] + _photos(references, REFERENCE, alone, skip)
-    if training is not None:
-        rest += _photos(training, TRAINING, alone, skip)
-    return as_manifest([*sorted(made, key=lambda p: int(p.fields["method"])), *rest], "step")
+    photos = with_photos(rest, references, training, skip, alone)
+    return as_manifest([*sorted(made, key=lambda p: int(p.fields["method"])), *photos], "step")
 
 
 def _at_step(picture: Picture) -> Picture:
@@ -148,15 +143,14 @@ def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -
 
 
 def _trainer(folder: Path, files: Sequence[Path]) -> str:
-    """The trainer that names most of the files so."""
-    counts = {trainer: len(matched(folder, files, GENERATED, partial(fields_by, trainer))[0]) for trainer in TRAINERS}
-    best = max(counts, key=lambda trainer: counts[trainer])
-    if not counts[best]:
-        raise OutputsError(
-            f"{folder}: its images, such as {files[0].relative_to(folder).as_posix()}, are not named as samples of "
-            f"{', '.join(TRAINERS)}: give their --pattern, such as {_EXAMPLE}"
-        )
-    return best
+    """The first trainer that names any of the files so."""
+    for trainer in TRAINERS:
+        if any(fields_by(trainer, file.relative_to(folder).as_posix()) for file in files):
+            return trainer
+    raise OutputsError(
+        f"{folder}: its images, such as {files[0].relative_to(folder).as_posix()}, are not named as samples of "
+        f"{', '.join(TRAINERS)}: give their --pattern, such as {_EXAMPLE}"
+    )
 
 
 def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
@@ -177,11 +171,3 @@ def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
         return replace(picture, text=prompts[int(number)])
 
     return [worded(picture) for picture in found]
-
-
-def _photos(place: str, role: str, alone: bool, skip: bool) -> list[Picture]:
-    """References or training images; of the one subject, if samples name none."""
-    folder = Path(place)
-    if alone and folder.is_dir():
-        return [Picture(file, role, {"subject": ONLY}) for file in images_below(folder)]
-    return of_subjects(place, role, skip)

@@ -29,11 +29,7 @@ CLIP = "CLIP-T"
 
 
 def refuse_judges(models: Models) -> None:
-    """Refuse models that give no similarities of all pairs.
-
-    Raises:
-        ValueError: naming them.
-    """
+    """Refuse models that give no similarities of all pairs."""
     judges = [name for name, model in models.items() if hasattr(model, "bind")]
     if judges:
         raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")

@@ -82,11 +82,7 @@ STEPS = {
 
 
 def checkpoints_example(folder: Path, progress: Progress | None = None) -> Manifest:
-    """Render the images of the generator's example into a folder, and give them steps.
-
-    Raises:
-        ValueError, ImportError: see `example`.
-    """
+    """Render the images of the generator's example into a folder, and give them steps."""
     data = example(folder, progress)
     ids, role, method, prompt = (texts(data, name) for name in ("id", "x_role", "x_method", "x_prompt"))
     made = role == GENERATED

@@ -21,7 +21,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed.keys import key_of
 from idmetric.images import paths
 from idmetric.images.read import read_image
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import replacing
 from idmetric.protocols.common.columns import listed
 from idmetric.protocols.generator.layouts import LAYOUTS, Layout, indexed, prompted
 from idmetric.protocols.generator.pattern import (
@@ -78,11 +78,7 @@ def read(
                 f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
             )
         found = _of_layout(data, LAYOUTS[layout] if layout else Layout(pattern or ""), benchmark, cells, skip)
-    if references is not None:
-        found = [p for p in found if p.role != REFERENCE] + of_subjects(references, REFERENCE, skip)
-    if training is not None:
-        found += of_subjects(training, TRAINING, skip)
-    return as_manifest(found, outputs=data is not None)
+    return as_manifest(with_photos(found, references, training, skip), outputs=data is not None)
 
 
 def read_options(args: argparse.Namespace, training: str | None = None) -> Manifest:
@@ -97,11 +93,7 @@ def read_options(args: argparse.Namespace, training: str | None = None) -> Manif
 
 
 def read_table(path: Path) -> list[Picture]:
-    """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields.
-
-    Raises:
-        OutputsError, SourceError: for a table that cannot be used, naming row and column.
-    """
+    """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields."""
     if path.suffix not in ENDINGS:
         raise OutputsError(f"{path}: a table ends in {', '.join(ENDINGS)}")
     table = open_source(path)
@@ -174,18 +166,12 @@ def _by_layout(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[lis
 
 
 def _cells(grid: Picture, folder: Path) -> list[Picture]:
-    """The four images of a grid, by seed, kept as `folder`/METHOD/STEM_SEED.png; of an odd side the last pixel is lost.
-
-    Raises:
-        ImageReadError: if the grid cannot be read. OSError: if a cell cannot be written.
-    """
+    """The four images of a grid, by seed, kept in `folder`; of an odd side the last pixel is lost."""
     whole, found = read_image(grid.path), []
     width, height = whole.width // 2, whole.height // 2
     for seed, (column, row) in enumerate(_CELLS):
         path = folder / grid.fields["method"] / f"{grid.path.stem}_{seed}.png"
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
+        with replacing(path, parents=True) as temporary:
             corners = (column * width, row * height, (column + 1) * width, (row + 1) * height)
             whole.crop(corners).save(temporary, format="PNG")
         found.append(replace(grid.having(seed=str(seed)), path=path))
@@ -193,11 +179,7 @@ def _cells(grid: Picture, folder: Path) -> list[Picture]:
 
 
 def images_below(folder: Path) -> list[Path]:
-    """The images in and below a folder, in natural order.
-
-    Raises:
-        OutputsError: naming a folder that is absent, holds no images, or cannot be listed.
-    """
+    """The images in and below a folder, in natural order."""
     if not folder.is_dir():
         raise OutputsError(f"{folder}: no such file or folder")
     try:
@@ -218,11 +200,28 @@ def matched(folder: Path, files: Sequence[Path], role: str, fields: Fields) -> t
     return found, rest
 
 
-def of_subjects(place: str, role: str, skip: bool) -> list[Picture]:
-    """References or training images of a folder, a file, or a path with fields."""
+def with_photos(
+    found: Sequence[Picture], references: str | None, training: str | None, skip: bool, alone: bool = False
+) -> list[Picture]:
+    """The pictures with references in place of theirs, and training images, where these are given.
+
+    Args:
+        references, training: a folder, a file, or a path with fields.
+        alone: all images in and below a folder show the only subject.
+    """
+    out = [p for p in found if references is None or p.role != REFERENCE]
+    for place, role in ((references, REFERENCE), (training, TRAINING)):
+        if place is not None:
+            out += _photos(place, role, skip, alone)
+    return out
+
+
+def _photos(place: str, role: str, skip: bool, alone: bool) -> list[Picture]:
     root, text = (place, "") if os.path.isdir(place) else split(place)
     folder = Path(root)
     files = images_below(folder)
+    if alone and not text:
+        return [Picture(file, role, {"subject": ONLY}) for file in files]
     # by default a folder per subject, or the images of the only subject
     pattern = text or ("{subject}/*" if any(file.parent != folder for file in files) else "*")
     found, rest = matched(folder, files, role, fields_of(pattern))
@@ -296,11 +295,7 @@ def _one_of_each(found: Sequence[Picture]) -> list[Picture]:
 
 
 def _numbered(found: Sequence[Picture], noun: str) -> list[Picture]:
-    """Outputs with a seed; without one, they count from 0 within method, subject and prompt.
-
-    Raises:
-        OutputsError: if a seed occurs twice there.
-    """
+    """Outputs with a seed; without one, they count from 0 within method, subject and prompt."""
     nth: Counter[tuple[str, ...]] = Counter()
     first: dict[tuple[str, ...], Path] = {}
     out = []

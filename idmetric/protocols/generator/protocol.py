@@ -237,12 +237,7 @@ def _groups(images: Images, data: Manifest, by: Sequence[str]) -> Iterator[tuple
 
 
 def _limits(model: Any, settings: Settings, options: GeneratorOptions) -> tuple[dict[str, float], list[str]]:
-    """Column -> similarity under which a subject has failed, and a note on its origin.
-
-    Raises:
-        CalibrationError: for a calibration of another model, distance or way of masking.
-        ValueError: if the calibration has no threshold at this false-accept rate, or a given one is not finite.
-    """
+    """Column -> similarity under which a subject has failed, and a note on its origin."""
     if options.scr:
         return by_label(options.scr, "SCR@"), []
     tau = calibrated(model, settings, options.calibration, options.rate)

@@ -97,11 +97,7 @@ Rows = Mapping[str, Ints]  # subject -> rows of a manifest
 
 
 def _sets(data: Manifest, pool: bool) -> tuple[Rows, Mapping[str, Rows], list[str]]:
-    """At least four photos of each subject, at least two images of each by method, and notes on subjects with fewer.
-
-    Raises:
-        ValueError: if no subject has enough.
-    """
+    """At least four photos of each subject, at least two images of each by method, and notes on subjects with fewer."""
     images = Images.of(data)
     real, subject = dict(images.references), images.subject
     if pool:
