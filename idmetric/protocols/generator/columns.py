@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any, cast
@@ -105,12 +104,8 @@ def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Arra
                 best[k] = max(compare(reference, image).agreement for reference in prints)
                 if in_color and is_gray(picture):
                     gray.append(data.column("id")[images.rows[k]])
-    if not gray:
-        return best, []
-    return best, [
-        f"WARNING: {len(gray)} images are gray where the references are in color, which lowers their scores: "
-        f"{listed(gray)}"
-    ]
+    warning = f"WARNING: {len(gray)} images are gray where the references are in color, which lowers their scores: "
+    return best, [warning + listed(gray)] if gray else []
 
 
 def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[str]) -> Array | None:
@@ -177,15 +172,10 @@ def means_of(values: Array, subject: Names) -> dict[str, float]:
     return dict(zip(names.tolist(), means.tolist(), strict=True))
 
 
-def image_items(images: Images, found: Scores, ids: Sequence[Any] | Names) -> dict[str, Any]:
-    """The scores of each image, as columns of items.
-
-    Args:
-        ids: names of the manifest's rows.
-    """
-    names = np.asarray(ids, dtype=object)
+def image_items(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
+    """The scores of each image, as columns of items; `ids` are the names of the manifest's rows."""
     columns: dict[str, Any] = {
-        "image": names[images.rows], "nearest": names[found.nearest], "method": images.method,
+        "image": ids[images.rows], "nearest": ids[found.nearest], "method": images.method,
         "subject": images.subject, "prompt": images.prompt, "seed": images.seed, "identity": found.identity,
     }  # fmt: skip
     if found.agreement is not None:
@@ -233,15 +223,15 @@ def keep_items(
     result.keep("images", **columns)
 
     for method in images.methods:
-        own: Ints = np.flatnonzero(images.method == method)
-        each, counts = means_of(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
-        worst = [min(own[images.subject[own] == name], key=lambda k: comparable(found.identity[k])) for name in each]
+        own = {name: np.flatnonzero((images.method == method) & (images.subject == name))
+               for name in sorted(set(images.subject[images.method == method]))}  # fmt: skip
+        means = np.array([found.identity[of].mean() for of in own.values()])
+        worst = np.array([of[comparable(found.identity[of]).argmin()] for of in own.values()])
         result.keep(
-            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
-            method=[method] * len(each), subject=list(each), identity=list(each.values()),
-            real=[found.real.get(name) for name in each],
-            images=[counts[name] for name in each],
-            **{name: (comparable(list(each.values())) < comparable(tau)).tolist() for name, tau in limits.items()},
+            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst], method=[method] * len(own),
+            subject=list(own), identity=means, real=[found.real.get(name) for name in own],
+            images=[len(of) for of in own.values()],
+            **{name: (comparable(means) < comparable(tau)).tolist() for name, tau in limits.items()},
         )  # fmt: skip
     scenes = [of for of in images.scenes if len(of) > 1]
     if scenes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -80,10 +80,8 @@ class Images:
 
     def cells(self) -> list[Ints]:
         """The images (numbers below G) of each method, subject and prompt with two or more, which differ by seed."""
-        found: dict[tuple[str, str, str], list[int]] = {}
-        for k, cell in enumerate(zip(self.method, self.subject, self.prompt, strict=True)):
-            found.setdefault(cell, []).append(k)
-        return [np.array(of) for of in found.values() if len(of) > 1]
+        cells = zip(self.method, self.subject, self.prompt, strict=True)
+        return [of for of in _grouped(cells) if len(of) > 1]
 
     def shown(self, subject: str) -> Ints:
         """Rows of the subject's references and training images."""
@@ -96,23 +94,28 @@ class Images:
 
         A file that has several rows for one subject, such as at two seeds, is an image at each.
         """
-        found: dict[tuple[str, str, int], list[int]] = {}
         times: Counter[tuple[str, str, str]] = Counter()
-        for k, (method, file, subject) in enumerate(zip(self.method, self.file, self.subject, strict=True)):
-            nth = times[method, file, subject]
+        keys = []
+        for method, file, subject in zip(self.method, self.file, self.subject, strict=True):
+            keys.append((method, file, times[method, file, subject]))
             times[method, file, subject] += 1
-            found.setdefault((method, file, nth), []).append(k)
-        return [np.array(of) for of in found.values()]
+        return _grouped(keys)
 
     def missing(self) -> dict[str, list[Place]]:
         """Method -> the places that other methods have and it lacks."""
-        places = self.places()
-        every = dict.fromkeys(places)
-        own: dict[str, set[Place]] = {name: set() for name in self.methods}
-        for name, place in zip(self.method, places, strict=True):
-            own[name].add(place)
-        found = {name: [place for place in every if place not in own[name]] for name in own}
-        return {name: lacking for name, lacking in found.items() if lacking}
+        own: dict[str, set[Place]] = {}
+        for name, place in zip(self.method, self.places(), strict=True):
+            own.setdefault(name, set()).add(place)
+        every = dict.fromkeys(self.places())
+        return {name: lacking for name in own if (lacking := [place for place in every if place not in own[name]])}
+
+
+def _grouped(keys: Iterable[Hashable]) -> list[Ints]:
+    """The numbers of the items of each different key."""
+    found: dict[Hashable, list[int]] = {}
+    for k, key in enumerate(keys):
+        found.setdefault(key, []).append(k)
+    return [np.array(of) for of in found.values()]
 
 
 @dataclass(frozen=True)

@@ -136,15 +136,12 @@ def _of_layout(data: Path, layout: Layout, benchmark: Path | None, cells: Path |
     if layout.grid and cells is None:
         raise OutputsError("this layout needs --out DIR: the four images of each file are kept there")
 
+    data = Path(os.path.abspath(data))
     files = images_below(data)
     found, rest = _by_layout(data, files, layout)
-    if layout.outputs.startswith("{method}/") and not any(p.role == GENERATED for p in found):  # one method's folder
-        texts = (layout.outputs, layout.references, layout.training)
-        inner = (text and re.sub("^{(method|ignore)}/", "", text) for text in texts)
-        outputs, references, training = inner
-        found, rest = _by_layout(
-            data, files, replace(layout, outputs=outputs or "", references=references, training=training)
-        )
+    if not any(p.role == GENERATED for p in found):  # the folder of one method
+        found, rest = _by_layout(data.parent, files, layout)
+    found = [replace(p, fields={"method": data.name, **p.fields}) if p.role == GENERATED else p for p in found]
     refuse_unmatched(rest, f"{data} and {layout.outputs!r}", skip)
 
     if layout.prompts is not None:
@@ -161,8 +158,7 @@ def _by_layout(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[lis
         if text is not None:
             own, files = matched(folder, files, role, fields_of(text))
             found += own
-    name = folder.resolve().name
-    return [replace(p, fields={"method": name, **p.fields}) if p.role == GENERATED else p for p in found], files
+    return found, files
 
 
 def _cells(grid: Picture, folder: Path) -> list[Picture]:
@@ -182,10 +178,7 @@ def images_below(folder: Path) -> list[Path]:
     """The images in and below a folder, in natural order."""
     if not folder.is_dir():
         raise OutputsError(f"{folder}: no such file or folder")
-    try:
-        return [Path(path) for path in paths.listed(folder)]
-    except paths.InputError as error:
-        raise OutputsError(str(error)) from error
+    return [Path(path) for path in paths.listed(folder)]
 
 
 def matched(folder: Path, files: Sequence[Path], role: str, fields: Fields) -> tuple[list[Picture], list[Path]]:
