@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options, study
 from idmetric.cli.command import (
@@ -242,7 +242,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
         models["CLIP-T"] = DualEncoder(args.clip_t, device=args.device)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
-            stack.callback(lambda judge=judge, model=model: print(f"{judge}: {model.report()}", file=sys.stderr))
+            stack.callback(_print_cost, judge, model)
 
     if hasattr(module, "command"):
         found = module.command(args, data, models, settings)
@@ -252,13 +252,17 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     return data, [replace(result, settings={**result.settings, **traced}) for result in found]
 
 
+def _print_cost(name: str, judge: Any) -> None:
+    print(f"{name}: {judge.report()}", file=sys.stderr)
+
+
 def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:
     """Check the options and the outputs before data and models are opened.
 
     Raises:
         ValueError, OSError: naming the first fault.
     """
-    from idmetric.io.output import check, files_among, refuse_inputs, writing
+    from idmetric.io.output import check, files_among, refuse_inputs
 
     if args.data is None and "data" not in optional:
         raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
@@ -270,19 +274,11 @@ def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None
     outputs: dict[str, Path | None] = {"--html": args.html, "--scores": getattr(args, "scores", None)}
     if args.out is not None:
         outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
-    refuse_inputs(
-        outputs, files_among(v for option, v in vars(args).items() if option not in ("html", "scores", "out"))
-    )
-    if args.out is not None:
-        with writing(args.out):
-            args.out.mkdir(parents=True, exist_ok=True)
-        check(args.out / f"{name}.json")
-    if args.html is not None:
-        from idmetric.report.page import check_page
-
-        with writing(args.html):
-            args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
-        check_page(args.html, plots=True)
+    inputs = (value for option, value in vars(args).items() if option not in ("html", "scores", "out"))
+    refuse_inputs(outputs, files_among(inputs))
+    for path in (None if args.out is None else args.out / f"{name}.json", args.html):
+        if path is not None:
+            check(path, parents=True)
 
 
 def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:

@@ -162,8 +162,8 @@ def _table(
 def _by_identity(queries: Columns) -> dict[str, list[Any]]:
     """Means of the queries' known measures for each identity of each dataset, with its first query as picture."""
     rows: dict[Any, list[int]] = {}
-    for k, name in enumerate(zip(queries.get("dataset", queries["identity"]), queries["identity"], strict=True)):
-        rows.setdefault(name, []).append(k)
+    for k, owner in enumerate(zip(queries.get("dataset", queries["identity"]), queries["identity"], strict=True)):
+        rows.setdefault(owner, []).append(k)
     found: dict[str, list[Any]] = {
         name: [queries[name][of[0]] for of in rows.values()]
         for name in ("id", "dataset", "identity")

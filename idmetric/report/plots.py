@@ -208,14 +208,14 @@ def on_front(x: ArrayLike, y: ArrayLike) -> Truths:
     a, b = comparable(x), comparable(y)
     not_lower = (a[:, None] >= a) & (b[:, None] >= b)
     higher = (a[:, None] > a) | (b[:, None] > b)
-    found: Truths = ~(not_lower & higher).any(0)
-    return found
+    return np.logical_not((not_lower & higher).any(0))
 
 
 def _spread(value: Value) -> Array:
     """The distances (2, 1) of an interval's ends from the value; 0 without an interval."""
     ends = (value.value if end is None else end for end in (value.low, value.high))
-    return np.abs(np.array([[end - value.value] for end in ends]))
+    found: Array = np.abs(np.array([[end - value.value] for end in ends]))
+    return found
 
 
 # Training steps
@@ -255,8 +255,8 @@ def _curve(panel: Axes, rows: Mapping[int, Row], name: str, color: str, label: s
     found = {step: value for step, row in sorted(rows.items()) if isinstance(value := row.get(name), Value)}
     panel.plot(list(found), [v.value for v in found.values()], color=color, marker=".", label=label, zorder=3)
     banded = [(step, v.low, v.high) for step, v in found.items() if v.low is not None and v.high is not None]
-    if banded:
-        panel.fill_between(*zip(*banded, strict=True), color=color, alpha=0.15, linewidth=0)
+    at, low, high = np.array(banded, dtype=np.float64).reshape(-1, 3).T
+    panel.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
     best = {step: value.value for step, value in found.items() if rows[step].get("best")}
     if best:
         panel.plot(list(best), list(best.values()), "o", color=color, markersize=11, fillstyle="none", zorder=4)

@@ -117,7 +117,8 @@ def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -
     files = images_below(data)
     if pattern is None:
         trainer = _trainer(data, files)
-        about, sample = f"names of {trainer}", partial(fields_by, trainer)
+        about = f"names of {trainer}"
+        sample: Fields = partial(fields_by, trainer)
         below: Fields = lambda path: sample(f"checkpoint-{BASE}/{path}")  # noqa: E731
     else:
         if "{step}" not in pattern:

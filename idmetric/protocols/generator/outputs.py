@@ -103,9 +103,9 @@ def read_table(path: Path) -> list[Picture]:
     found = []
     for number, (_, row) in enumerate(table.rows(), 1):
         fields = {name: text for name, value in row.items() if (text := _text(value))}
-        given, role = fields.pop("path", None), fields.pop("role", GENERATED)
-        text, mask = fields.pop("text", None), fields.pop("mask", None)
-        if given is None:
+        given, role = fields.pop("path", ""), fields.pop("role", GENERATED)
+        text, mask = fields.pop("text", ""), fields.pop("mask", "")
+        if not given:
             raise SourceError(f"{path}: row {number} has no path")
         if role not in (GENERATED, REFERENCE, TRAINING):
             raise SourceError(f"{path}: row {number}, column 'role': {role!r} is not generated, reference or training")
@@ -115,8 +115,8 @@ def read_table(path: Path) -> list[Picture]:
                 raise SourceError(f"{path}: row {number}, column 'held_out': {fields['held_out']!r} is not yes or no")
             fields["held_out"] = stated
         first = {"subject": ONLY, **({"method": path.stem} if role == GENERATED else {})}
-        cover = None if mask is None else path.parent / mask
-        found.append(Picture(path.parent / given, role, first | fields, text, cover))
+        cover = path.parent / mask if mask else None
+        found.append(Picture(path.parent / given, role, first | fields, text or None, cover))
     return found
 
 

@@ -142,10 +142,11 @@ def _lines(
                 score = None if images is None else _drawn(images, photos, n, (seed, n, 1), draws)
                 for name, values in floor(subject, n).items():
                     line = {"method": method, "subject": subject, "measure": name, "n": str(n)}
-                    found.setdefault(method, []).append(line | _summary(score and score[name], values, name))
-            for name, measure in MEASURES.items() if images is not None else ():
-                line = {"method": method, "subject": subject, "measure": name, "n": ALL}
-                found.setdefault(method, []).append(line | _summary(np.array([measure(images, photos)]), None, name))
+                    found.setdefault(method, []).append(line | _summary(score[name] if score else None, values, name))
+            if images is not None:
+                for name, measure in MEASURES.items():
+                    line = {"method": method, "subject": subject, "measure": name, "n": ALL}
+                    found[method].append(line | _summary(np.array([measure(images, photos)]), None, name))
     return found
 
 
