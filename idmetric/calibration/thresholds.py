@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.arrays import STEP, Truths, comparable, labeled
 from idmetric.evaluate.bootstrap import Interval, bootstrap
+from idmetric.io.hints import need
 
 
 @dataclass(frozen=True)
@@ -54,15 +55,12 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must be in [0, 1], got {rate}")
 
-    others = np.sort(s[~r])[::-1]
-    allowed = int(rate * len(others))
-    allowed += (allowed + 1) / len(others) <= rate  # the product may be rounded down
-    if allowed >= len(others):
-        return operating_point(s, r, float(s.min()))
+    need("eval", "a threshold at a false-accept rate", sklearn="scikit-learn")
+    from sklearn.metrics import roc_curve
 
-    first = others[allowed]  # the highest score that must not be accepted
-    above = s[s > first]
-    return operating_point(s, r, float(above.min() if len(above) else first + STEP))
+    false, _, thresholds = roc_curve(r, s, drop_intermediate=False)
+    lowest = float(thresholds[false <= rate][-1])
+    return operating_point(s, r, lowest if np.isfinite(lowest) else float(s.max()) + STEP)
 
 
 @dataclass(frozen=True)

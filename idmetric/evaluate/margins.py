@@ -77,9 +77,6 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
     """
     views = distractors.shape[-1]
-    if positives.shape != (*distractors.shape, views):
-        needed = (*distractors.shape, views)
-        raise ValueError(f"similarities {positives.shape} of {views} views: {needed} is needed")
     own, other = np.nonzero(~np.eye(views, dtype=bool))
     first, last = np.minimum(own, other), np.maximum(own, other)
     margins: Array = positives[..., first, last] - distractors[..., own]
@@ -125,11 +122,9 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
         oracle: (S, V), of the part-edit of view j; NaN without one.
 
     Raises:
-        ValueError: if the shapes don't fit, or no set of a view with its own edit has two pairs.
+        ValueError: if no set of a view with its own edit has two pairs.
     """
     views = oracle.shape[-1]
-    if oracle.ndim != 2 or similarity.shape != (*oracle.shape, views):
-        raise ValueError(f"similarities {similarity.shape} and oracle {oracle.shape}: (S, V, V), (S, V) are needed")
     there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
     count = there.sum(0)
     found = {

@@ -65,13 +65,10 @@ def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
 
     An oracle for each image: the best cut of its heatmap. Arguments and errors as in `pointing`.
     """
-    h, t = (x.ravel() for x in _heatmap(heat, truth))
-    order = np.argsort(h, kind="stable")[::-1]
-    values, hits = h[order], np.cumsum(t[order])
-    ends = np.r_[np.flatnonzero(np.diff(values)), len(values) - 1]  # equal pixels are in or out together
-    curve = hits[ends] / (ends + 1 + hits[-1] - hits[ends])
-    best = int(np.argmax(curve))
-    return float(values[ends[best]]), float(curve[best])
+    thresholds = np.unique(numbers("heat", heat, 2))
+    curve = iou_curve(heat, truth, thresholds)
+    best = len(curve) - 1 - int(curve[::-1].argmax())
+    return float(thresholds[best]), float(curve[best])
 
 
 def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:

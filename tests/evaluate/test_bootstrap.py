@@ -61,19 +61,6 @@ def test_pairs_are_drawn_by_both_of_their_identities() -> None:
         assert rows == slow.cluster_sample(pairs.tolist(), names)
 
 
-def test_an_auc_over_pairs_gets_an_interval() -> None:
-    rng = np.random.default_rng(5)
-    identity = np.repeat(np.arange(12), 4)
-    x = rng.normal(size=(12, 8))[identity] + rng.normal(size=(48, 8))
-    a, b = np.triu_indices(48, 1)
-    scores, same = (x @ x.T)[a, b], identity[a] == identity[b]
-    found = bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), np.stack([identity[a], identity[b]], 1))
-    assert found.low < found.value < found.high < 1
-    assert found.samples == 1000
-    narrow = bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), np.arange(len(a)), samples=100)
-    assert narrow.deviation < found.deviation
-
-
 # Seeds
 
 

@@ -83,13 +83,6 @@ def test_the_released_tables_count_a_samples_mean_margin_as_a_trial() -> None:
         assert (rates.ssr, rates.wins.tolist(), rates.trials.tolist()) == (0, [wins], [trials])
 
 
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(3, 3\) of 2 views"):
-        directed_margins(np.zeros((3, 3)), np.zeros(2))
-    with pytest.raises(ValueError, match=r"\(4, 3, 3\) of 3 views: \(5, 3, 3\) is needed"):
-        directed_margins(np.zeros((4, 3, 3)), np.zeros((5, 3)))
-
-
 def test_samples_without_a_margin_are_refused() -> None:
     for nothing in ([], [np.array([])], [np.full(2, np.nan)], np.zeros((0, 2))):
         with pytest.raises(ValueError, match="no sample has a valid margin"):
@@ -139,8 +132,3 @@ def test_without_another_views_edits_there_is_only_the_pair() -> None:
     similarity[:, 0, 0] = 0.3, np.nan, np.nan
     with pytest.raises(ValueError, match="two samples with a view, its part-edit"):
         oracle_agreement(similarity, oracle)
-
-
-def test_oracles_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(S, V, V\), \(S, V\) are needed"):
-        oracle_agreement(np.zeros((3, 2, 2)), np.zeros((4, 2)))

@@ -20,20 +20,16 @@ from idmetric.cli import eval as cli
 from idmetric.data import embed as embeddings
 from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.copies import compare, take_print
 from idmetric.images.read import read_image
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NAMED
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.generator.columns import agreements
 from idmetric.protocols.generator.example import example
-from idmetric.protocols.generator.images import Images
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.protocol import add_differences, run, value_of
 from idmetric.protocols.options import GeneratorOptions
-from idmetric.scoring.copies import small_picture
 from tests.protocols.parts import PLAIN, picture, values
 from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
@@ -317,18 +313,6 @@ def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -
     assert "on_a_beach" in note
     [result] = run(given(folder), {"pixels": open_model("pixels")}, PLAIN, GeneratorOptions(copies=False))
     assert "gray" not in " ".join(result.notes)  # not looked for
-
-
-def test_the_agreement_is_the_highest_with_references_and_training_images(folder: Path) -> None:
-    picture(folder / "train" / "dog" / "0.png", 5, 70)
-    data = given(folder, training=str(folder / "train"))
-    images = Images.of(data)
-    found, _ = agreements(images, data, PLAIN)
-    for k in (0, 7, 35):
-        prints = {row: take_print(small_picture(data.image(int(row)))) for row in
-                  (images.rows[k], *images.shown(images.subject[k]))}  # fmt: skip
-        own = prints.pop(images.rows[k])
-        assert found[k] == max(compare(other, own).agreement for other in prints.values())
 
 
 def test_a_second_run_embeds_nothing(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
