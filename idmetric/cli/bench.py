@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,6 @@ _EXAMPLES = """examples:
   idmetric bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch-size 64"""
 
 SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops
-PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "geomloss", "lpips", "dreamsim")
 _STARTS = 3  # processes of each command, of which the median counts
 _SECONDS = 2.0  # to measure each stage for, at least once
 
@@ -262,7 +262,7 @@ def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
     found = listed(folder)
     for path in found[:count]:
         read_image(path)
-    return tuple(Path(found[k % len(found)]).read_bytes() for k in range(count))
+    return tuple(Path(path).read_bytes() for path in islice(cycle(found), count))
 
 
 def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
@@ -286,8 +286,7 @@ def decoded(files: Sequence[bytes], count: int) -> list[Image.Image]:
     """Decode that many images, repeating the files if there are fewer."""
     from idmetric.images.read import read_image
 
-    photos = [read_image(data) for data in files[:count]]
-    return [photos[k % len(photos)] for k in range(count)]
+    return list(islice(cycle([read_image(data) for data in files[:count]]), count))
 
 
 def open_model(name: str, *, random_weights: bool = False, **chosen: Any) -> Embedder:
@@ -340,13 +339,10 @@ def describe(device: torch.device) -> dict[str, Any]:
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     cores = os.cpu_count() or 1
-    names, versions = [platform.processor() or platform.machine()], {}
+    names = [platform.processor() or platform.machine()]
     with suppress(OSError):  # Linux alone has the file
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")] or names
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
     return {
         "processor": names[0],
         "cores": cores,
@@ -356,7 +352,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "idmetric": __version__,
-        **versions,
+        **{name: metadata.version(name) for name in ("torch", "timm", "torchvision", "pillow", "numpy")},
     }
 
 

@@ -99,19 +99,11 @@ def _removable(rows: Sequence[Record], items: Mapping[str, Item]) -> list[Record
     def fixed(row: Record, target: str) -> str:
         if row["image"] not in items[row["image"]].files:
             return "inside a manifest"
-        if not _is_text(row["image"]):
+        if os.fsencode(row["image"]).decode(errors="ignore") != row["image"]:
             return "its name is not UTF-8"
         return "linked to another file of the group" if real.count(target) > 1 else ""
 
     return [{**row, "fixed": fixed(row, target)} for row, target in zip(rows, real, strict=True)]
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _marked(rows: Sequence[Record]) -> list[Record]:
