@@ -32,7 +32,6 @@ from idmetric.io.settings import add_options, values_of
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.protocols.common.result import Result
-    from idmetric.protocols.common.scorers import Settings
 
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
@@ -131,7 +130,6 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
     files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
     files.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables, items and embeddings")
-    files.add_argument("--name", metavar="NAME", help="name of the files in --out (default: the protocol's)")
     text = "also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ..."
     files.add_argument("--plots", choices=("png", "svg"), help=text)
     text = "also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')"
@@ -198,7 +196,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
         show = partial(write, FORMATS[args.format](results), instead="keep the result by --out DIR")
         try:
             with fixable():
-                _keep(results, data, args, args.name or name)
+                _keep(results, data, args, name)
         except CommandError as error:  # such as a disk that is full by now
             show()
             raise CommandError(f"{error}; the result is on stdout") from error
@@ -211,16 +209,37 @@ def _run(name: str, args: argparse.Namespace) -> int:
 
 def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Manifest | None, list[Result]]:
     """Check the options, open data and models, and run the protocol."""
-    from idmetric.protocols.options import OPTIONS
+    import torch
+
+    from idmetric.data.embed import Look
+    from idmetric.protocols.common.models import open_model
+    from idmetric.protocols.common.scorers import Settings
 
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
-    _check(args, args.name or name, optional)
+    _check(args, name, optional)
     images = stack.enter_context(Progress("images", not args.quiet, verb="processed"))
     pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
-    data = None if args.data is None and not hasattr(module, "open_data") else _data(module, args, images)
-    settings = replace(_settings(args), progress=images, pair_progress=pairs)
-    models = _models(args, optional)
+    data = None
+    if hasattr(module, "open_data"):
+        data = of_splits(module.open_data(args, images), args)
+    elif args.data is not None:
+        data = of_splits(getattr(module, "read_data", read_data)(args.data), args)
+
+    settings = Settings(
+        args.distance, args.bootstrap, args.seed, None if args.out is None else args.out / "embeddings",
+        Look() if args.subject is None else Look(True, args.subject, args.mask_id), args.on_error, args.batch_size,
+        args.workers, images, args.max_pairs, pairs,
+    )  # fmt: skip
+    given = args.model or ([] if "model" in optional else [options.DEFAULT_MODEL])
+    opened = partial(
+        open_model, device=args.device, dtype=getattr(torch, args.dtype) if args.dtype else None, decode=args.decode
+    )
+    models = {model: opened(source) for model, source in _sources(given).items()}
+    if getattr(args, "clip_t", None):
+        from idmetric.protocols.common.dual_encoder import DualEncoder
+
+        models["CLIP-T"] = DualEncoder(args.clip_t, device=args.device)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
             stack.callback(_print_cost, judge, model)
@@ -228,7 +247,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     if hasattr(module, "command"):
         found = module.command(args, data, models, settings)
     else:
-        found = module.run(data, models, settings, *([args.options] if name in OPTIONS else []))
+        found = module.run(data, models, settings, *([args.options] if hasattr(args, "options") else []))
     traced = {option: value for option in _TRACED if (value := getattr(args, option, None)) is not None}
     return data, [replace(result, settings={**result.settings, **traced}) for result in found]
 
@@ -243,28 +262,23 @@ def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None
     Raises:
         ValueError, OSError: naming the first fault.
     """
-    from idmetric.io.output import check, writing
+    from idmetric.io.output import check, files_among, refuse_inputs
 
     if args.data is None and "data" not in optional:
         raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
     if args.data is None and args.split:
         raise ValueError("--split chooses rows of --data: give that too")
-    if args.name and Path(args.name).name != args.name:
-        raise ValueError(f"--name {args.name}: it begins names of files in --out, and may hold no folder")
     if args.plots and args.out is None:
         raise ValueError("--plots needs --out DIR: the folder that the plots go to")
 
-    _keep_inputs(args, name)
+    outputs: dict[str, Path | None] = {"--html": args.html, "--scores": getattr(args, "scores", None)}
     if args.out is not None:
-        with writing(args.out):
-            args.out.mkdir(parents=True, exist_ok=True)
-        check(args.out / f"{name}.json")
-    if args.html is not None:
-        from idmetric.report.page import check_page
-
-        with writing(args.html):
-            args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
-        check_page(args.html, plots=True)
+        outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
+    inputs = (value for option, value in vars(args).items() if option not in ("html", "scores", "out"))
+    refuse_inputs(outputs, files_among(inputs))
+    for path in (None if args.out is None else args.out / f"{name}.json", args.html):
+        if path is not None:
+            check(path, parents=True)
 
 
 def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
@@ -279,21 +293,6 @@ def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
     if args.plots or args.html is not None:
         extras["report"] = {"matplotlib": "matplotlib", **({} if args.html is None else {"jinja2": "jinja2"})}
     need_all(f"idmetric eval {name}", extras)
-
-
-def _keep_inputs(args: argparse.Namespace, name: str) -> None:
-    """Refuse outputs that are inputs.
-
-    Raises:
-        OutputError: naming the first.
-    """
-    from idmetric.io.output import files_among, refuse_inputs
-
-    outputs: dict[str, Path | None] = {"--html": args.html, "--scores": getattr(args, "scores", None)}
-    if args.out is not None:
-        outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
-    given = (value for option, value in vars(args).items() if option not in ("html", "scores", "out"))
-    refuse_inputs(outputs, files_among(given))
 
 
 def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:
@@ -311,40 +310,6 @@ def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace
         from idmetric.report.page import write_page
 
         write_page(eval_page(results, data), args.html)
-
-
-def _data(module: Any, args: argparse.Namespace, progress: Progress) -> Manifest:
-    """Read the manifest of --data and --split."""
-    manifest: Manifest
-    if hasattr(module, "open_data"):
-        manifest = module.open_data(args, progress)
-    else:
-        manifest = getattr(module, "read_data", read_data)(args.data)
-    return of_splits(manifest, args)
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    from idmetric.data.embed import Look
-    from idmetric.protocols.common.scorers import Settings
-
-    look = Look() if args.subject is None else Look(True, args.subject, args.mask_id)
-    store = None if args.out is None else args.out / "embeddings"
-    return Settings(
-        args.distance, args.bootstrap, args.seed, store, look, args.on_error, args.batch_size, args.workers,
-        max_pairs=args.max_pairs,
-    )  # fmt: skip
-
-
-def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]:
-    """Open the models of --model; returns name -> model."""
-    import torch
-
-    from idmetric.protocols.common.models import open_model
-
-    sources = _sources(args.model or ([] if "model" in optional else [options.DEFAULT_MODEL]))
-    dtype = getattr(torch, args.dtype) if args.dtype else None
-    opened = partial(open_model, device=args.device, dtype=dtype, decode=args.decode)
-    return {name: opened(source) for name, source in sources.items()}
 
 
 def _sources(models: Sequence[str]) -> dict[str, str]:

@@ -278,7 +278,6 @@ class _Copying(Checked):
 class GeneratorOptions(_Copying, _References, _Outputs):
     """Options of the protocol `generator`."""
 
-    copy_rate: bool = option(False, "add CopyRate, which compares with mirrored references and does not detect copies")
     by: tuple[str, ...] = option(
         (), "also group by this field or column; may be repeated", metavar="COLUMN", repeated=True
     )
@@ -297,7 +296,6 @@ class SetsOptions(_References, _Outputs):
     """Options of the protocol `sets`."""
 
     pool: bool = option(False, "take all subjects as one set")
-    biased: bool = option(False, "CMMD as in its released code (default: unbiased)")
     draws: int = option(100, "random draws of n images of a set", least=2)
 
 

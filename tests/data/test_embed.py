@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.checkpoints.fingerprint import weights_digest
@@ -152,27 +152,6 @@ def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_pa
     expected = metric.embed([pictures.source(5)], masks=[pictures.source(5, "mask")], outside="crop").cls
     np.testing.assert_allclose(alone.vectors([5]), expected, atol=1e-6)
     assert np.abs(alone.vectors([5]) - whole.vectors([5])).max() > 1e-3
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_mirrored_images_are_kept_apart_and_embedded_with_their_masks(
-    pictures: Manifest, tmp_path: Path, masked: bool
-) -> None:
-    metric = random_model("dinov3")
-    models = {"m": EmbedderModel(metric), "pixels": open_model("pixels")}
-    for name in dict.fromkeys(pictures.column("path")[:3]):
-        for file in (tmp_path / name, tmp_path / name.replace(".png", "-mask.png")):
-            ImageOps.mirror(Image.open(file)).save(tmp_path / f"turned-{file.name}")
-    turned = [tmp_path / f"turned-{name}" for name in pictures.column("path")[:3]]
-    masks = [path.with_name(path.name.replace(".png", "-mask.png")) for path in turned] if masked else None
-    look = Look(masked=masked, outside="black", mirrored=True)
-    found = embed(pictures, models, range(3), store=tmp_path / "store", look=look)
-    np.testing.assert_allclose(found["m"].vectors(range(3)), metric.embed(turned, masks=masks).cls, atol=1e-5)
-    if not masked:
-        expected = baselines.small_pixels(turned)
-        np.testing.assert_allclose(found["pixels"].vectors(range(3)), expected, atol=1e-6)
-    plain = embed(pictures, models, store=tmp_path / "store", look=replace(look, mirrored=False))["m"]
-    assert np.abs(plain.vectors(range(3)) - found["m"].vectors(range(3))).max() > 1e-3
 
 
 def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manifest, tmp_path: Path) -> None:

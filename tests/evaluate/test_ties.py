@@ -15,13 +15,13 @@ from idmetric.evaluate import open_set, ranking
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.arrays import comparable, first_highest
 from idmetric.evaluate.margins import margin_rates
-from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.references import percentile
 from idmetric.evaluate.resampled import resampled_auc
 from idmetric.evaluate.segmentation import mask_map
 from idmetric.protocols import openset
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.ranked import Search
+from idmetric.report.plots import on_front
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 

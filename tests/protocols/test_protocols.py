@@ -381,8 +381,8 @@ def test_ssr_and_pa_are_those_of_equation_5(draw: Images, tmp_path: Path, masked
         every += list(margins)
         expected = margin_rates(margins)
         found = values(result, source=engine)
-        assert (found["SSR"].value, found["SSR"].count) == (pytest.approx(expected.ssr), expected.samples)
-        assert (found["PA"].value, found["PA"].count) == (pytest.approx(expected.pa), expected.trials)
+        assert (found["SSR"].value, found["SSR"].count) == (pytest.approx(expected.ssr), len(expected.samples))
+        assert (found["PA"].value, found["PA"].count) == (pytest.approx(expected.pa), expected.trials.sum())
     pooled = margin_rates(every)
     assert 0 < pooled.ssr < pooled.pa < 1
     for name in ("fill", "all"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
+from idmetric.evaluate.margins import OracleAgreement, directed_margins, margin_rates, oracle_agreement
 from idmetric.protocols.common.columns import Array, Ints, Truths, parameters
 from idmetric.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.protocols.common.result import Value
@@ -144,7 +144,7 @@ def rates(
     Raises:
         ValueError: if no margin is valid.
     """
-    found = tally(margins, count_mean=count_mean)
+    found = margin_rates(margins, count_mean=count_mean)
     owner = identity[found.samples]
     return {
         "SSR": mean(found.success.astype(np.float64), owner, settings, paper[0]),

@@ -240,7 +240,7 @@ def prepare(
         def read(row: int) -> dict[str, Tensor] | str:
             try:
                 picture = read_image(manifest.source(row) or b"")
-                picture, mask = look.turned(picture, look.mask_of(manifest, row))
+                mask = look.mask_of(manifest, row)
                 return {name: model.prepare(picture, mask, look.outside) for name, model in models.items()}
             except (ImageReadError, OSError) as error:
                 return str(error)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.krippendorff import krippendorff_alpha
+from idmetric.evaluate.agreement import krippendorff_alpha
 from idmetric.io import json_file
 from idmetric.io.settings import shown
 from idmetric.protocols.common.columns import Array, Ints
