@@ -67,10 +67,7 @@ def write_pages(study: Study, folder: Path, progress: Callable[[int, int], None]
 
 def _page(study: Study, number: int, asked: list[dict[str, object]], pictures: list[str]) -> str:
     criterion = " ".join(INDIVIDUAL.split())
-    record = {
-        "study": study.id, "origin": study.origin, "page": number, "task": study.task, "questions": asked,
-        "pictures": pictures,
-    }  # fmt: skip
+    record = {"study": study.id, "page": number, "task": study.task, "questions": asked, "pictures": pictures}
     return render(
         "study", ("theme.js", "study.js"), {"record": record},
         title=study.title, task=study.task, study=study.id, page=number, pages=len(study.pages), count=len(asked),

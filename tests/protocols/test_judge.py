@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,16 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import ImageReadError
 from idmetric.protocols.common.scorers import Settings as Protocol
 from idmetric.protocols.common.scorers import bind
+from idmetric.protocols.judges import judge as module
 from idmetric.protocols.judges.endpoint import Endpoint
-from idmetric.protocols.judges.judge import Judge, Settings
-from idmetric.protocols.judges.questions import EVIDENCE, INSTANCE, AnswerError, read_question
-from idmetric.protocols.judges.reply import JudgeError
+from idmetric.protocols.judges.judge import Judge, JudgeError
+from idmetric.protocols.judges.questions import EVIDENCE, INSTANCE
 from idmetric.protocols.judges.scorer import JudgeModel, open_judge
 
 pytest.importorskip("httpx")
 
 GOOD = {"match_cues": ["dent"], "conflict_cues": [], "background_used": False, "confidence": "high", "score": 8}
-QUICK = Settings(side=32, pause=0.01, concurrency=1)
+QUICK = {"side": 32, "concurrency": 1}
 SECRET = "sk-very-secret-0123456789"
 
 Handler = BaseHTTPRequestHandler
@@ -122,8 +121,13 @@ def pairs(count: int) -> list[tuple[Image.Image, Image.Image]]:
     return [(image(k), image(k + 100)) for k in range(count)]
 
 
-def judge(server: Server, settings: Settings = QUICK, timeout: float = 5.0, **options: Any) -> Judge:
-    return Judge(Endpoint(server.url, "fake", timeout=timeout), settings=settings, **options)
+def judge(server: Server, timeout: float = 5.0, **options: Any) -> Judge:
+    return Judge(Endpoint(server.url, "fake", timeout=timeout), **{**QUICK, **options})
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
 
 
 # Requests
@@ -151,57 +155,43 @@ def test_a_question_holds_the_prompt_and_two_bounded_images_in_order() -> None:
 def test_fields_of_the_request_can_be_changed_and_taken_away() -> None:
     with serving(says(GOOD)) as server:
         extra = {"max_tokens": None, "max_completion_tokens": 900, "temperature": None}
-        Judge(Endpoint(server.url, "fake", extra=extra), settings=replace(QUICK, image_format="png")).ask(pairs(1))
+        Judge(Endpoint(server.url, "fake", extra=extra), **QUICK).ask(pairs(1))
     assert "max_tokens" not in server.bodies[0]
     assert "temperature" not in server.bodies[0]
     assert server.bodies[0]["max_completion_tokens"] == 900
-    assert server.bodies[0]["messages"][0]["content"][2]["image_url"]["url"].startswith("data:image/png;")
 
 
 def test_the_key_is_sent_and_shown_nowhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
-    echo = fails(500, f"your key {SECRET} is fine".encode())
-    with serving(echo, says(GOOD), fails(401, f"bad key {SECRET}".encode())) as server:
-        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK, store=tmp_path)
-        asked.ask(pairs(1))
-        assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
-        with pytest.raises(JudgeError, match="HTTP 401") as caught:
-            asked.ask(pairs(2)[1:])
-    texts = [str(caught.value), repr(asked.backend), str(asked.report()), str(asked.report().reasons), caplog.text]
-    texts += [str(asked.signature()), *(p.read_text() for p in tmp_path.rglob("*.json"))]
-    assert len(list(tmp_path.rglob("*.json"))) == 1
-    assert all(SECRET not in text for text in texts)
-    assert any("your key *** is fine" in reason for reason in asked.report().reasons)
-
-
-def test_a_key_in_headers_names_and_broken_replies_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MY_KEY", SECRET)
     named = json.dumps({"model": SECRET, "choices": [{"message": {"content": json.dumps(GOOD)}}]}).encode()
     refused = json.dumps({"choices": [{"message": {"content": "", "refusal": f"not for {SECRET}"}}]}).encode()
     acts: list[Act] = [
-        lambda handler: send(handler, b"{}", kind=f"text/{SECRET}"),
-        lambda handler: handler.wfile.write(f"HTTP/1.1 200 {SECRET}\r\nno header {SECRET}\r\n\r\n".encode()),
-        lambda handler: handler.wfile.write(f"{SECRET}\r\n\r\n".encode()),
-        lambda handler: handler.wfile.write(f"HTTP/1.1 503 {SECRET}\r\nContent-Length: 0\r\n\r\n".encode()),
-        lambda handler: send(handler, refused),
         lambda handler: send(handler, named),
+        fails(400, f"your key {SECRET} is fine".encode()),
+        *[lambda handler: handler.wfile.write(f"{SECRET}\r\n\r\n".encode())] * 4,
+        *[lambda handler: send(handler, refused)] * 4,
+        fails(401, f"bad key {SECRET}".encode()),
     ]
     with serving(*acts) as server:
-        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=replace(QUICK, tries=6), store=tmp_path)
-        assert asked.ask(pairs(1))[0].similarity == 0.8
+        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK, store=tmp_path)
+        verdicts = asked.ask(pairs(4))
+        assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
+        with pytest.raises(JudgeError, match="HTTP 401") as caught:
+            asked.ask(pairs(5)[4:])
     [path] = tmp_path.rglob("*.json")
-    shown = str(asked.report().reasons)
-    assert len(asked.report().reasons) == 5
-    assert SECRET not in shown + path.read_text()
+    texts = [str(caught.value), repr(asked.backend), str(verdicts), str(asked.report), caplog.text, path.read_text()]
+    assert all(SECRET not in text for text in [*texts, str(asked.signature())])
     assert json.loads(path.read_text())["by"] == "***"
+    for verdict, said in zip(verdicts[1:], ("your key *** is fine", "***", "refused: not for ***"), strict=True):
+        assert said in verdict.reason
 
 
 def test_a_placeholder_for_a_key_is_sent_and_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "dent")  # a word of the answer
     with serving(says(GOOD)) as server:
-        [verdict] = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+        [verdict] = Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
     assert server.headers[0]["Authorization"] == "Bearer dent"
     assert verdict.answer == GOOD
 
@@ -213,14 +203,14 @@ def test_a_server_on_this_machine_is_reached_without_the_proxy(monkeypatch: pyte
             monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
         for name in ("NO_PROXY", "no_proxy"):
             monkeypatch.delenv(name, raising=False)
-        Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+        Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
         assert (proxy.count, server.count) == (0, 1)
 
 
 def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     with serving(says(GOOD)) as server, pytest.raises(JudgeError, match="MY_KEY is empty"):
-        Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+        Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
     assert server.count == 0
     for url in ("api.openai.com/v1", "ftp://x/v1", "https://user:pw@x/v1"):
         with pytest.raises(ValueError, match="not the address"):
@@ -233,7 +223,7 @@ def test_the_key_follows_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
     with serving(says(GOOD)) as other, serving(fails(307, Location=f"{other.url}/chat/completions")) as server:
         with pytest.raises(JudgeError, match="HTTP 307"):
-            Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+            Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
         assert other.count == 0
 
 
@@ -252,19 +242,17 @@ def test_fenced_and_thought_out_json_is_an_answer() -> None:
     ("change", "reason"),
     [
         ({"score": 11}, "score is '11', not a number from 0 to 10"),
-        ({"score": -1}, "number from 0 to 10"),
         ({"score": "8"}, "number from 0 to 10"),
         ({"score": True}, "number from 0 to 10"),
-        ({"score": None}, "number from 0 to 10"),
         ({"score": float("nan")}, "number from 0 to 10"),
-        ({"confidence": "sure"}, "one of \"high\""),
-        ({"background_used": 0}, "one of true, false"),
+        ({"confidence": "sure"}, "high, medium or low"),
+        ({"background_used": 0}, "true or false"),
         ({"match_cues": "dent"}, "a list of texts"),
-        ({"why": "x"}, "with unknown 'why'"),
+        ({"why": "x"}, "with the fields match_cues"),
     ],
 )  # fmt: skip
 def test_a_malformed_answer_is_refused(change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(AnswerError, match=reason):
+    with pytest.raises(ValueError, match=reason):
         EVIDENCE.parse(json.dumps({**GOOD, **change}))
 
 
@@ -272,24 +260,20 @@ def test_other_texts_are_no_answer() -> None:
     missing = {k: v for k, v in GOOD.items() if k != "score"}
     sure = f"Sure! {json.dumps(GOOD)}"
     for text in ("", "score: 8", json.dumps(missing), sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
-        with pytest.raises(AnswerError):
+        with pytest.raises(ValueError, match=r"not (JSON|a JSON object)"):
             EVIDENCE.parse(text)
 
 
 # Failures
 
 
-def test_an_unreadable_answer_is_asked_again_with_another_seed_and_both_are_paid() -> None:
+def test_an_unreadable_answer_is_asked_again_with_another_seed_and_all_are_counted() -> None:
     with serving(says("I think so"), says({**GOOD, "score": 12}), says(GOOD)) as server:
-        asked = judge(server, prices=(2.0, 10.0))
+        asked = judge(server)
         assert asked.ask(pairs(1))[0].similarity == 0.8
     assert [b["temperature"] for b in server.bodies] == [0.0, 0.7, 0.7]
     assert [b["seed"] for b in server.bodies] == [0, 1, 2]
-    report = asked.report()
-    assert (report.requests, report.tokens_in, report.tokens_out, report.failed) == (3, 300, 60, 0)
-    assert report.cost == pytest.approx((300 * 2 + 60 * 10) / 1e6)
-    assert sum(report.reasons.values()) == 2
-    assert "3 requests, 300 + 60 tokens, cost 0.0012" in str(report)
+    assert "0 without an answer; 3 requests, 300 + 60 tokens" in str(asked.report)
 
 
 def test_a_full_server_is_given_the_time_it_asks_for() -> None:
@@ -305,9 +289,8 @@ def test_an_error_for_ever_is_a_failure_and_no_score() -> None:
         asked = judge(server)
         verdicts = asked.ask(pairs(2))
     assert [v.similarity for v in verdicts] == [None, None]
-    assert all("HTTP 500" in (v.reason or "") for v in verdicts)
-    assert server.count == 2 * QUICK.tries
-    assert (asked.report().failed, asked.report().unmetered) == (2, 8)
+    assert server.count == 2 * 4
+    assert "2 without an answer (such as: HTTP 500 Internal Server Error: no); 8 requests" in str(asked.report)
 
 
 def test_a_refused_request_is_not_repeated() -> None:
@@ -315,7 +298,7 @@ def test_a_refused_request_is_not_repeated() -> None:
         first, second = judge(server).ask(pairs(2))
     assert server.count == 2
     assert (first.similarity, second.similarity) == (None, 0.8)
-    assert "image refused" in (first.reason or "")
+    assert "image refused" in first.reason
 
 
 def _truncated(handler: Handler) -> None:
@@ -327,34 +310,31 @@ def _truncated(handler: Handler) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "reason"),
+    ("act", "unread"),
     [
-        (_truncated, "without sending complete message body"),
-        (lambda handler: send(handler, b"<html>", kind="text/html"), "not JSON"),
-        (lambda handler: send(handler, b"{"), "not JSON"),
-        (lambda handler: send(handler, b"[]"), r"no choices\[0\]"),
-        (lambda handler: send(handler, b'{"choices": []}'), r"no choices\[0\]"),
-        (says(""), "answer is empty"),
-        (says(json.dumps(GOOD)[:40], finish="length"), "cut off at max_tokens"),
-        (lambda handler: time.sleep(0.6), "timed out"),
-        (lambda handler: handler.connection.close(), "."),
+        (_truncated, False),
+        (lambda handler: send(handler, b"<html>", kind="text/html"), False),
+        (lambda handler: send(handler, b"[]"), False),
+        (lambda handler: send(handler, b'{"choices": []}'), False),
+        (says(""), True),
+        (says(json.dumps(GOOD)[:40], finish="length"), True),
+        (lambda handler: time.sleep(0.6), False),
+        (lambda handler: handler.connection.close(), False),
     ],
-)  # fmt: skip
-def test_what_a_server_breaks_is_asked_again(act: Act, reason: str) -> None:
+)
+def test_what_a_server_breaks_is_asked_again(act: Act, unread: bool) -> None:
     with serving(act, says(GOOD)) as server:
         asked = judge(server, timeout=0.3)
         assert asked.ask(pairs(1))[0].similarity == 0.8
     assert server.count == 2
-    [said] = asked.report().reasons
-    assert re.search(reason, said)
-    assert server.bodies[1]["temperature"] == (0.7 if "answer" in said else 0.0)
+    assert server.bodies[1]["temperature"] == (0.7 if unread else 0.0)
 
 
-def test_many_failures_in_a_row_stop_the_run() -> None:
-    with serving(says(GOOD), fails(503)) as server:
-        asked = judge(server, replace(QUICK, tries=1, give_up_after=3))
-        with pytest.raises(JudgeError, match="3 pairs in a row had no answer, the last because: HTTP 503"):
-            asked.ask(pairs(50))
+def test_many_failures_in_a_row_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GIVE_UP_AFTER", 3)
+    reason = "3 pairs in a row had no answer, the last because: HTTP 400"
+    with serving(says(GOOD), fails(400)) as server, pytest.raises(JudgeError, match=reason):
+        judge(server).ask(pairs(50))
     assert server.count < 10
 
 
@@ -381,7 +361,7 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
         again = judge(server, store=tmp_path)
         assert [v.similarity for v in again.ask(pairs(5))] == [0.8, 0.3, 0.5, 0.5, 0.5]
         assert server.count == 3
-    assert (again.report().stored, again.report().requests) == (5, 0)
+    assert (again.report.stored, again.report.requests) == (5, 0)
     assert verdicts[0].answer == GOOD
 
 
@@ -390,9 +370,9 @@ def test_another_question_is_asked_again(tmp_path: Path) -> None:
         a, b = pairs(1)[0]
         judge(server, store=tmp_path).ask([(a, b)])
         others: list[tuple[Judge, Any]] = [
-            (Judge(Endpoint(server.url, "other"), settings=QUICK, store=tmp_path), (a, b)),
-            (judge(server, replace(QUICK, side=16), store=tmp_path), (a, b)),
-            (judge(server, replace(QUICK, seed=7), store=tmp_path), (a, b)),
+            (Judge(Endpoint(server.url, "other"), **QUICK, store=tmp_path), (a, b)),
+            (judge(server, side=16, store=tmp_path), (a, b)),
+            (judge(server, max_tokens=90, store=tmp_path), (a, b)),
             (judge(server, store=tmp_path), (b, a)),
             (judge(server, store=tmp_path), (a, image(1))),
         ]
@@ -405,8 +385,8 @@ def test_servers_on_two_ports_or_paths_of_a_host_share_no_answers(tmp_path: Path
     with serving(says(GOOD)) as one, serving(says({**GOOD, "score": 1})) as two:
         assert judge(one, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
         assert judge(two, store=tmp_path).ask(pairs(1))[0].similarity == 0.1
-        Judge(Endpoint(f"{one.url}/other", "fake"), settings=QUICK, store=tmp_path).ask(pairs(1))
-        Judge(Endpoint(f"{one.url}/", "fake"), settings=QUICK, store=tmp_path).ask(pairs(1))  # another spelling
+        Judge(Endpoint(f"{one.url}/other", "fake"), **QUICK, store=tmp_path).ask(pairs(1))
+        Judge(Endpoint(f"{one.url}/", "fake"), **QUICK, store=tmp_path).ask(pairs(1))  # another spelling
         assert (one.count, two.count) == (2, 1)
 
 
@@ -427,19 +407,20 @@ def test_failures_are_not_kept(tmp_path: Path) -> None:
         assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
 
 
-def test_requests_at_a_time_are_bounded_and_equal_pairs_asked_once() -> None:
+def test_requests_at_a_time_are_bounded_and_pairs_asked_once() -> None:
     def slow(handler: Handler) -> None:
         time.sleep(0.05)
         says(GOOD)(handler)
 
     with serving(slow) as server:
-        asked = judge(server, replace(QUICK, concurrency=3))
+        asked = judge(server, concurrency=3)
         seen: list[int] = []
-        verdicts = asked.ask([*pairs(6), *pairs(6)], lambda done, total: seen.append(done))
+        asked.ask(pairs(6), lambda done, total: seen.append(done))
+        verdicts = asked.ask(pairs(6))
     assert server.count == 6
     assert server.most_at_once <= 3
-    assert seen == list(range(1, 13))
-    assert sum(v.stored for v in verdicts) == 6
+    assert seen == list(range(1, 7))
+    assert all(v.stored for v in verdicts)
 
 
 # In protocols
@@ -456,9 +437,10 @@ def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> No
     manifest = Manifest.from_rows(rows, tmp_path)
     with serving(says(GOOD), *[says("?")] * 4, says({**GOOD, "score": 0})) as server:
         scorer = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol()).models["judge"]
-        scores = scorer.pairs([0, 0, 1], [1, 2, 2])
+        scores = scorer.pairs([0, 0, 1, 1], [1, 2, 2, 2])  # the last pair is asked about once
         assert np.isnan(scores[1])  # no answer is not the score 0
-        assert scores[[0, 2]].tolist() == [0.8, 0.0]
+        assert scores[[0, 2, 3]].tolist() == [0.8, 0.0, 0.0]
+        assert server.count == 6
         with pytest.raises(ValueError, match="a judge compares pairs"):
             scorer.matrix([0, 1], [1, 2])
         assert scorer.signature()["model"] == "judge:fake"
@@ -487,12 +469,12 @@ def write_pairs(root: Path) -> Path:
     return path
 
 
-def test_the_command_takes_a_judge_from_a_file_and_reports_its_cost(
+def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_pairs(tmp_path)
     with serving(says({**GOOD, "score": 2}), says({**GOOD, "score": 9}), says({**GOOD, "score": 5})) as server:
-        about = {"url": server.url, "model": "fake", "prices": [1, 2], "side": 32, "concurrency": 1}
+        about = {"url": server.url, "model": "fake", "side": 32, "concurrency": 1}
         (tmp_path / "judge.json").write_text(json.dumps(about))
         command = ["dreambench", "--data", str(data), "--model", f"fake=judge:{tmp_path / 'judge.json'}"]
         command += ["--out", str(tmp_path / "out"), "--bootstrap", "0", "--format", "csv"]
@@ -504,7 +486,7 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_cost(
     r = [np.corrcoef([2, 9, 5], people)[0, 1] for people in ([1, 2, 3], [3, 2, 4])]
     assert f"dreambench,fake,object,emu2,M-H,{np.mean(r):.4f}"[:-1] in said.out
     assert said.out == again.out
-    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens, cost 0.0004" in said.err
+    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens" in said.err
     assert "fake: 3 pairs, 3 of them known, 0 without an answer; 0 requests" in again.err
     assert len(list((tmp_path / "out" / "judge").rglob("*.json"))) == 3
 
@@ -512,16 +494,13 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_cost(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({}, "give "),
+        ([], "give "),
         ({"url": "http://127.0.0.1/v1", "local": "x"}, "give "),
         ({"url": "http://127.0.0.1/v1"}, "model"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "api_key": "sk"}, "unknown 'api_key'"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "question": "why"}, "unknown question 'why'"),
-        ({"url": "http://127.0.0.1/v1", "model": "m", "prices": [1]}, "index"),
-        ({"url": "http://127.0.0.1/v1", "model": "m", "tries": 0}, "at least 1"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "side": 0}, "at least 1"),
         ({"url": "127.0.0.1", "model": "m"}, "not the address"),
-        ({"local": "none/here", "tries": "x"}, "judge.json"),
-        ([], "give "),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
@@ -530,77 +509,6 @@ def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason
     with pytest.raises(JudgeError, match=reason) as caught:
         open_judge(path)
     assert str(path) in str(caught.value)
-
-
-# Questions of one's own
-
-RUBRIC = {"prompt": "Rate.", "pattern": r"Score:\s*(\d+)", "range": [0, 4]}
-FORM = {"prompt": "Rate.", "similarity": "score", "fields": {"why": "text", "score": [1, 5], "sure": ["yes", "no"]}}
-
-
-def test_a_question_of_a_file_is_asked_and_its_range_becomes_the_similarity(tmp_path: Path) -> None:
-    form = ["prompt = '''", "Look twice.'''", "similarity = 'score'", "[fields]", "why = 'text'", "score = [1, 5]",
-            "sure = ['yes', 'no']"]  # fmt: skip
-    (tmp_path / "form.toml").write_text("\n".join(form))
-    answer = {"why": "seams", "score": 4, "sure": "yes"}
-    with serving(says({**answer, "sure": "maybe"}), says({**answer, "score": 6}), says(answer)) as server:
-        about = {"url": server.url, "model": "fake", "question": "form.toml", "pause": 0}
-        (tmp_path / "judge.json").write_text(json.dumps(about))
-        [verdict] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
-        assert server.count == 3
-        assert server.bodies[0]["messages"][0]["content"][0]["text"] == "Look twice."
-    assert (verdict.similarity, verdict.answer) == (0.75, answer)
-
-
-def test_a_pattern_takes_the_last_score_of_a_text_and_stored_answers_are_read_again(tmp_path: Path) -> None:
-    (tmp_path / "rubric.json").write_text(json.dumps(RUBRIC))
-    text = "A score such as Score: 1 would be harsh.\n### Analysis: alike.\n### Score: 3"
-    with serving(says("no number"), says("Score: 7"), says(text)) as server:
-        about = {"url": server.url, "model": "fake", "question": "rubric.json", "pause": 0, "store": "answers"}
-        (tmp_path / "judge.json").write_text(json.dumps(about))
-        [first] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
-        [again] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
-        assert server.count == 3
-    assert first.similarity == again.similarity == 0.75
-    assert again.stored
-
-
-def test_another_range_is_another_question(tmp_path: Path) -> None:
-    names = set()
-    for high in (4, 5):
-        (tmp_path / "rubric.json").write_text(json.dumps({**RUBRIC, "range": [0, high]}))
-        names.add(read_question(tmp_path / "rubric.json").name)
-    assert len(names) == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ([], "needs a prompt"),
-        ({**RUBRIC, "prompt": " "}, "needs a prompt"),
-        ({**RUBRIC, "scores": 1}, "unknown 'scores'"),
-        ({**RUBRIC, "fields": {}}, "either fields"),
-        ({"prompt": "x"}, "either fields"),
-        ({**RUBRIC, "pattern": "("}, "not a regular expression"),
-        ({**RUBRIC, "pattern": "Score"}, "needs one group"),
-        ({**RUBRIC, "range": [4, 0]}, "range of two numbers"),
-        ({**RUBRIC, "range": None}, "range of two numbers"),
-        ({**RUBRIC, "max_tokens": 0}, "max_tokens"),
-        ({**RUBRIC, "similarity": "score"}, "unknown 'similarity'"),
-        ({**FORM, "range": [0, 4]}, "unknown 'range'"),
-        ({**FORM, "similarity": "mark"}, "similarity names"),
-        ({**FORM, "similarity": "why"}, "range of two numbers"),
-        ({**FORM, "fields": {"score": [0, 1], "x": 3}}, "field 'x'"),
-    ],
-)  # fmt: skip
-def test_a_wrong_question_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
-    path = tmp_path / "own.json"
-    path.write_text(json.dumps(given))
-    with pytest.raises(JudgeError, match=reason) as caught:
-        read_question(path)
-    assert str(path) in str(caught.value)
-    with pytest.raises(JudgeError, match=r"missing\.toml"):
-        read_question(tmp_path / "missing.toml")
 
 
 # A model on this machine
@@ -620,11 +528,11 @@ def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "qwen" / "chat_template.jinja").write_text(_TEMPLATE)
     model = LocalModel(tmp_path / "qwen", device="cpu", local_files_only=True)
     before = torch.get_rng_state()
-    asked = Judge(model, settings=replace(QUICK, side=56, tries=2, max_tokens=4), store=tmp_path / "judge")
+    asked = Judge(model, side=56, max_tokens=4, concurrency=1, store=tmp_path / "judge")
     [verdict] = asked.ask(pairs(1))
     assert verdict.similarity is None  # random weights say nothing
     assert torch.equal(torch.get_rng_state(), before)
-    assert asked.report().tokens_out == 2 * 4
+    assert asked.report.tokens_out == 4 * 4
     ends = np.atleast_1d(model.model.generation_config.eos_token_id).tolist()
     answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *ends])
     given: list[Any] = []

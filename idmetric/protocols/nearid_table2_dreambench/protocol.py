@@ -44,7 +44,6 @@ from idmetric.protocols.common.paper_numbers import (
 )
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, bind
-from idmetric.protocols.judges.scorer import JudgeScorer
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench.ratings import (
     CATEGORIES,
@@ -308,8 +307,7 @@ def run(
                 own.setdefault(image.method, {})[image.item] = float(score)
         signature = scorer.signature()
         result = _result({**given, name: own}, name, settings, options, signature.get("model", ""))
-        notes = [*bound.notes, *result.notes, *(scorer.notes() if isinstance(scorer, JudgeScorer) else [])]
-        results.append(replace(result, signature=signature, notes=notes))
+        results.append(replace(result, signature=signature, notes=[*bound.notes, *result.notes]))
 
     return results
 
