@@ -138,18 +138,6 @@ class ILIASOptions(Checked):
     """Options of the protocol `ilias`."""
 
     k: int = option(1000, "depth of mAP and of the oracle", least=1, metavar="K")
-    scores: Path | None = option(
-        None, "keep {query: {image: score}} for ILIAS's evaluate.py; of one --model", metavar="FILE.json"
-    )
-
-
-@dataclass(frozen=True)
-class FinerOptions(Checked):
-    """Options of the protocol `finer`."""
-
-    gallery: Literal["species", "all"] = option(
-        "species", "which real images a query searches: those of its species or all"
-    )
 
 
 @dataclass(frozen=True)
@@ -341,7 +329,6 @@ OPTIONS: dict[str, type[Checked]] = {
     "segmentation": SegmentationOptions,
     "matches": MatchesOptions,
     "ilias": ILIASOptions,
-    "finer": FinerOptions,
     "dreambench": DreamBenchOptions,
     "openset": OpenSetOptions,
     "generator": GeneratorOptions,

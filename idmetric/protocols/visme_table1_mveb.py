@@ -313,7 +313,7 @@ def _bind(data: Manifest, models: Models, settings: Settings, tasks: Mapping[str
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise
-            data = left_out(data, error, error.problems, notes)
+            data = left_out(data, error, notes)
 
 
 def _bound(asked: Asked, models: Models, settings: Settings) -> dict[str, Scorer]:

@@ -463,14 +463,6 @@ def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
     assert "i1" in bound.manifest.column("identity")
 
 
-def test_nothing_is_embedded_again_once_the_unreadable_is_known(pictures: Manifest, tmp_path: Path) -> None:
-    (tmp_path / "1-1.png").write_bytes(b"no image")
-    model = Counting(random_model("dinov3"))
-    scorer = bind(pictures, {"m": model}, Settings(on_error="skip", distance="patch")).models["m"]
-    assert model.embedded == 11
-    assert scorer.pairs([0], [1]).shape == (1,)
-
-
 def test_the_untrained_twin_has_other_weights_and_the_same_shape() -> None:
     twin, tiny = open_model("untrained:tiny", device="cpu"), IDSim("tiny", device="cpu")
     assert [p.shape for p in twin.parameters()] == [p.shape for p in tiny.parameters()]

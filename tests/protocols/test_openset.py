@@ -70,6 +70,7 @@ def slow(result: Result, data: Manifest, threshold: float) -> tuple[float, float
 @pytest.mark.parametrize("cells", [2**24, 20])
 def test_numbers_are_those_of_loops(split: Manifest, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
+    monkeypatch.setattr(ranked, "_FEWEST", 1)
     taus = (0.2, 0.5)
     settings = Settings(bootstrap=60, workers=1)
     [result] = run(split, {"m": Drawn(spread=1.6)}, settings, OpenSetOptions(threshold=taus))

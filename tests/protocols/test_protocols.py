@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +126,7 @@ def test_each_query_names_what_it_finds_first(
     photographed: Manifest, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
+    monkeypatch.setattr(ranked, "_FEWEST", 1)
     model = Drawn()
     [result] = folder.run(photographed, {"m": model}, PLAIN)
     data = photographed.filter(lambda row: row.identity is not None)
@@ -548,22 +548,3 @@ def test_sensitivity_is_the_slope_of_a_similarity_that_falls_in_a_line(rendered:
         assert row["identity"].value == pytest.approx(0.5)  # type: ignore[union-attr]
         assert row["context"].value == pytest.approx(0.25)  # type: ignore[union-attr]
         assert row["R^2"].value == pytest.approx(1)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("bootstrap_", [0, 20])
-def test_a_long_table_is_kept_for_the_next_run(
-    photographed: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bootstrap_: int
-) -> None:
-    monkeypatch.setattr(ranked, "_LONG", 2)
-    settings = Settings(bootstrap=bootstrap_, store=tmp_path)
-    [first] = folder.run(photographed, {"m": Drawn()}, settings)
-    computed, calls = ranked.within, []
-    monkeypatch.setattr(ranked, "within", lambda *given: calls.append(1) or computed(*given))
-    [again] = folder.run(photographed, {"m": Drawn()}, settings)
-    assert not calls
-    assert again.rows == first.rows
-    assert again.items == first.items
-
-    [other] = folder.run(photographed, {"m": Drawn()}, replace(settings, seed=1), FolderOptions((1,)))
-    assert len(calls) == len(first.rows) - (len(first.rows) > 1)
-    assert {"recall@1", "hit@1"} <= set(values(other, dataset="one"))
