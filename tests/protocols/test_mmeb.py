@@ -15,21 +15,21 @@ import torch
 
 from idmetric import VisIDEmbed
 from idmetric.cli.eval import main
-from idmetric.data.importers import mmeb_sets as datasets
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.idsim import IDSim
 from idmetric.models.visid import VisIDConfig
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.first_choice import answers, means
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.options import MMEBOptions
-from idmetric.protocols.visme_table1_mmeb import ask, means, run
+from idmetric.protocols.visme_table1_mmeb import MMEB, ask, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.mmeb_files import write_eval
-from tests.protocols.parts import PLAIN, broken, values
+from tests.protocols.parts import PLAIN, Scripted, broken, values
 from tests.protocols.test_mveb import clip_folder
 
 pytest.importorskip("transformers")
@@ -139,57 +139,45 @@ def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest
         assert share(result, subset).value == pytest.approx(np.mean(slow(folder, subset, vector)))
 
 
-class Fixed:
-    """Rows with given vectors, in place of a model."""
-
-    def __init__(self, vectors: np.ndarray) -> None:
-        self.vectors = vectors
-
-    def matrix(self, rows: Any, columns: Any) -> np.ndarray:
-        return self.vectors[rows] @ self.vectors[columns].T
-
-
 def test_queries_of_one_image_are_one_unit_of_intervals(data: Manifest) -> None:
     paths, slots = data.column("path"), data.column("slot")
     one = next(path for path in paths if path)
     same = data.replace(
         path=[one if path and slot == "query" else path for path, slot in zip(paths, slots, strict=True)]
     )
-    units = {found.dataset: len(set(found.owner.tolist())) for found in ask(same).sets}
+    units = {found.dataset: len(set(found.owner.tolist())) for found in ask(same)[0]}
     assert units == {"ImageNet-1K": 1, "MSCOCO_t2i": 6, "OVEN": 1, "mmeb/Mine": 2}
 
 
 def test_a_tie_loses(data: Manifest) -> None:
-    from idmetric.protocols.visme_table1_mmeb import answers
-
-    scorer = Fixed(np.ones((len(data), 2)))
-    assert all(answers(scorer, one)[0].sum() == 0 for one in ask(data).sets)
+    scorer = Scripted(lambda data, a, b: np.ones(len(a))).bind(data, PLAIN)
+    assert all(answers(scorer, one)[0].sum() == 0 for one in ask(data)[0])
 
 
 # Means
 
 
 def test_36_sets_in_four_meta_tasks_20_in_domain() -> None:
-    counts = {task: list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS}
+    counts = {task: list(MMEB.task_of.values()).count(task) for task in MMEB.tasks}
     assert counts == {"Cls": 10, "VQA": 10, "Ret": 12, "Grd": 4}
-    assert (len(datasets.TASK_OF), len(datasets.OUT_OF_DOMAIN)) == (36, 16)
-    assert set(datasets.TASK_OF) > datasets.OUT_OF_DOMAIN
-    assert datasets.known_name("mmeb/ImageNet_1K") == "ImageNet-1K"
-    assert datasets.known_name("MSCOCO") == "MSCOCO"
-    assert datasets.known_name("mmeb/MSCOCO_i2t") == "MSCOCO_i2t"
-    assert datasets.known_name("mine") is None
+    assert (len(MMEB.task_of), len(MMEB.out_of_domain)) == (36, 16)
+    assert set(MMEB.task_of) > MMEB.out_of_domain
+    assert MMEB.known_name("mmeb/ImageNet_1K") == "ImageNet-1K"
+    assert MMEB.known_name("MSCOCO") == "MSCOCO"
+    assert MMEB.known_name("mmeb/MSCOCO_i2t") == "MSCOCO_i2t"
+    assert MMEB.known_name("mine") is None
 
 
 def test_means_over_meta_tasks_domains_and_all() -> None:
     rng = np.random.default_rng(0)
-    shares = {name: float(rng.random()) for name in datasets.TASK_OF}
-    rows = means({n: Value(v, None, None, 10) for n, v in shares.items()}, "VisME (Qwen2.5-VL-3B)")
+    shares = {name: float(rng.random()) for name in MMEB.task_of}
+    rows = means({n: Value(v, None, None, 10) for n, v in shares.items()}, MMEB, "VisME (Qwen2.5-VL-3B)")
     found = {(str(row["task"]), str(row["domain"])): row["P@1"] for row in rows}
     assert all(isinstance(v, Value) for v in found.values())
-    task_of = datasets.TASK_OF
+    task_of = MMEB.task_of
     expected = {(t, "-"): [v for n, v in shares.items() if task_of[n] == t] for t in ("Cls", "VQA", "Ret", "Grd")}
-    expected["-", "IND"] = [v for n, v in shares.items() if n not in datasets.OUT_OF_DOMAIN]
-    expected["-", "OOD"] = [v for n, v in shares.items() if n in datasets.OUT_OF_DOMAIN]
+    expected["-", "IND"] = [v for n, v in shares.items() if n not in MMEB.out_of_domain]
+    expected["-", "OOD"] = [v for n, v in shares.items() if n in MMEB.out_of_domain]
     expected["-", "MMEB"] = list(shares.values())
     assert {k: v.value for k, v in found.items()} == pytest.approx({k: sum(v) / len(v) for k, v in expected.items()})  # type: ignore[union-attr]
     papers = {k: v.paper for k, v in found.items()}  # type: ignore[union-attr]
@@ -206,7 +194,7 @@ def test_fewer_sets_have_no_paper_value(reader: VisIDEmbed, data: Manifest) -> N
 
 
 def test_the_average_of_table_1_is_over_the_36_sets() -> None:
-    counts = [list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS]
+    counts = [list(MMEB.task_of.values()).count(task) for task in MMEB.tasks]
     off = {
         row: abs(float(np.average(printed[:4], weights=counts)) - printed[4])
         for row, printed in paper_numbers.VISME_MMEB.items()
@@ -227,7 +215,7 @@ def test_the_pages_have_the_papers_numbers() -> None:
     assert f"{ind} in domain and {ood} out of domain" in page
     named = {name for line in page.splitlines() if line.startswith(("| Cls", "| VQA", "| Ret", "| Grd"))
              for name in re.sub(r"^\| \w+ \| | \|$", "", line).split(", ")}  # fmt: skip
-    assert named == {f"{name}*" if name in datasets.OUT_OF_DOMAIN else name for name in datasets.TASK_OF}
+    assert named == {f"{name}*" if name in MMEB.out_of_domain else name for name in MMEB.task_of}
 
 
 # Models, settings and faults

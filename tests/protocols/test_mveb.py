@@ -24,6 +24,7 @@ from idmetric.models.visid import TASKS, VisIDConfig
 from idmetric.protocols import visme_table1_mveb as mveb
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.first_choice import Benchmark
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
@@ -174,7 +175,8 @@ def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: I
 def test_the_papers_numbers_stand_beside_whole_means(
     model: IDSim, data: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mveb, "TASK_OF", {"Market1501": "Re-ID", "Cars196": "ID-Rec", "GPTImageEdit": "ID-Edit"})
+    sets = {"ID-Rec": "Cars196", "Re-ID": "Market1501*", "ID-Edit": "GPTImageEdit"}
+    monkeypatch.setattr(mveb, "MVEB", Benchmark("MVEB", sets, {}))
     [result] = run(data, {"m": model}, PLAIN, MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
     expected = {"ID-Rec": 0.787, "Re-ID": 0.677, "ID-Edit": 0.874}
     assert {t: mean_row(result, task=t)["P@1"].paper for t in expected} == pytest.approx(expected)
@@ -183,8 +185,8 @@ def test_the_papers_numbers_stand_beside_whole_means(
 
 
 def test_the_average_of_table_1_is_over_the_28_sets() -> None:
-    counts = [list(mveb.TASK_OF.values()).count(task) for task in mveb.TASKS]
-    assert (counts, len(mveb.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
+    counts = [list(mveb.MVEB.task_of.values()).count(task) for task in mveb.MVEB.tasks]
+    assert (counts, len(mveb.MVEB.out_of_domain)) == ([10, 7, 6, 5], 8)
     off = {
         row: abs(float(np.average(values[:4], weights=counts)) - values[4])
         for row, values in paper_numbers.VISME_TABLE_1.items()
@@ -293,7 +295,7 @@ def test_manifests_of_the_importer_are_read(model: IDSim, tmp_path: Path) -> Non
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "COCOEdit.parquet")
     data = import_dataset("mveb", tmp_path / "COCOEdit.parquet")
     [one] = ask(data, {}).sets
-    assert (one.dataset, one.task, len(one.queries), len(one.candidates)) == ("COCOEdit", "ID-Edit", 3, 9)
+    assert (one.dataset, one.task, len(one.queries), len(one.rows())) == ("COCOEdit", "ID-Edit", 3, 12)
     assert sorted(ask(data, {}).edits().values()) == [f"Find it: number {k}" for k in range(3)]
     [result] = run(data, {"m": model}, PLAIN)
     assert value(result, "COCOEdit").count == 3
@@ -318,7 +320,7 @@ def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, da
 def test_names_of_sets_are_known_however_they_are_written() -> None:
     for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
                         ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
-        assert mveb.known_name(given) == name
+        assert mveb.MVEB.known_name(given) == name
     assert paper_numbers.visme_row("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
     assert paper_numbers.visme_row("VisIDEmbed:visid_3b_mine") is None
 
