@@ -67,7 +67,6 @@ class IDSimOptions(Checked):
     """Options of the protocol `idsim`."""
 
     set: str | None = option(None, "which benchmark all rows are (default: by dataset)", choices=BENCHMARKS)
-    triplets: int = option(10, "of each of CUTE's objects and modes (default 10, as in the paper)", least=1)
     paper: str | None = option(None, _PAPER, choices=IDSIM_ROWS)
 
 
@@ -142,10 +141,7 @@ class ILIASOptions(Checked):
 
 @dataclass(frozen=True)
 class DreamBenchOptions(Checked):
-    """Options of the protocol `dreambench`.
-
-    `published_rounding` moves a cell by at most 0.00005, which matters only for a third decimal on the edge.
-    """
+    """Options of the protocol `dreambench`."""
 
     category: tuple[str, ...] = option(
         CATEGORIES,
@@ -153,12 +149,7 @@ class DreamBenchOptions(Checked):
         choices=CATEGORIES,
         repeated=True,
     )
-    published_rounding: bool = option(
-        False, "round correlations to four decimals before they are averaged, as the released code does"
-    )
-    ratings: Path | None = option(
-        None, "ratings: the published folder, or a file with lists (default: those of an imported manifest)"
-    )
+    ratings: Path | None = option(None, "the published folder of ratings (default: those of an imported manifest)")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import fisher_mean, pearson
 from idmetric.evaluate.bootstrap import bootstrap
-from idmetric.evaluate.resampled import draws, resampled_pearson
+from idmetric.evaluate.resampled import resampled_pearson
 from idmetric.protocols.common.baselines import hsv_vector
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.paper_numbers import (
@@ -52,9 +52,20 @@ def value(rows: list[Row], method: str, category: str = "object", metric: str = 
 # The published numbers
 
 
-def test_the_row_of_emu2_is_that_of_table_2(photo_root: Path) -> None:
-    ratings = dreambench_ratings.read(photo_root / "dreambench_pp" / "emu2_object.json")
-    results = {r.model: r for r in dreambench.published(ratings, SOME)}
+@pytest.fixture
+def emu2(photo_root: Path, tmp_path: Path) -> Path:
+    """Emu2's published ratings of objects, in folders as published."""
+    lists = json.loads((photo_root / "dreambench_pp" / "emu2_object.json").read_text())
+    raters = {"human_group1": "group1", "human_group2": "group2", "gpt": "gpt", "nearid_100cos_rounded": "nearid"}
+    for name, rater in raters.items():
+        path = tmp_path / "published" / FOLDERS[rater].format("emu2")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({f"object_{k // 9:02d}_x-{k % 9}": value for k, value in enumerate(lists[name])}))
+    return tmp_path / "published"
+
+
+def test_the_row_of_emu2_is_that_of_table_2(emu2: Path) -> None:
+    results = {r.model: r for r in dreambench.published(dreambench_ratings.read(emu2), SOME)}
     assert list(results) == [HUMAN, "gpt", "nearid"]
     for model, expected in ((HUMAN, 0.763), ("gpt", 0.777), ("nearid", 0.768)):
         cell = value(results[model].rows, "emu2")
@@ -66,16 +77,6 @@ def test_the_row_of_emu2_is_that_of_table_2(photo_root: Path) -> None:
     for model, expected in (("gpt", 0.004), ("nearid", 0.028)):
         assert value(results[model].rows, "emu2", metric="±").value == pytest.approx(expected, abs=0.002)
     assert "0.768" in table([results["nearid"]])
-
-
-def test_rounding_as_published_changes_no_third_decimal_there(photo_root: Path) -> None:
-    ratings = dreambench_ratings.read(photo_root / "dreambench_pp" / "emu2_object.json")
-    for rater in (HUMAN, "gpt", "nearid"):
-        plain = value(rate(ratings, rater, NONE, ALL_FOUR)[0], "emu2").value
-        rounded = value(rate(ratings, rater, NONE, DreamBenchOptions(published_rounding=True))[0], "emu2").value
-        assert rounded != plain
-        assert abs(rounded - plain) <= 0.00005
-        assert round(rounded * 20000) == pytest.approx(rounded * 20000, abs=1e-6)  # a mean of two with four decimals
 
 
 @pytest.mark.parametrize("rater", NEARID_FISHER)
@@ -205,19 +206,11 @@ def test_images_without_a_score_are_left_out_and_counted(tmp_path: Path) -> None
 
 
 def test_wrong_ratings_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no such file or folder"):
+    with pytest.raises(ValueError, match="no such folder"):
         dreambench_ratings.read(tmp_path / "none")
     make_ratings(tmp_path / "all")
     with pytest.raises(ValueError, match="no human ratings"):
         dreambench_ratings.read(tmp_path / "all" / "data_nearid_rating")
-    flat = tmp_path / "all" / FOLDERS["gpt"].format("emu2")
-    with pytest.raises(ValueError, match="are read from the folder that holds all raters"):
-        dreambench_ratings.read(flat)
-    for lists, reason in (([1] * 10, "10 ratings are not 9 for each"), ([1, "x", *[1] * 7], "value 2 is 'x'")):
-        path = tmp_path / "all.json"
-        path.write_text(json.dumps({"method": "emu2", "prompts": "object", "human_group1": lists}))
-        with pytest.raises(ValueError, match=reason):
-            dreambench_ratings.read(path)
     make_ratings(tmp_path / "both" / "copy")
     make_ratings(tmp_path / "both" / "other")
     with pytest.raises(ValueError, match=r"two folders of gpt's ratings, one of them other/data_gpt"):
@@ -236,27 +229,11 @@ def test_wrong_ratings_are_named(tmp_path: Path) -> None:
 # Intervals
 
 
-def test_sums_over_identities_give_what_the_bootstrap_gives() -> None:
-    rng = np.random.default_rng(0)
-    identity = rng.integers(0, 12, 90)
-    x = rng.integers(0, 5, 90).astype(float)
-    y = 1e6 + x + rng.normal(0, 2, 90)
-    slow: list[float] = []
-
-    def record(rows: np.ndarray) -> float:
-        slow.append(pearson(x[rows], y[rows]))
-        return slow[-1]
-
-    bootstrap(record, identity, samples=50, seed=5)
-    quick = resampled_pearson(x, y, identity, draws(12, 50, 5))
-    np.testing.assert_allclose(quick, slow[1:], atol=1e-9)
-    assert np.isnan(resampled_pearson(np.ones(90), y, identity, draws(12, 50, 5))).all()
+def test_a_sample_without_variation_is_undefined() -> None:
     only = np.array([[2, 0], [1, 1]])  # the first sample holds one identity alone, whose x does not vary
     found = resampled_pearson([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 2.0, 4.0], [0, 0, 1, 1], only)
     assert np.isnan(found[0])
     assert found[1] == pytest.approx(np.corrcoef([1, 1, 2, 3], [1, 2, 2, 4])[0, 1])
-    with pytest.raises(ValueError, match="numbers below 2"):
-        resampled_pearson([1.0, 2.0], [1.0, 2.0], [0, 2], only)
 
 
 def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path) -> None:
@@ -438,15 +415,12 @@ def test_id_sims_printed_ranks_belong_to_its_models() -> None:
 
 
 def test_the_command_prints_the_row_and_keeps_every_rating(
-    photo_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    emu2: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import pyarrow.parquet as pq
 
-    path = photo_root / "dreambench_pp" / "emu2_object.json"
-    args = ["dreambench", "--ratings", str(path), "--out", str(tmp_path), "--bootstrap", "50", "--format", "csv"]
-    assert eval_command([*args, "--published-rounding"]) == 0
+    args = ["dreambench", "--ratings", str(emu2), "--out", str(tmp_path), "--bootstrap", "50", "--format", "csv"]
+    assert eval_command(args) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("dreambench,human,object,emu2,M-H,0.763")
     assert pq.read_table(tmp_path / "dreambench.nearid.images.parquet").num_rows == 585
-    settings = json.loads((tmp_path / "dreambench.json").read_text())["results"][0]["settings"]
-    assert settings["published_rounding"] is True

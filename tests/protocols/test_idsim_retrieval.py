@@ -131,8 +131,8 @@ def test_sets_with_parts_and_sets_with_splits_lie_in_one_manifest(model: IDSim, 
 
 def test_a_query_of_each_cow_is_drawn_by_seed(model: IDSim, pods: Manifest) -> None:
     cattle = pods.replace(dataset="AerialCattle2017", x_part=[None] * len(pods), split="train")
-    first = plans(cattle, members(cattle), seed=0)["aerialcattle"]
-    again = plans(cattle.take(np.arange(len(cattle))[::-1]), members(cattle), seed=0)["aerialcattle"]
+    first = plans(cattle, members(cattle))["aerialcattle"]
+    again = plans(cattle.take(np.arange(len(cattle))[::-1]), members(cattle))["aerialcattle"]
     other = plans(cattle, members(cattle), seed=1)["aerialcattle"]
     assert first.size == (5, 30)
     assert sorted(first.sides[0]) == sorted(len(cattle) - 1 - again.sides[0])
@@ -263,25 +263,29 @@ def test_the_anchor_stays_in_the_scene_where_there_is_no_other(cute: Manifest) -
         assert anchor != positive
 
 
-def test_cutes_accuracy_is_the_share_of_triplets_won(model: IDSim, cute: Manifest) -> None:
-    [result] = run(cute, {"m": model}, PLAIN, IDSimOptions(triplets=3))
+def test_cutes_accuracy_is_the_share_of_triplets_won(
+    model: IDSim, cute: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cute_triplets, "TRIPLETS", 3)
+    [result] = run(cute, {"m": model}, PLAIN)
     cosine = similarity(model, cute)
     for mode in cute_triplets.MODES:
-        found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode, per_object=3)
+        found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), mode)
         won = sum(cosine(a, p) > cosine(a, n) for a, p, n in found.tolist())
         own = value(result, f"cute {mode}", "accuracy")
         assert (own.value, own.count) == (pytest.approx(won / 21), 21)
 
 
-def test_given_triplets_are_used_as_they_are(model: IDSim, cute: Manifest) -> None:
-    found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), "hard", per_object=1)
+def test_given_triplets_are_used_as_they_are(model: IDSim, cute: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cute_triplets, "TRIPLETS", 1)
+    found, _ = cute_triplets.draw_triplets(cute, np.arange(len(cute)), "hard")
     rows = [
         replace(cute[row], id=f"t{k}/{slot}", group=f"t{k}", slot=slot)
         for k, triplet in enumerate(found.tolist())
         for row, slot in zip(triplet, ("anchor", "positive", "negative"), strict=True)
     ]
     [result] = run(Manifest.from_rows(rows), {"m": model}, PLAIN)
-    [drawn] = run(cute, {"m": model}, PLAIN, IDSimOptions(triplets=1))
+    [drawn] = run(cute, {"m": model}, PLAIN)
     assert [row["dataset"] for row in result.rows] == ["cute hard"]
     assert value(result, "cute hard", "accuracy") == value(drawn, "cute hard", "accuracy")
 

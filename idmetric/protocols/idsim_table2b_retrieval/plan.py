@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -18,13 +18,12 @@ from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")
+TRIPLETS = 10  # of each object and mode
 Scenes = dict[str, list[int]]  # scene -> rows
 T = TypeVar("T")
 
 
-def draw_triplets(
-    data: Manifest, rows: Ints, mode: Mode, *, per_object: int = 10, seed: int = 0
-) -> tuple[Ints, list[str]]:
+def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tuple[Ints, list[str]]:
     """Triplets (T, 3) of rows (anchor, positive, negative), and the objects that allow none.
 
     Args:
@@ -43,7 +42,7 @@ def draw_triplets(
         shared = _shared(objects[name], others, mode)
         if not shared:
             without.append(name)
-        for k in range(per_object if shared else 0):
+        for k in range(TRIPLETS if shared else 0):
             rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), k])
             found.append(_triplet(rng, objects[name], others, shared, mode))
 
@@ -140,20 +139,7 @@ class Plan:
     kind: str
     sides: tuple[Ints, ...]
     same: Truths | None = None
-    notes: tuple[str, ...] = ()
-
-    def rows(self) -> Ints:
-        """All rows, each once, sorted."""
-        return np.unique(np.concatenate(self.sides))
-
-    def at(self, place: Ints) -> Plan:
-        """The plan for renumbered rows (row -> its new number, -1 = gone), without comparisons that lost a row."""
-        moved = tuple(place[side] for side in self.sides)
-        if self.kind == "search":
-            return replace(self, sides=tuple(side[side >= 0] for side in moved))
-        whole = np.all([side >= 0 for side in moved], axis=0)
-        same = None if self.same is None else self.same[whole]
-        return replace(self, sides=tuple(side[whole] for side in moved), same=same)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -187,7 +173,7 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     return {name: np.array(found[name], dtype=np.int64) for name in BENCHMARKS if name in found}
 
 
-def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, seed: int = 0) -> dict[str, Plan]:
+def plans(data: Manifest, found: Mapping[str, Ints], seed: int = 0) -> dict[str, Plan]:
     """Benchmark (for CUTE "cute easy", "cute hard") -> its comparisons.
 
     Raises:
@@ -197,11 +183,17 @@ def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, se
     for name, rows in found.items():
         kind = BENCHMARKS[name].kind
         if kind == "triplets":
-            made |= _triplets(data, rows, name, per_object, seed)
+            made |= _triplets(data, rows, name, seed)
         else:
             made[name] = _search(data, rows, name, seed) if kind == "search" else _pairs(data, rows, name)
 
-    return {name: _sized(plan, name) for name, plan in made.items()}
+    for name, plan in made.items():
+        paper = BENCHMARKS[name.split()[0]].size
+        if plan.size != paper:
+            what = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}[plan.kind]
+            ours, theirs = (" x ".join(str(n) for n in size) for size in (plan.size, paper))
+            plan.notes.append(f"{name}: {ours} {what}, the paper has {theirs}")
+    return made
 
 
 def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
@@ -239,7 +231,7 @@ def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
     note = f"the query of each of {len(chosen)} identities was drawn (seed {seed}): the paper does not name its queries"
     queries = np.array(chosen, dtype=np.int64)
 
-    return Plan("search", (queries, np.setdiff1d(rows, queries)), None, (note,))
+    return Plan("search", (queries, np.setdiff1d(rows, queries)), None, [note])
 
 
 def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
@@ -278,7 +270,7 @@ def _same(name: str, row: int, slot: str, label: float | None, first: str | None
     return first == second
 
 
-def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int) -> dict[str, Plan]:
+def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, Plan]:
     """The manifest's own triplets, or else drawn ones."""
     given = _given(data, rows)
     if given:
@@ -286,16 +278,14 @@ def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int)
 
     made = {}
     for mode in MODES:
-        found, without = draw_triplets(data, rows, mode, per_object=per_object, seed=seed)
+        found, without = draw_triplets(data, rows, mode, seed)
         if not len(found):
             raise ValueError(
                 f"{name}: no {mode} triplet can be drawn: it takes two objects of a category (column category) in one "
                 "scene (column background)"
             )
-        notes = []
-        if without:
-            notes.append(f"{len(without)} objects allow no {mode} triplet: {listed(without)}")
-        made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, tuple(notes))
+        notes = [f"{len(without)} objects allow no {mode} triplet: {listed(without)}"] if without else []
+        made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, notes)
 
     return made
 
@@ -316,13 +306,3 @@ def _given(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
             found[mode].append((anchor, positive, negative))
 
     return found
-
-
-def _sized(plan: Plan, name: str) -> Plan:
-    """The plan, with a note if the paper's set has another size."""
-    paper = BENCHMARKS[name.split()[0]].size
-    if plan.size == paper:
-        return plan
-    what = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}[plan.kind]
-    ours, theirs = (" x ".join(str(n) for n in size) for size in (plan.size, paper))
-    return replace(plan, notes=(*plan.notes, f"{name}: {ours} {what}, the paper has {theirs}"))

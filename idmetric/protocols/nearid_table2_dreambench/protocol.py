@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -61,13 +61,7 @@ _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
 _FEWEST = 5  # collections that an interval needs
-
-
-class Cell(NamedTuple):
-    """An entry of the table: mean over the human groups, half their range (None for one pair alone)."""
-
-    value: float
-    spread: float | None
+RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
 
 
 @dataclass(frozen=True)
@@ -93,8 +87,8 @@ class Rated:
             return list(combinations(self.groups, 2))
         return [(group, self.scores) for group in self.groups]
 
-    def cell(self, rounded: bool = False) -> Cell:
-        """M-H, or for the humans themselves H-H.
+    def cell(self) -> tuple[float, float | None]:
+        """M-H, or for the humans themselves H-H, and half the range of the groups (None for one pair alone).
 
         Raises:
             ValueError: if one of them gave all images the same rating.
@@ -103,8 +97,7 @@ class Rated:
             found = [pearson(a, b) for a, b in self.compared()]
         except ValueError as error:
             raise ValueError(f"{self.method}, {category_of(self.items[0])}: {error}") from error
-        found = [round(r, 4) for r in found] if rounded else found
-        return Cell(float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None)
+        return float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None
 
 
 def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
@@ -124,7 +117,6 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     if not both:
         return None
     scores = None if given is None else np.array([given[item] for item in both])
-
     return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
 
 
@@ -143,10 +135,10 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOp
 
     for category in options.category:
         found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
-        rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
+        rows += [_row(rater, category, r.method, [r], settings) for r in found]
         if len(found) > 1:
-            rows.append(_row(rater, category, FISHER_ROW, found, settings, options))
-            means.append(_fisher([r.cell(options.published_rounding).value for r in found])[0])
+            rows.append(_row(rater, category, FISHER_ROW, found, settings))
+            means.append(_fisher([r.cell()[0] for r in found])[0])
             count += sum(len(r.items) for r in found)
         missing = sum(r.missing for r in found)
         if missing:
@@ -156,13 +148,32 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOp
         raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
         paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
-        mean, _ = _fisher(means)
-        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
-
+        whole = Value(_fisher(means)[0], None, None, count, paper)
+        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: whole})
     return rows, notes
 
 
-RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
+def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings) -> Row:
+    """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
+    cells = [r.cell() for r in found]
+    mean, spread = _fisher([value for value, _ in cells]) if method == FISHER_ROW else cells[0]
+    names = sorted({item[0] for r in found for item in r.items})
+    interval: tuple[float | None, float | None] | None = None
+
+    if settings.bootstrap and len(names) >= _FEWEST:
+        number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
+        drawn = []
+        for one in found:
+            identity = [number[collection] for collection, _ in one.items]
+            drawn.append(np.mean([resampled_pearson(a, b, identity, times) for a, b in one.compared()], 0))
+        means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0)) if len(drawn) > 1 else drawn[0]
+        interval = percentiles(means, settings.bootstrap)
+
+    count, paper = sum(len(r.items) for r in found), dreambench_printed(rater, category, method)
+    row: Row = {"category": category, "method": method, _MH: Value(mean, *(interval or (None, None)), count, paper[0])}
+    if spread is not None:
+        row[_SPREAD] = Value(spread, None, None, count, paper[1])
+    return row
 
 
 def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> Row | None:
@@ -191,46 +202,9 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
     paper = (None, None) if settings.look.masked else dreambench_ranks(label, settings.distance)
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
-
     for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
         row[name] = any_statistic(statistic, (scores, people), collections, own, value)
-
     return row
-
-
-def _row(
-    rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
-) -> Row:
-    """A cell with the interval over collections; several methods give their Fisher-z mean."""
-    cells = [r.cell(options.published_rounding) for r in found]
-    mean, spread = _fisher([c.value for c in cells]) if method == FISHER_ROW else cells[0]
-    low, high = _interval(found, settings, options)
-    count = sum(len(r.items) for r in found)
-    paper = dreambench_printed(rater, category, method)
-    row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper[0])}
-    if spread is not None:
-        row[_SPREAD] = Value(spread, None, None, count, paper[1])
-
-    return row
-
-
-def _interval(
-    found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
-) -> tuple[float | None, float | None]:
-    """The 95 % interval over collections, which all methods share; None if there are too few."""
-    names = sorted({item[0] for r in found for item in r.items})
-    if not settings.bootstrap or len(names) < _FEWEST:
-        return None, None
-
-    number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
-    cells = []
-    for one in found:
-        identity = [number[collection] for collection, _ in one.items]
-        r = np.stack([resampled_pearson(a, b, identity, times) for a, b in one.compared()])
-        cells.append((r.round(4) if options.published_rounding else r).mean(0))
-
-    means = np.tanh(np.arctanh(np.clip(cells, -_LIMIT, _LIMIT)).mean(0)) if len(cells) > 1 else cells[0]
-    return percentiles(means, settings.bootstrap) or (None, None)
 
 
 OPTIONAL = ("data", "model")
@@ -317,8 +291,7 @@ def _result(ratings: Ratings, rater: str, settings: Settings, options: DreamBenc
     if rater != HUMAN and set(RANKED) <= set(options.category):
         pooled = rank(ratings, rater, settings, label)
         rows += [] if pooled is None else [pooled]
-    about = {**settings.as_dict(), "published_rounding": options.published_rounding}
-    result = Result("dreambench", rater, rows, {}, about, {}, notes, missing_rows("dreambench"))
+    result = Result("dreambench", rater, rows, {}, settings.as_dict(), {}, notes, missing_rows("dreambench"))
     for category in options.category:
         for method in rated_methods(ratings):
             found = pair(ratings, rater, method, category)

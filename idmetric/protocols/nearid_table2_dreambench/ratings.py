@@ -1,10 +1,7 @@
 """Reads the ratings of DreamBench++'s generated images from the published files, and pairs them by key.
 
-Three forms are read:
-
-    ratings/data_human_rating/merged_data/group1/emu2-cp.json      the published folders: {"object_00_mug-4": 3, ...}
+    ratings/data_human_rating/merged_data/group1/emu2-cp.json      {"object_00_mug-4": 3, ...}
     ratings/data_nearid_rating/emu2.json                           metrics: 100 x cosine, "object_00_mug-4_0"
-    emu2_object.json                                               one method, a list for each rater, no keys
 
 An item is a collection and the number of a prompt: ("object_00", 4). It does not include the object's name, since files
 disagree about one (magic_cube, rubik's_cube), nor its place in the file.
@@ -20,7 +17,6 @@ manifest.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,13 +26,11 @@ from typing import Any
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.paths import IMAGE_ENDINGS, is_hidden, is_image
-from idmetric.io import json_file
 from idmetric.protocols.common.paper_numbers import DREAMBENCH_METHODS
 
 Item = tuple[str, int]
 
 CATEGORIES = {"object": "object", "animal": "live_subject_animal", "human": "live_subject_human", "style": "style"}
-PROMPTS = 9  # of each collection
 
 # published folder -> rater; in comments the column of NearID's Table 2
 _FOLDERS = {
@@ -50,21 +44,26 @@ _FOLDERS = {
     "data_qwen3vl_30b_rating": "qwen3vl-30b",
 }
 _HUMAN = re.compile(r"group\d+")
-_LIST = re.compile(r"(?:human_)?(?P<rater>.+?)(?:_100cos_rounded)?")
 
 
-def read(path: str | Path) -> Ratings:
-    """Ratings in a file or folder: rater -> method -> item -> rating. The human groups are group1, group2, ...
+def read(folder: str | Path) -> Ratings:
+    """Ratings in a folder: rater -> method -> item -> rating. The human groups are group1, group2, ...
 
     Raises:
-        ValueError: naming the file, if it is malformed or has no human ratings.
+        ValueError: naming the folder, if it has no human ratings, or two folders of one rater; or a malformed file.
     """
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder of ratings")
-    found = _read_folder(path) if path.is_dir() else _read_lists(path)
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder of ratings")
+    found: Ratings = {}
+    for place, methods in read_ratings(folder).items():
+        # the rater's folder may be the one that was named
+        name = _name((folder.resolve() / place).as_posix() if place == "." else place)
+        if name in found:
+            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {place}: name the one to use")
+        found[name] = methods
     if not humans(found):
-        raise ValueError(f"{path}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(found))}")
+        raise ValueError(f"{folder}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(found))}")
     return found
 
 
@@ -105,17 +104,6 @@ def category_of(item: Item) -> str:
     raise ValueError(f"{item[0]!r} is a collection of no category: they start with {', '.join(CATEGORIES.values())}")
 
 
-def _read_folder(folder: Path) -> Ratings:
-    found: Ratings = {}
-    for place, methods in read_ratings(folder).items():
-        # the rater's folder may be the one that was named
-        name = _name((folder.resolve() / place).as_posix() if place == "." else place)
-        if name in found:
-            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {place}: name the one to use")
-        found[name] = methods
-    return found
-
-
 def _name(place: str) -> str:
     """Short name of a rater, by their folder."""
     for folder, name in _FOLDERS.items():
@@ -123,39 +111,6 @@ def _name(place: str) -> str:
             return name
     last = place.rsplit("/", 1)[-1]
     return last if _HUMAN.fullmatch(last) else place
-
-
-def _read_lists(path: Path) -> Ratings:
-    """{"method": "emu2", "prompts": "object", "human_group1": [...], ...}: items in the published files' order."""
-    try:
-        given = json_file.read(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not readable as JSON: {error}") from error
-
-    if (
-        not isinstance(given, dict)
-        or not isinstance(given.get("method"), str)
-        or given.get("prompts") not in list(CATEGORIES)
-    ):
-        raise ValueError(
-            f'{path}: not {{"method": NAME, "prompts": CATEGORY, "human_group1": [...], ...}}; '
-            "published ratings (a file for each method) are read from the folder that holds all raters"
-        )
-
-    prefix, found = CATEGORIES[given["prompts"]], {}
-    for name, values in given.items():
-        if isinstance(values, list) and (rater := _LIST.fullmatch(name)):
-            found[rater["rater"]] = {given["method"]: _items(values, prefix, f"{path}: {name}")}
-    return found
-
-
-def _items(values: list[Any], prefix: str, name: str) -> dict[Item, float]:
-    if not values or len(values) % PROMPTS:
-        raise ValueError(f"{name}: {len(values)} ratings are not {PROMPTS} for each collection")
-    for k, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{name}: value {k + 1} is {value!r}, not a rating")
-    return {(f"{prefix}_{k // PROMPTS:02d}", k % PROMPTS): float(value) for k, value in enumerate(values)}
 
 
 # Images
