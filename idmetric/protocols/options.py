@@ -107,12 +107,8 @@ class SensitivityOptions(Checked):
 class SegmentationOptions(Checked):
     """Options of the protocol `segmentation`."""
 
-    references: int = option(1, "images shown of a subject; PerSAM, and so Table 2c, takes one", least=1)
     others: int | None = option(
         None, "images of other subjects to search for each subject, drawn by the seed (default: all)", least=0
-    )
-    score: Literal["box", "mask"] = option(
-        "box", "compare the mask's box or the mask itself with the reference (default box, as PODS's code)"
     )
     sam: str | None = option(
         None,
@@ -120,7 +116,6 @@ class SegmentationOptions(Checked):
         "(default: the prior alone)",
         metavar="SOURCE",
     )
-    points: tuple[int, int] = option((1, 1), "points on and off the subject (default 1 1; PODS's code: 2 0)")
     identities: int = option(30, "objects to render if there is no --data", least=2)
 
 

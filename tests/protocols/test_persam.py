@@ -57,23 +57,10 @@ def heat(height: int = 40, width: int = 100, seed: int = 0) -> np.ndarray:
 
 def test_points_are_the_hottest_and_the_coldest_place() -> None:
     values = heat()
-    points, labels = pick_points(values)
+    points = pick_points(values)
     (y, x), (v, u) = (np.unravel_index(k, values.shape) for k in (values.argmax(), values.argmin()))
     assert points.tolist() == [[x, y], [u, v]]
-    assert labels.tolist() == [1, 0]
-    assert pick_points(np.zeros((3, 4)))[0].tolist() == [[0, 0], [0, 0]]  # the first of equal ones
-
-
-def test_further_points_keep_their_distance_where_they_can() -> None:
-    y, x = np.mgrid[:64, :96]
-    values = np.exp(-((x - 20) ** 2 + (y - 20) ** 2) / 900) + 0.5 * np.exp(-((x - 80) ** 2 + (y - 50) ** 2) / 30)
-    points, labels = pick_points(values, 3, 0)
-    assert points[0].tolist() == [20, 20]
-    gaps = np.linalg.norm(points[:, None] - points[None], axis=-1)[np.triu_indices(3, 1)]
-    assert gaps.min() >= 96 / 16
-    assert labels.tolist() == [1, 1, 1]
-    crowded, _ = pick_points(np.arange(4.0).reshape(2, 2), 4, 0)
-    assert sorted(map(tuple, crowded.tolist())) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert pick_points(np.zeros((3, 4))).tolist() == [[0, 0], [0, 0]]  # the first of equal ones
 
 
 def by_hand(sam: PerSAM, image: Image.Image, values: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:

@@ -19,7 +19,7 @@ Each subject is shown once, with its mask, and then located in all target images
 Printed on PODS with PerSAM, as mAP and F1: ID-Sim 0.436, 0.409; without patch supervision 0.214, 0.235; DINOv3 0.153,
 0.18. The paper does not describe their computation: here it follows PODS's published code (see
 `evaluate.segmentation`). As there, a mask's score is the cosine between mean patch tokens of its box and of the
-reference's box; `--score mask` takes the masks themselves.
+reference's box.
 
 Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
 test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count.
@@ -53,9 +53,8 @@ OPTIONAL = ("data",)
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run on the images that are given, or on rendered objects; with PerSAM where --sam names a model."""
-    options, sam = args.options, None
-    if options.sam is not None:
-        sam = PerSAM(options.sam, positives=options.points[0], negatives=options.points[1], device=args.device)
+    options = args.options
+    sam = None if options.sam is None else PerSAM(options.sam, device=args.device)
     if data is None:
         data = rendered_objects(world_in(args.out), options.identities, settings.progress)
     return run(data, models, settings, options, sam)
@@ -85,15 +84,13 @@ def run(
 
     bound = bind(real, models, replace(settings, distance="patch"))
     looked, notes = tasks(bound.manifest, settings, options)
-    about = {**settings.as_dict(), "references": options.references, "score": options.score}
-    about |= {"distance": "patch", "others": "all" if options.others is None else options.others}
-    if sam is not None:
-        about |= {"sam": sam.name, "points": (sam.positives, sam.negatives)}
+    others = "all" if options.others is None else options.others
+    about = {**settings.as_dict(), "distance": "patch", "others": others, **({"sam": sam.name} if sam else {})}
     pods = set(data.column("dataset")) == {"pods"}
     results = []
 
     for scorer, result in bound.results("segmentation", about, notes):
-        found = search(cast(VectorScorer, scorer), bound.manifest, looked, options, sam, settings.progress)
+        found = search(cast(VectorScorer, scorer), bound.manifest, looked, sam, settings.progress)
         label = result.signature.get("model", "") if pods else ""
         result.rows.extend(_row(method, kept, settings, label) for method, kept in found.items())
         result.items.update({method: kept.columns() for method, kept in found.items()})
