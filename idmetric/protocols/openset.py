@@ -10,18 +10,10 @@ they are made: by chance, this share of the identities becomes unknown and all t
 each other identity, half become the gallery (rounded up), the rest queries. A known identity with a single image is
 searched, but not queried.
 
-| number | meaning |
-|---|---|
-| closed | share of the known identity's queries with the nearest image of their identity, mean over identities |
-| AUC | the chance that a known query has a nearer gallery image than an unknown one |
-| OSCR | area under the curve of BAKS over 1 - BAUS at all thresholds |
-| tau | the threshold, a similarity |
-| BAKS | share of the known identity's queries that get their name, mean over identities |
-| BAUS | share of the unknown identity's queries called new, mean over identities |
-| score | sqrt(BAKS x BAUS), AnimalCLEF 2025's score |
-
-Rows "every" need no threshold. Those of a calibration (--rate, --calibration) or of given thresholds (--threshold) are
-results. The row "oracle" has the threshold that is best on these queries: an upper bound.
+BAKS (balanced accuracy on known samples): the share of a known identity's queries that get their name, BAUS (on unknown
+ones): of an unknown identity's queries called new, both averaged over identities; score: sqrt(BAKS x BAUS), AnimalCLEF
+2025's. OSCR: the area under the curve of BAKS over 1 - BAUS at all thresholds. docs/protocols-openset.md lists all
+columns. The row "oracle" has the threshold that is best on these queries: an upper bound.
 
 All numbers weigh identities equally, the intervals draw whole identities, and n counts identities. Each dataset is a
 gallery of its own; with several, last rows hold the means.

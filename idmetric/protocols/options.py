@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from idmetric.io.settings import Checked, option
-from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, ILGEN_TABLE_5, VISME_MMEB, VISME_TABLE_1
+from idmetric.protocols.common.paper_numbers import rows
 from idmetric.protocols.generator.layouts import LAYOUTS
 
 # literals, as their modules import torch or pyarrow; tests compare them
@@ -59,7 +59,7 @@ class RetrievalOptions(Checked):
     k: int | None = option(
         None, "depth of mAP for datasets not in ILGen's Table 2 (default: all)", least=1, metavar="K"
     )
-    paper: str | None = option(None, _PAPER, choices=tuple(ILGEN_TABLE_5))
+    paper: str | None = option(None, _PAPER, choices=rows("ilgen", "table_5"))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class IDSimOptions(Checked):
     """Options of the protocol `idsim`."""
 
     set: str | None = option(None, "which benchmark all rows are (default: by dataset)", choices=BENCHMARKS)
-    paper: str | None = option(None, _PAPER, choices=IDSIM_ROWS)
+    paper: str | None = option(None, _PAPER, choices=rows("idsim", "fig_25", "table_2b", "table_2a"))
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ class MVEBOptions(Checked):
         metavar="DATASET=TASK",
         repeated=True,
     )
-    paper: str | None = option(None, _PAPER, choices=tuple(VISME_TABLE_1))
+    paper: str | None = option(None, _PAPER, choices=rows("visme", "mveb"))
 
 
 @dataclass(frozen=True)
 class MMEBOptions(Checked):
     """Options of the protocol `mmeb`."""
 
-    paper: str | None = option(None, _PAPER, choices=tuple(VISME_MMEB))
+    paper: str | None = option(None, _PAPER, choices=rows("visme", "mmeb"))
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,6 @@ class SensitivityOptions(Checked):
     """Options of the protocol `sensitivity`."""
 
     rescale: bool = option(False, "divide identity changes, and each factor's changes, by their largest")
-    anchor: bool = option(True, "take the anchor, compared with itself, for a point of its grid")
     identities: int = option(
         100, "objects to render grids of if there is no --data (default 100, as in the paper)", least=2
     )

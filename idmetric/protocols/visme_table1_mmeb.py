@@ -3,24 +3,13 @@
     idmetric eval mmeb --data mmeb-eval.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out r/
 
 A query ranks its own candidates, the first of which is the right one; each side is an image, a text, or both. P@1 is
-the share of queries that rank it first. A tie with another candidate loses; a candidate that a query lists twice
-counts once. In percent:
-
-| | Cls (10 sets) | VQA (10) | Ret (12) | Grd (4) | MMEB (36) | in domain (20) | out of domain (16) |
-|---|---|---|---|---|---|---|---|
-| VisME (Qwen2.5-VL-3B) | 63.3 | 67.4 | 70.5 | 87.8 | 69.6 | 75.1 | 60.3 |
-| VisME (Qwen2.5-VL-7B) | 66.4 | 70.2 | 72.6 | 90.7 | 72.2 | | |
-| CLIP (ViT-large-14) | 42.8 | 9.1 | 53.0 | 51.8 | 37.8 | | |
-
-A meta-task's number is the mean over its sets, and MMEB's is the mean over all 36 sets, which the printed means
-confirm (but for UniME's, a mean of four). Those in domain are the 20 sets that models are trained on. A mean over fewer
-sets is labeled as such and has no paper value.
+the share of queries that rank it first; a tie with another candidate loses. A meta-task's number is the mean over its
+sets, and MMEB's is the mean over all 36 sets, which the printed means confirm (but for UniME's, a mean of four). A mean
+over fewer sets is labeled as such and has no paper value.
 
 Models must read text. VisIDEmbed gets a row's text as it is, including MMEB's instruction, after its image. Dual
-encoders (`dual:REPO`) embed an image, a text, or the mean of both, each of unit length.
-
-Data: MMEB of VLM2Vec (Jiang et al., ICLR 2025), TIGER-Lab/MMEB-eval on the Hub, by `idmetric data import mmeb`; see
-docs/protocols-mmeb.md.
+encoders (`dual:REPO`) embed an image, a text, or the mean of both, each of unit length. docs/protocols-mmeb.md has the
+data and the papers' numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +30,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Ints
 from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets
 from idmetric.protocols.common.intervals import codes
-from idmetric.protocols.common.paper_numbers import visme_row
+from idmetric.protocols.common.paper_numbers import row_of
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Bound, Models, Settings, bind
 from idmetric.protocols.options import MMEBOptions
@@ -74,7 +63,7 @@ def run(
     sets, notes, bound = _bind(data, models, settings)
     results = []
     for scorer, result in bound.results("mmeb", settings.as_dict(), notes):
-        row = options.paper or visme_row(result.signature.get("model", ""))
+        row = options.paper or row_of("visme", result.signature.get("model", ""))
         measure_sets(scorer, data, sets, MMEB, settings, row, result)
         results.append(result)
     return results

@@ -3,28 +3,18 @@
     idmetric eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
 
 A query, an image with an instruction, ranks its own candidates; P@1 is the share of queries that rank a right
-one first. A tie with a wrong candidate loses. In percent:
+one first. A tie with a wrong candidate loses. A meta-task's number is the mean over its sets. MVEB's is the mean over
+all 28 sets (which the printed means confirm), not over the four meta-tasks. A mean over fewer sets is labeled as such
+and has no paper value.
 
-| | ID-Rec | Re-ID | ID-Grd | ID-Edit | MVEB | in domain (20 sets) | out of domain (8) |
-|---|---|---|---|---|---|---|---|
-| VisME (Qwen2.5-VL-3B) | 78.7 | 67.7 | 75.1 | 87.4 | 76.7 | 77.7 | 74.1 |
-| VisME (Qwen2.5-VL-7B) | 80.8 | 70.6 | 76.7 | 88.7 | 78.8 | | |
-| SigLIP2 (so400m-14-384) | 73.1 | 45.6 | 36.8 | 65.4 | 57.1 | | |
-| CLIP (ViT-large-14) | 55.3 | 44.3 | 37.4 | 52.5 | 48.2 | | |
+* Models that take instructions (VisIDEmbed) get the query's text, or else its meta-task's instruction; the candidate's
+  text, or else the model's default.
+* Dual encoders (`dual:REPO`) get images alone, as in section 5.2, except for queries of Identity Editing: the mean of
+  image and text embedding, each of unit length.
+* All others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
 
-A meta-task's number is the mean over its sets. MVEB's is the mean over all 28 sets (which the printed means confirm),
-not over the four meta-tasks. A mean over fewer sets is labeled as such and has no paper value.
-
-Models get the following texts in addition to images:
-
-* models that take instructions (VisIDEmbed) get the query's text, or else its meta-task's instruction; the candidate's
-  text, or else the model's default;
-* dual encoders (`dual:REPO`) get images alone, as in section 5.2, except for queries of Identity Editing: the mean of
-  image and text embedding, each of unit length;
-* all others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
-
-Data: HugC/MVEB-test and HugC/MVEB-train (the latter CC-BY-NC-SA-4.0) on the Hub, by `idmetric data import mveb`; see
-docs/protocols-mveb.md. If no query of a set has a wrong candidate, all queries rank all targets of the set.
+If no query of a set has a wrong candidate, all queries rank all targets of the set. docs/protocols-mveb.md has the data
+and the papers' numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +34,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Group, Truths
 from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets
 from idmetric.protocols.common.intervals import codes, owners
-from idmetric.protocols.common.paper_numbers import visme_row
+from idmetric.protocols.common.paper_numbers import row_of
 from idmetric.protocols.common.ranked import Search
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
@@ -82,7 +72,7 @@ def run(
     results = []
     for scorer, result in bound.results("mveb", {**settings.as_dict(), "tasks": tasks}, asked.notes):
         row = None if settings.look.masked or settings.distance != "cls" else (
-            options.paper or visme_row(result.signature.get("model", ""))
+            options.paper or row_of("visme", result.signature.get("model", ""))
         )  # fmt: skip
         measure_sets(scorer, asked.data, asked.sets, MVEB, settings, row, result)
         if any(one.task == "ID-Edit" for one in asked.sets) and _follows(models[result.model]) == "nothing":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,10 @@ from idmetric.protocols.common.baselines import hsv_vector
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
-    DREAMBENCH_METHODS,
     FISHER_ROW,
     HUMAN,
-    NEARID_FISHER,
-    NEARID_TABLE_2,
-    dreambench_ranks,
+    printed,
+    rows,
 )
 from idmetric.protocols.common.result import Result, Row, Value, table
 from idmetric.protocols.common.scorers import Settings
@@ -79,13 +78,14 @@ def test_the_row_of_emu2_is_that_of_table_2(emu2: Path) -> None:
     assert "0.768" in table([results["nearid"]])
 
 
-@pytest.mark.parametrize("rater", NEARID_FISHER)
+@pytest.mark.parametrize("rater", rows("nearid", "fisher"))
 def test_the_printed_cells_give_the_printed_fisher_row(rater: str) -> None:
-    cells = [NEARID_TABLE_2[method][rater][0] for method in DREAMBENCH_METHODS]
+    cells = [printed("nearid", "table_2", method)[rater][0] for method in rows("nearid", "table_2")]
+    fisher = printed("nearid", "fisher", rater)
     assert len(cells) == 7
     mean, error = fisher_mean(cells)
-    assert mean == pytest.approx(NEARID_FISHER[rater][0], abs=0.00051)  # H-H is .6485, on the edge
-    assert error == pytest.approx(NEARID_FISHER[rater][1], abs=0.00051)
+    assert mean == pytest.approx(fisher["M-H"], abs=0.00051)  # H-H is .6485, on the edge
+    assert error == pytest.approx(fisher["±"], abs=0.00051)
     slow = np.tanh(np.mean([np.log((1 + r) / (1 - r)) / 2 for r in cells]))
     assert mean == pytest.approx(float(slow), abs=1e-12)
 
@@ -403,12 +403,19 @@ def test_pooled_ranks_are_those_of_scipy_over_animals_and_objects(tmp_path: Path
     assert not [r for r in one.rows if r["method"] == "pooled"]
 
 
-def test_id_sims_printed_ranks_belong_to_its_models() -> None:
-    assert dreambench_ranks("IDSim:dinov3_vitl16", "cls") == (0.6856, 0.5305)
-    assert dreambench_ranks("IDSim:dinov3_vitl16", "patch_pooled") == (0.6834, None)
-    assert dreambench_ranks("lpips", "cls") == (0.482, 0.354)
-    assert dreambench_ranks("IDSim:tiny", "cls") == (None, None)
-    assert dreambench_ranks("IDSim:dinov3_vitl16", "joint") == (None, None)
+def test_id_sims_printed_ranks_belong_to_its_models(tmp_path: Path) -> None:
+    make_ratings(tmp_path)
+    ratings = dreambench_ratings.read(tmp_path)
+    for label, distance, expected in (
+        ("IDSim:dinov3_vitl16", "cls", (0.6856, 0.5305)),
+        ("IDSim:dinov3_vitl16", "patch_pooled", (0.6834, None)),
+        ("lpips", "cls", (0.482, 0.354)),
+        ("IDSim:tiny", "cls", (None, None)),
+        ("IDSim:dinov3_vitl16", "joint", (None, None)),
+    ):
+        row = dreambench.rank(ratings, "nearid", replace(NONE, distance=distance), label)
+        assert row is not None
+        assert tuple(v.paper for v in row.values() if isinstance(v, Value)) == expected
 
 
 # The command

@@ -324,25 +324,20 @@ def test_the_papers_numbers_stand_beside_ours(model: IDSim, pods: Manifest, pair
 
 
 def test_rows_of_the_paper_are_whole_and_found_by_label() -> None:
-    assert all(len(row) == len(paper.IDSIM_COLUMNS) for row in paper.IDSIM_FIG_25.values())
-    assert all(len(row) == len(paper.IDSIM_PATCH_COLUMNS) for row in paper.IDSIM_TABLE_2B.values())
-    assert paper.idsim_row("IDSim:dinov3_vitl16") == "ID-Sim"
-    assert paper.idsim_row("IDSim:tiny") is None
-    assert paper.idsim_row("Backbone:vit_large_patch16_dinov3.lvd1689m[cls]") == "DINOv3 ViT-L"
+    fig_25 = {row: paper.printed("idsim", "fig_25", row) for row in paper.rows("idsim", "fig_25")}
+    table_2b = {row: paper.printed("idsim", "table_2b", row) for row in paper.rows("idsim", "table_2b")}
+    assert paper.row_of("idsim", "IDSim:dinov3_vitl16") == "ID-Sim"
+    assert paper.row_of("idsim", "IDSim:tiny") is None
+    assert paper.row_of("idsim", "Backbone:vit_large_patch16_dinov3.lvd1689m[cls]") == "DINOv3 ViT-L"
     # section 4.4: class supervision alone gains 13 % over DINOv3, patch supervision 40 %: means over Table 2b, of
     # which DreamBench++ is another protocol's
     ours, plain, dino = (
-        np.array([*paper.IDSIM_TABLE_2B[row], dreambench])
-        for row, dreambench in (
-            ("ID-Sim", 0.6834),
-            ("ID-Sim without patch supervision", 0.5913),
-            ("DINOv3 ViT-L", 0.5479),
-        )
+        np.array([*table_2b[row].values(), *paper.printed("idsim", "dreambench_table_2b", row).values()])
+        for row in ("ID-Sim", "ID-Sim without patch supervision", "DINOv3 ViT-L")
     )
     assert (ours / dino).mean() == pytest.approx(1.40, abs=0.01)
     assert (plain / dino).mean() == pytest.approx(1.13, abs=0.01)
     # section 4.3: on PODS +0.11 over the second best (0.10 here, of ten seeds), on Subjects2k +0.05
-    columns = dict(zip(paper.IDSIM_COLUMNS, zip(*paper.IDSIM_FIG_25.values(), strict=True), strict=True))
     for column, gain in ((("pods", "mAP"), 0.10), (("subjects2k", "AP"), 0.05)):
-        first, second, *_ = sorted(columns[column], reverse=True)
-        assert (first, first - second) == (columns[column][0], pytest.approx(gain, abs=0.01))
+        first, second, *_ = sorted((row[column] for row in fig_25.values()), reverse=True)
+        assert (first, first - second) == (fig_25["ID-Sim"][column], pytest.approx(gain, abs=0.01))

@@ -189,10 +189,10 @@ def test_the_average_of_table_1_is_over_the_28_sets() -> None:
     assert (counts, len(mveb.MVEB.out_of_domain)) == ([10, 7, 6, 5], 8)
     off = {
         row: abs(float(np.average(values[:4], weights=counts)) - values[4])
-        for row, values in paper_numbers.VISME_TABLE_1.items()
+        for row, values in paper_numbers.PAPERS["visme"]["mveb"]["rows"].items()
     }
     assert max(off.values()) < 0.1  # of rounding
-    ind, ood = paper_numbers.VISME_DOMAINS["mveb"]["VisME (Qwen2.5-VL-3B)"]
+    ind, ood = paper_numbers.PAPERS["visme"]["mveb_domains"]["rows"]["VisME (Qwen2.5-VL-3B)"]
     assert (20 * ind + 8 * ood) / 28 == pytest.approx(76.7, abs=0.1)
 
 
@@ -321,8 +321,8 @@ def test_names_of_sets_are_known_however_they_are_written() -> None:
     for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
                         ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
         assert mveb.MVEB.known_name(given) == name
-    assert paper_numbers.visme_row("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
-    assert paper_numbers.visme_row("VisIDEmbed:visid_3b_mine") is None
+    assert paper_numbers.row_of("visme", "VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
+    assert paper_numbers.row_of("visme", "VisIDEmbed:visid_3b_mine") is None
 
 
 def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path: Path) -> None:

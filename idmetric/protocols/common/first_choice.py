@@ -13,7 +13,7 @@ from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.ranking import precision_at_1
 from idmetric.protocols.common.columns import Array, Ints, Truths, plain, texts
 from idmetric.protocols.common.intervals import average, mean
-from idmetric.protocols.common.paper_numbers import visme_printed
+from idmetric.protocols.common.paper_numbers import printed
 from idmetric.protocols.common.ranked import Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Scorer, Settings
@@ -146,13 +146,15 @@ def means(values: Mapping[str, Value], benchmark: Benchmark, paper: str | None) 
     groups[IND] = [name for name in benchmark.task_of if name not in benchmark.out_of_domain]
     groups[OOD] = [name for name in benchmark.task_of if name in benchmark.out_of_domain]
     groups[benchmark.name] = list(benchmark.task_of)
+    table = benchmark.name.lower()
+    papers = printed("visme", table, paper) | printed("visme", f"{table}_domains", paper)
     rows: list[Row] = []
     for label, names in groups.items():
         found = [values[name] for name in names if name in values]
         if not found:
             continue
         complete = len(found) == len(names)
-        value = average(found, visme_printed(paper, label, benchmark.name.lower()) if complete else None)
+        value = average(found, papers.get(label) if complete else None)
         which = f"mean of {len(found)}" + ("" if complete else f" of {len(names)}")
         task, domain = (label, "-") if label in benchmark.sets else ("-", label)
         rows.append({"task": task, "domain": domain, "dataset": which, P1: value})

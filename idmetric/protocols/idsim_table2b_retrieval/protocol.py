@@ -3,19 +3,9 @@
     idmetric eval idsim --data pods.parquet --model dinov3_vitl16 --model hsv --out results/
     idmetric eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
 
-| dataset | comparisons | measures (main first) | ID-Sim, Fig. 25 | patches, Table 2b |
-|---|---|---|---|---|
-| pods | 1,200 queries (test_dense), 300 gallery (train) | mAP, AUC, nDCG | .7727, .9642, .9161 | .7907 |
-| deepfashion2 | 1,668 queries, 3,065 gallery | mAP | .8045 | .7967 |
-| aerialcattle | 23 queries, 2,306 gallery | mAP | .6786 | .6245 |
-| petface | 3,250 pairs of 13 species | AP, AUC | .8958, .9002 | .8446 |
-| cute hard, cute easy | 1,800 triplets | accuracy | .8559, .8887 | .8189 (hard) |
-| subjects2k | 2,000 pairs, 473 of one identity | AP, AUC | .4113, .7053 | .3674 |
-
-Fig. 25 is the mean of ten training runs with class features, "consistent with the main paper". DreamBench++, the last
-column of Fig. 25, is the protocol `dreambench`. docs/protocols-idsim.md lists sources and licenses and explains how to
-make a manifest. The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are
-measured.
+The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are measured.
+docs/protocols-idsim.md has sources, licenses and the papers' numbers (Fig. 25, Table 2b). DreamBench++, the last column
+of Fig. 25, is the protocol `dreambench`.
 
 * mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
   same on its sets: an instance has as many queries as any other.
@@ -41,13 +31,15 @@ from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
 from idmetric.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
-from idmetric.protocols.common.paper_numbers import idsim_printed, idsim_row
+from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.ranked import Measure, Search, answerable, searched
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, left_out
 from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
 from idmetric.protocols.options import IDSimOptions
 
+# distance -> table; the paper does not say which distance of patches Table 2b uses
+TABLES = {"cls": "fig_25", "patch": "table_2b", "patch_pooled": "table_2b", "patch_biased": "table_2b"}
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": precision_at_1}
 
 
@@ -77,7 +69,7 @@ def run(
     notes += [*(note for plan in made.values() for note in plan.notes), *lost]
     results = []
     for scorer, result in bound.results("idsim", settings.as_dict(), notes):
-        label = None if settings.look.masked else options.paper or idsim_row(result.signature.get("model", ""))
+        label = None if settings.look.masked else options.paper or row_of("idsim", result.signature.get("model", ""))
         one = _Model(scorer, data, settings, label, result)
         for benchmark, plan in made.items():
             if plan.kind == "search":
@@ -106,13 +98,15 @@ class _Model:
     """Adds the comparisons of one model to its result."""
 
     def __init__(self, scorer: Scorer, data: Manifest, settings: Settings, row: str | None, result: Result) -> None:
-        self.scorer, self.data, self.settings, self.row, self.result = scorer, data, settings, row, result
+        self.scorer, self.data, self.settings, self.result = scorer, data, settings, result
+        table = TABLES.get(settings.distance)
+        self.papers = printed("idsim", "table_2a", row) | (printed("idsim", table, row) if table else {})
         self.identity = codes(data.column("identity"))
         self.ids = texts(data, "id")
 
     def paper(self, benchmark: str, metric: str) -> float | None:
         """The paper's number for this model."""
-        return idsim_printed(self.row, benchmark, metric, self.settings.distance)
+        return self.papers.get((benchmark, metric))
 
     def search(self, name: str, search: Search) -> None:
         """Measures of queries, and AUC over pairs of query and gallery."""

@@ -38,9 +38,11 @@ from idmetric.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
     FISHER_ROW,
     HUMAN,
-    dreambench_printed,
-    dreambench_ranks,
+    NONE,
+    Pair,
     missing_rows,
+    printed,
+    row_of,
 )
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, bind
@@ -61,6 +63,7 @@ _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
 _FEWEST = 5  # collections that an interval needs
+PATCHES = ("patch", "patch_pooled", "patch_biased")  # ID-Sim does not say which of them Table 2b uses
 RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
 
 
@@ -147,10 +150,20 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOp
     if not rows:
         raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
-        paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
+        paper = _printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
         whole = Value(_fisher(means)[0], None, None, count, paper)
         rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: whole})
     return rows, notes
+
+
+def _printed(rater: str, category: str, method: str) -> Pair:
+    """NearID's correlation with people for a rater and its ±; the method may be `FISHER_ROW`."""
+    if method != FISHER_ROW:
+        return printed("nearid", "table_2", method).get(rater, NONE) if category == "object" else NONE
+    fisher = printed("nearid", "fisher", rater)
+    if category == "object" and fisher:
+        return fisher["M-H"], fisher["±"]
+    return printed("nearid", "by_category", rater).get(category), None
 
 
 def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings) -> Row:
@@ -169,7 +182,7 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
         means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0)) if len(drawn) > 1 else drawn[0]
         interval = percentiles(means, settings.bootstrap)
 
-    count, paper = sum(len(r.items) for r in found), dreambench_printed(rater, category, method)
+    count, paper = sum(len(r.items) for r in found), _printed(rater, category, method)
     row: Row = {"category": category, "method": method, _MH: Value(mean, *(interval or (None, None)), count, paper[0])}
     if spread is not None:
         row[_SPREAD] = Value(spread, None, None, count, paper[1])
@@ -200,10 +213,11 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
 
     collections = np.array([item[0] for _, r in found for item in r.items])
     own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
-    paper = (None, None) if settings.look.masked else dreambench_ranks(label, settings.distance)
+    table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
+    paper = printed("idsim", table, row_of("idsim", label)) if table and not settings.look.masked else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
-    for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
-        row[name] = any_statistic(statistic, (scores, people), collections, own, value)
+    for name, statistic in (("Spearman", spearman), ("Kendall", kendall)):
+        row[name] = any_statistic(statistic, (scores, people), collections, own, paper.get(name))
     return row
 
 

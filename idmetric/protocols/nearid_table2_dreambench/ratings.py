@@ -26,9 +26,10 @@ from typing import Any
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.paths import IMAGE_ENDINGS, is_hidden, is_image
-from idmetric.protocols.common.paper_numbers import DREAMBENCH_METHODS
+from idmetric.protocols.common.paper_numbers import rows
 
 Item = tuple[str, int]
+METHODS = rows("nearid", "table_2")
 
 CATEGORIES = {"object": "object", "animal": "live_subject_animal", "human": "live_subject_human", "style": "style"}
 
@@ -74,7 +75,7 @@ def humans(ratings: Mapping[str, Any]) -> list[str]:
 
 def rated_methods(ratings: Ratings) -> list[str]:
     """The methods with human ratings, in the order of NearID's Table 2, others after them."""
-    order = {method: place for place, method in enumerate(DREAMBENCH_METHODS)}
+    order = {method: place for place, method in enumerate(METHODS)}
     methods = {method for name in humans(ratings) for method in ratings[name]}
     return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
 
@@ -86,7 +87,7 @@ def from_manifest(manifest: Manifest) -> Ratings:
         about = row.parameters or {}
         if about.get("image", 0) == 0 and row.parent is not None:
             item = (row.parent.rsplit("/", 1)[-1], int(about["prompt"]))
-            method = method_of(row.engine or "", DREAMBENCH_METHODS) or row.engine or ""
+            method = method_of(row.engine or "", METHODS) or row.engine or ""
             for rater, rating in about.get("ratings", {}).items():
                 found.setdefault(_name(rater), {}).setdefault(method, {})[item] = float(rating)
     return found
