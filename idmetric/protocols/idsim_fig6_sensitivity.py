@@ -76,7 +76,11 @@ def cells(data: Manifest) -> list[Cell]:
     Raises:
         ValueError: if there are no grids, a row lacks its changes, or an instance does not have exactly one anchor.
     """
-    about = _about(data)
+    columns = {name: free(data, name) for name in _COLUMNS}
+    about = [
+        {name: given.get(name) if values[row] in (None, "") else values[row] for name, values in columns.items()}
+        for row, given in enumerate(parameters(data))
+    ]
     found: list[Cell] = []
 
     for (group, split), own in groups(data).items():
@@ -84,24 +88,20 @@ def cells(data: Manifest) -> list[Cell]:
         anchors = own.get("anchor", [])
         if not edits:
             continue
-        if not anchors:
+        if len(anchors) != 1:
             raise ValueError(
-                f"row {edits[0] + 1}: its instance (group {group!r}) has no anchor: slot anchor = unchanged"
-            )
-        if len(anchors) > 1:
-            raise ValueError(
-                f"row {anchors[1] + 1}: a second anchor of the instance (group) {group!r}: one is unchanged"
+                f"row {[*anchors, *edits][-1] + 1}: its instance (group {group!r}) has {len(anchors)} anchors: one is "
+                "unchanged (slot anchor)"
             )
         instance = group if split is None else f"{split}/{group}"
         found.append(Cell(anchors[0], anchors[0], instance, NONE, 0.0, 0.0))
         for row in edits:
-            factor = about[row]["factor"]
-            if factor is None:
+            if about[row]["factor"] is None:
                 raise ValueError(
                     f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)"
                 )
             numbers = [_number(about[row][name], name, row) for name in _COLUMNS[1:]]
-            found.append(Cell(row, anchors[0], instance, str(factor), *numbers))
+            found.append(Cell(row, anchors[0], instance, str(about[row]["factor"]), *numbers))
 
     if not found:
         raise ValueError(
@@ -124,15 +124,6 @@ def rescaled(grid: Sequence[Cell]) -> list[Cell]:
         )
         for cell in grid
     ]  # fmt: skip
-
-
-def _about(data: Manifest) -> list[dict[str, Any]]:
-    """The changes of each row, by its columns x_... or its parameters."""
-    columns = {name: free(data, name) for name in _COLUMNS}
-    return [
-        {name: given.get(name) if values[row] in (None, "") else values[row] for name, values in columns.items()}
-        for row, given in enumerate(parameters(data))
-    ]
 
 
 def _number(given: Any, name: str, row: int) -> float:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.columns import Array, listed
+from idmetric.protocols.common.columns import Array
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, NONE, PART_EDITS, printed, row_of
 from idmetric.protocols.common.result import Result
@@ -50,10 +50,10 @@ def run(
     _check(*_samples(data))  # before anything is embedded
     bound = bind(data, models, settings)
     samples, parts = _samples(bound.manifest)
-    notes = [*_check(samples, parts), *_splits(bound.manifest)]
+    _check(samples, parts)
     about = {**settings.as_dict(), "released_pa": options.released_pa}
     results = []
-    for scorer, result in bound.results("nearid", about, notes):
+    for scorer, result in bound.results("nearid", about, _splits(bound.manifest)):
         _measure(scorer, bound.manifest, samples, parts, settings, options, result)
         results.append(result)
     return results
@@ -66,28 +66,15 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
     return whole, matched(data, ("part-edit",), lambda row: PART_EDITS).of_edited_views()
 
 
-def _check(samples: Matched, parts: Matched) -> list[str]:
-    """Notes on identities without a margin.
-
-    Raises:
-        ValueError: if no identity has one.
-    """
+def _check(samples: Matched, parts: Matched) -> None:
+    """Raise ValueError if no identity has a margin."""
     if not len(samples) and not len(parts):
         raise ValueError(
             "no distractors or part-edits of known views: give rows of these roles with an identity's view as parent"
         )
-
-    notes = []
     for these, what in ((samples, "distractors"), (parts, "part-edits")):
-        lone = (these.views >= 0).sum(1) < 2
-        if len(these) and lone.all():
+        if len(these) and ((these.views >= 0).sum(1) < 2).all():
             raise ValueError(f"no identity with {what} has two views: a margin needs a positive in another context")
-        if lone.any():
-            few = set(these.identity[lone])
-            shown = listed(these.identity[lone])
-            notes.append(f"{len(few)} identities with {what} have one view and no margin: {shown}")
-
-    return notes
 
 
 def _splits(data: Manifest) -> list[str]:
@@ -133,7 +120,7 @@ def _measure(
         margins = margins_of(scorer, parts, result.notes)
         _keep(result, parts, margins)
         add(PART_EDITS, margins, parts.identity)
-        found, result.items["parts"] = part_edits(scorer, data, parts, settings, part)
+        found, result.items["parts"] = part_edits(scorer, data, parts, settings, result.notes, part)
         if rows and rows[-1]["source"] == PART_EDITS:
             rows[-1] |= found
         elif found:

@@ -22,6 +22,7 @@ gallery of its own; with several, last rows hold the means.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -178,50 +179,34 @@ def _measure(
     near, score = nearest(scorer, search)
     identity, known = search.identity[search.queries], search.positives() > 0
     right = known & (search.identity[near] == identity)
-    answers = Answers.of(score, right, known, identity)
+    answers, closed = Answers.of(score, right, known, identity), bool(known.all())
     ids, names = texts(data, "id"), texts(data, "identity")
     result.keep("queries", dataset=[dataset] * len(near), id=ids[search.queries], identity=names[search.queries],
                 known=known, nearest=ids[near], nearest_identity=names[near], score=score, right=right)  # fmt: skip
 
-    every: Row = {"dataset": dataset, "threshold": EVERY}
-    every |= _values(answers, identity, settings, closed=open_set.known_accuracy)
+    def value(of: Callable[[Answers], float], chosen: Truths | None = None) -> Value:
+        """A measure of some queries (default all), with its interval over their identities."""
+        own, who = (answers, identity) if chosen is None else (answers.rows(chosen), identity[chosen])
+        count = len(np.unique(who))
+        return any_statistic(lambda rows: of(own.rows(rows)), [np.arange(len(who))], who, settings, count=count)
+
+    every: Row = {"dataset": dataset, "threshold": EVERY, "closed": value(open_set.known_accuracy, known)}
     result.rows.append(every)
-    if not known.all():
-        every |= _values(answers, identity, settings, AUC=open_set.known_auc, OSCR=open_set.oscr_area)
+    if not closed:
+        every |= {"AUC": value(open_set.known_auc), "OSCR": value(open_set.oscr_area)}
         taus, baks, baus = open_set.curve(answers)
         result.keep("curve", dataset=[dataset] * len(taus), threshold=taus, BAKS=baks, BAUS=baus)
         limits = {**limits, ORACLE: open_set.best_threshold(answers)}
+
     for label, tau in limits.items():
-        row: Row = {"dataset": dataset, "threshold": label}
-        result.rows.append(row | _decided(answers, identity, tau, label, settings))
-
-
-def _decided(answers: Answers, identity: Ints, tau: float, label: str, settings: Settings) -> Row:
-    """The numbers at a threshold; an oracle's have no interval, because it would be chosen again in each sample."""
-    measures: dict[str, Callable[[Answers], float]] = {"BAKS": lambda a: open_set.known_accuracy(a, tau)}
-    if not answers.known.all():
-        measures["BAUS"] = lambda a: open_set.unknown_accuracy(a, tau)
-        measures["score"] = lambda a: open_set.open_set_score(a, tau)
-    row = _values(answers, identity, settings, **measures)
-    row["tau"] = Value(tau, None, None, len(np.unique(identity)))
-    if label == ORACLE:
-        row |= {name: Value(v.value, None, None, v.count) for name, v in row.items() if isinstance(v, Value)}
-    return {name: row[name] for name in ("tau", *measures)}
-
-
-def _values(answers: Answers, identity: Ints, settings: Settings, **measures: Callable[[Answers], float]) -> Row:
-    """Measures with intervals over the identities that they are of."""
-    row: Row = {}
-    for name, measure in measures.items():
-        chosen = np.ones(len(identity), dtype=bool)
-        if name in ("closed", "BAKS", "BAUS"):
-            chosen = ~answers.known if name == "BAUS" else answers.known
-        own = answers.rows(chosen)
-        row[name] = any_statistic(
-            lambda rows, own=own, measure=measure: measure(own.rows(rows)), [np.arange(int(chosen.sum()))],
-            identity[chosen], settings, count=len(np.unique(identity[chosen])),
-        )  # fmt: skip
-    return row
+        row: Row = {"tau": Value(tau, None, None, len(np.unique(identity)))}
+        row["BAKS"] = value(partial(open_set.known_accuracy, threshold=tau), known)
+        if not closed:
+            row["BAUS"] = value(partial(open_set.unknown_accuracy, threshold=tau), ~known)
+            row["score"] = value(partial(open_set.open_set_score, threshold=tau))
+        if label == ORACLE:  # without intervals, because it would be chosen again in each sample
+            row = {name: Value(v.value, None, None, v.count) for name, v in row.items() if isinstance(v, Value)}
+        result.rows.append({"dataset": dataset, "threshold": label, **row})
 
 
 def _means(rows: Sequence[Row]) -> list[Row]:

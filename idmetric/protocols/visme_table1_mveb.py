@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,14 +68,14 @@ def run(
         UnreadableError: see `scorers.bind`.
     """
     tasks = _tasks(options)
-    asked, bound = _bind(data, models, settings, tasks)
+    sets, notes, bound = _bind(data, models, settings, tasks)
     results = []
-    for scorer, result in bound.results("mveb", {**settings.as_dict(), "tasks": tasks}, asked.notes):
+    for scorer, result in bound.results("mveb", {**settings.as_dict(), "tasks": tasks}, notes):
         row = None if settings.look.masked or settings.distance != "cls" else (
             options.paper or row_of("visme", result.signature.get("model", ""))
         )  # fmt: skip
-        measure_sets(scorer, asked.data, asked.sets, MVEB, settings, row, result)
-        if any(one.task == "ID-Edit" for one in asked.sets) and _follows(models[result.model]) == "nothing":
+        measure_sets(scorer, bound.manifest, sets, MVEB, settings, row, result)
+        if any(one.task == "ID-Edit" for one in sets) and _follows(models[result.model]) == "nothing":
             result.notes.append("no text tower: Identity Editing by images alone")
         results.append(result)
     return results
@@ -84,39 +84,28 @@ def run(
 # Questions
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A manifest's questions.
+def instructed(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
+    """Row -> the text for a model that takes instructions; rows without an entry get its default.
 
-    Attributes:
-        sets: the questions of each data set. notes: on rows that were left out.
+    A query has its own text, or else its meta-task's instruction; a candidate has its own text.
     """
-
-    data: Manifest
-    sets: Sequence[Questions]
-    notes: list[str] = field(default_factory=list)
-
-    def instructed(self) -> dict[int, str]:
-        """Row -> the text for a model that takes instructions; rows without an entry get its default.
-
-        A query has its own text, or else its meta-task's instruction; a candidate has its own text.
-        """
-        text, said = self.data.column("text"), dict[int, str]()
-        for one in self.sets:
-            if one.task is not None:
-                said |= dict.fromkeys(one.queries.tolist(), visid.TASKS[INSTRUCTIONS[one.task]])
-            said |= {row: text[row] for row in one.rows().tolist() if text[row]}
-        return said
-
-    def edits(self) -> dict[int, str]:
-        """Row -> the text for a dual encoder, of queries of Identity Editing alone (VisME, 5.2)."""
-        text = self.data.column("text")
-        queries = (row for one in self.sets if one.task == "ID-Edit" for row in one.queries.tolist())
-        return {row: text[row] for row in queries if text[row]}
+    text, said = data.column("text"), dict[int, str]()
+    for one in sets:
+        if one.task is not None:
+            said |= dict.fromkeys(one.queries.tolist(), visid.TASKS[INSTRUCTIONS[one.task]])
+        said |= {row: text[row] for row in one.rows().tolist() if text[row]}
+    return said
 
 
-def ask(data: Manifest, tasks: Mapping[str, str]) -> Asked:
-    """The questions of a manifest.
+def edits(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
+    """Row -> the text for a dual encoder, of queries of Identity Editing alone (VisME, 5.2)."""
+    text = data.column("text")
+    queries = (row for one in sets if one.task == "ID-Edit" for row in one.queries.tolist())
+    return {row: text[row] for row in queries if text[row]}
+
+
+def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list[str]]:
+    """The questions of each data set of a manifest, and notes on rows that were left out.
 
     Args:
         data: groups of a query with its candidates: slot candidate, label 1 = right and 0 = wrong (without a
@@ -146,7 +135,7 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> Asked:
             made.append(questions)
     if not made:
         raise ValueError("no questions: " + ("; ".join(notes) or "give groups of a query and its candidates"))
-    return Asked(data, made, notes)
+    return made, notes
 
 
 def _questions(
@@ -230,25 +219,24 @@ def _tasks(options: MVEBOptions) -> dict[str, str]:
     return tasks
 
 
-def _bind(data: Manifest, models: Models, settings: Settings, tasks: Mapping[str, str]) -> tuple[Asked, Bound]:
+def _bind(
+    data: Manifest, models: Models, settings: Settings, tasks: Mapping[str, str]
+) -> tuple[list[Questions], list[str], Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
-    notes: list[str] = []
+    lost: list[str] = []
+    strict = replace(settings, on_error="fail")
+    dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
+    others = {name: model for name, model in models.items() if name not in dual}
     while True:
-        asked = ask(data, tasks)
+        sets, notes = ask(data, tasks)
+        needed = np.unique(np.concatenate([one.rows() for one in sets]))
+        found: dict[str, Scorer] = {}
         try:
-            return asked, Bound(asked.data, _bound(asked, models, replace(settings, on_error="fail")), notes)
+            for group, words in ((others, instructed(data, sets)), (dual, edits(data, sets))):
+                if group:
+                    found |= bind(data, group, strict, needed, words=words).models
+            return sets, notes, Bound(data, {name: found[name] for name in models}, lost)
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise
-            data = left_out(data, error, notes)
-
-
-def _bound(asked: Asked, models: Models, settings: Settings) -> dict[str, Scorer]:
-    needed = np.unique(np.concatenate([one.rows() for one in asked.sets]))
-    dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
-    others = {name: model for name, model in models.items() if name not in dual}
-    found: dict[str, Scorer] = {}
-    for group, words in ((others, asked.instructed()), (dual, asked.edits())):
-        if group:
-            found |= bind(asked.data, group, settings, needed, words=words).models
-    return {name: found[name] for name in models}
+            data = left_out(data, error, lost)

@@ -266,28 +266,27 @@ def test_few_collections_have_no_interval(tmp_path: Path) -> None:
 # Images
 
 
-def make_samples(root: Path, collections: int = 3, prompts: int = 4) -> None:
-    """Two runs with images whose colors follow no rule."""
-    rng = np.random.default_rng(1)
-    for run in (RUN, "ip_adapter_plus_vit_huge_sdxl_scale0_6_seed42"):
-        for k in range(collections):
-            name = f"object_{k:02d}_rubik's_cube"
-            reference = Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8))
-            for prompt in range(prompts):
-                for number in (0, 1) if prompt == 0 else (0,):
-                    for place in ("src_image", "tgt_image"):
-                        (root / run / place / name).mkdir(parents=True, exist_ok=True)
-                    reference.save(root / run / "src_image" / name / f"{prompt}_{number}.png")
-                    made = Image.fromarray(rng.integers(0, 60 * (prompt + 1), (12, 12, 3), dtype=np.uint8))
-                    made.save(root / run / "tgt_image" / name / f"{prompt}_{number}.png")
-
-
 @pytest.fixture
 def ratings(tmp_path: Path) -> Any:
-    """Made-up samples and ratings, in the folders samples and ratings; returns the ratings."""
-    make_samples(tmp_path / "samples")
+    """Made-up images of two runs whose colors follow no rule, and ratings of three; returns the ratings."""
+    rng = np.random.default_rng(1)
+    for k in range(3):
+        path = tmp_path / "data" / "images" / "object" / f"{k:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (12, 12, 3), dtype=np.uint8)).save(path)
+        for run in (RUN, "ip_adapter_plus_vit_huge_sdxl_scale0_6_seed42"):
+            folder = tmp_path / "samples" / run / "tgt_image" / f"object_{k:02d}_rubik's_cube"
+            folder.mkdir(parents=True)
+            for prompt in range(4):
+                for number in (0, 1) if prompt == 0 else (0,):
+                    made = Image.fromarray(rng.integers(0, 60 * (prompt + 1), (12, 12, 3), dtype=np.uint8))
+                    made.save(folder / f"{prompt}_{number}.png")
     make_ratings(tmp_path / "ratings")
     return dreambench_ratings.read(tmp_path / "ratings")
+
+
+def imported(root: Path, **options: str) -> Manifest:
+    return import_dataset("dreambench_pp", root / "data", options={"samples": str(root / "samples"), **options})
 
 
 def score(result: Result) -> dict[tuple[str, str, int], float]:
@@ -297,21 +296,17 @@ def score(result: Result) -> dict[tuple[str, str, int], float]:
 
 
 def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, ratings: Any) -> None:
-    data = dreambench_ratings.read_images(tmp_path / "samples")
-    assert len(data) == 2 * 2 * 3 * 5
-    [result] = dreambench.run(data, {"hsv": open_model("hsv")}, NONE, ratings=ratings)
+    models = {"hsv": open_model("hsv")}
+    [result] = dreambench.run(imported(tmp_path), models, NONE, ratings=ratings)
     assert (result.protocol, result.model, result.signature["model"]) == ("dreambench", "hsv", "hsv")
     found = score(result)
     assert len(found) == 2 * 3 * 4  # the second image of prompt 0 is not rated
-    run = tmp_path / "samples" / RUN
-    for collection in ("object_00", "object_02"):
+    for k in (0, 2):
         for prompt in range(4):
-            a, b = (
-                hsv_vector(Image.open(run / place / f"{collection}_rubik's_cube" / f"{prompt}_0.png"))
-                for place in ("src_image", "tgt_image")
-            )
-            expected = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-            assert found["emu2", collection, prompt] == pytest.approx(expected, abs=1e-6)
+            made = tmp_path / "samples" / RUN / "tgt_image" / f"object_{k:02d}_rubik's_cube" / f"{prompt}_0.png"
+            reference = tmp_path / "data" / "images" / "object" / f"{k:02d}.png"
+            a, b = (hsv_vector(Image.open(path)) for path in (reference, made))
+            assert found["emu2", f"object_{k:02d}", prompt] == pytest.approx(float(a @ b), abs=1e-6)
     for method in ("emu2", "ip_adapter_plus_vit_h_sdxl"):  # vit_huge in the folder, vit_h in the ratings
         items = [k[1:] for k in found if k[0] == method]
         scores = [found[(method, *item)] for item in items]
@@ -319,50 +314,23 @@ def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, r
         assert value(result.rows, method).value == pytest.approx(np.mean(r), abs=1e-9)
         assert value(result.rows, method).count == 12
     assert "no score" in result.notes[0]
-
-
-def test_an_imported_manifest_gives_the_same_and_brings_its_ratings(tmp_path: Path, ratings: Any) -> None:
-    for k in range(3):  # the references of one run, apart
-        target = tmp_path / "data" / "images" / "object" / f"{k:02d}.png"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        run = tmp_path / "samples" / RUN
-        target.write_bytes((run / "src_image" / f"object_{k:02d}_rubik's_cube" / "0_0.png").read_bytes())
-    options = {"samples": str(tmp_path / "samples"), "ratings": str(tmp_path / "ratings")}
-    manifest = import_dataset("dreambench_pp", tmp_path / "data", options=options)
-    models = {"hsv": open_model("hsv")}
-    [own] = dreambench.run(manifest, models, NONE)
-    [given] = dreambench.run(manifest, models, NONE, ratings=ratings)
-    [folder] = dreambench.run(dreambench_ratings.read_images(tmp_path / "samples"), models, NONE, ratings=ratings)
-    assert own.rows[:2] == given.rows[:2]
-    assert len(score(own)) == 24
-    mine, theirs = score(own), score(folder)
-    for key in mine:
-        if key[0] == "emu2":
-            assert mine[key] == pytest.approx(theirs[key], abs=1e-6)
+    [own] = dreambench.run(imported(tmp_path, ratings=str(tmp_path / "ratings")), models, NONE)
+    assert own.rows[:2] == result.rows[:2]
+    assert score(own) == found
 
 
 def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> None:
     models = {"hsv": open_model("hsv")}
-    with pytest.raises(ValueError, match="no METHOD/tgt_image"):
-        dreambench_ratings.read_images(tmp_path / "ratings")
-    run = tmp_path / "samples" / RUN
-    one = dreambench_ratings.read_images(run)  # one run alone
-    assert len(dreambench.run(one, models, NONE, ratings=ratings)[0].rows) == 1
+    data = imported(tmp_path)
     with pytest.raises(ValueError, match="name their folder"):
-        dreambench.run(one, models, NONE)
+        dreambench.run(data, models, NONE)
     with pytest.raises(ValueError, match=r"no image of animal is rated: images are of emu2_gs3"):
-        dreambench.run(one, models, NONE, DreamBenchOptions(("animal",)), ratings=ratings)
+        dreambench.run(data, models, NONE, DreamBenchOptions(("animal",)), ratings=ratings)
     with pytest.raises(ValueError, match="a model cannot be called 'human'"):
-        dreambench.run(one, {"human": models["hsv"]}, NONE, ratings=ratings)
-    twin = tmp_path / "samples" / "emu2_seed43"
-    (twin / "tgt_image").parent.mkdir()
-    for place in ("tgt_image", "src_image"):
-        (twin / place).symlink_to(run / place)
+        dreambench.run(data, {"human": models["hsv"]}, NONE, ratings=ratings)
+    (tmp_path / "samples" / "emu2_seed43").symlink_to(tmp_path / "samples" / RUN)
     with pytest.raises(ValueError, match="are both images of emu2"):
-        dreambench.run(dreambench_ratings.read_images(tmp_path / "samples"), models, NONE, ratings=ratings)
-    (run / "src_image" / "object_00_rubik's_cube" / "2_0.png").unlink()
-    with pytest.raises(ValueError, match=r"no reference .*2_0\.png"):
-        dreambench_ratings.read_images(run)
+        dreambench.run(imported(tmp_path), models, NONE, ratings=ratings)
 
 
 def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> None:
@@ -370,9 +338,7 @@ def test_pairs_without_an_answer_are_no_zeros(tmp_path: Path, ratings: Any) -> N
         prompts = np.array([(data[k].parameters or {})["prompt"] for k in b.tolist()])
         return np.where(prompts == 1, np.nan, np.linspace(0, 1, len(b)))  # never an answer about prompt 1
 
-    [result] = dreambench.run(
-        dreambench_ratings.read_images(tmp_path / "samples"), {"j": Scripted(scores)}, NONE, ratings=ratings
-    )
+    [result] = dreambench.run(imported(tmp_path), {"j": Scripted(scores)}, NONE, ratings=ratings)
     found = score(result)
     assert len(found) == 18
     assert all(key[2] != 1 for key in found)

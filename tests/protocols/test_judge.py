@@ -181,7 +181,7 @@ def test_the_key_is_sent_and_shown_nowhere(
         with pytest.raises(JudgeError, match="HTTP 401") as caught:
             asked.ask(pairs(5)[4:])
     [path] = tmp_path.rglob("*.json")
-    texts = [str(caught.value), repr(asked.backend), str(verdicts), str(asked.report), caplog.text, path.read_text()]
+    texts = [str(caught.value), repr(asked.backend), str(verdicts), asked.report(), caplog.text, path.read_text()]
     assert all(SECRET not in text for text in [*texts, str(asked.signature())])
     assert json.loads(path.read_text())["by"] == "***"
     for verdict, said in zip(verdicts[1:], ("your key *** is fine", "***", "refused: not for ***"), strict=True):
@@ -273,7 +273,7 @@ def test_an_unreadable_answer_is_asked_again_with_another_seed_and_all_are_count
         assert asked.ask(pairs(1))[0].similarity == 0.8
     assert [b["temperature"] for b in server.bodies] == [0.0, 0.7, 0.7]
     assert [b["seed"] for b in server.bodies] == [0, 1, 2]
-    assert "0 without an answer; 3 requests, 300 + 60 tokens" in str(asked.report)
+    assert "0 without an answer; 3 requests, 300 + 60 tokens" in asked.report()
 
 
 def test_a_full_server_is_given_the_time_it_asks_for() -> None:
@@ -290,7 +290,7 @@ def test_an_error_for_ever_is_a_failure_and_no_score() -> None:
         verdicts = asked.ask(pairs(2))
     assert [v.similarity for v in verdicts] == [None, None]
     assert server.count == 2 * 4
-    assert "2 without an answer (such as: HTTP 500 Internal Server Error: no); 8 requests" in str(asked.report)
+    assert "2 without an answer (such as: HTTP 500 Internal Server Error: no); 8 requests" in asked.report()
 
 
 def test_a_refused_request_is_not_repeated() -> None:
@@ -361,7 +361,7 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
         again = judge(server, store=tmp_path)
         assert [v.similarity for v in again.ask(pairs(5))] == [0.8, 0.3, 0.5, 0.5, 0.5]
         assert server.count == 3
-    assert (again.report.stored, again.report.requests) == (5, 0)
+    assert (again.counts["known"], again.counts["requests"]) == (5, 0)
     assert verdicts[0].answer == GOOD
 
 
@@ -532,7 +532,7 @@ def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     [verdict] = asked.ask(pairs(1))
     assert verdict.similarity is None  # random weights say nothing
     assert torch.equal(torch.get_rng_state(), before)
-    assert asked.report.tokens_out == 4 * 4
+    assert asked.counts["tokens out"] == 4 * 4
     ends = np.atleast_1d(model.model.generation_config.eos_token_id).tolist()
     answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *ends])
     given: list[Any] = []

@@ -452,11 +452,10 @@ def test_pairs_without_an_answer_leave_no_margin_and_are_noted(
     [result] = nearid.run(data, {"j": wordless}, PLAIN)
     for source in ("SDXL", "MTG"):
         counts = [values(r, source=source)["PA"].count for r in (whole, result)]
-        assert f"{counts[0] - counts[1]} of {counts[0]} margins have no answer and are left out" in result.notes
         assert 0 < counts[1] < counts[0]
     assert not any("answer" in note for note in whole.notes)
+    assert any("comparisons have no answer: what needs them is left out" in note for note in result.notes)
     [result] = world.run(rendered, {"j": wordless}, PLAIN)
-    assert sum("margins have no answer" in note for note in result.notes) == 2
     assert any("comparisons of edit grids have no answer" in note for note in result.notes)
 
 

@@ -88,7 +88,7 @@ class VectorBaseline(_Pictures):
 
 
 class PairBaseline:
-    """The common part of SSIM and LPIPS: a size, and similarities from features of each image."""
+    """A symmetric metric of two images: a size, and similarities from features of each image."""
 
     background = WHITE
     side: int
@@ -97,7 +97,7 @@ class PairBaseline:
         self.device = auto_device() if device is None else torch.device(device)
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
-        """Pixels (3, H, W), uint8."""
+        """The image at the metric's size, called in threads: pixels (3, H, W), uint8; may raise ImageReadError."""
         return (to_pixels(subject_of(image, mask, outside), (self.side, self.side)) * 255).round().byte()
 
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class PairBaseline:
         raise NotImplementedError
 
     def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """Similarities (B,) of features."""
+        """Similarities (B,) of features; the batch of `a` may be 1."""
         raise NotImplementedError
 
 

@@ -1,4 +1,7 @@
-"""Metrics of pairs (SSIM, LPIPS, DiffSim) over the images of a manifest: every two images are compared once.
+"""Metrics of pairs over the images of a manifest: every two images are compared once.
+
+A metric is a `baselines.PairBaseline` (SSIM, LPIPS, DiffSim), or has `compare(a, b)` of prepared images in place of
+`features` and `between`.
 
 Every image is decoded once and held at the metric's size. The part of a metric that concerns one image alone
 (`features`) is computed for a tile of images at a time, and pairs are compared tile by tile, which bounds memory for
@@ -14,12 +17,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
@@ -28,7 +30,7 @@ from idmetric.data.embed import Look, UnreadableError, content_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.embed.keys import MASKED
 from idmetric.embed.pipeline import Input, batches, threads
-from idmetric.images.read import ImageReadError, Outside, read_image
+from idmetric.images.read import ImageReadError, read_image
 from idmetric.io.output import replacing, writing
 from idmetric.protocols.common.columns import Array, Ints
 
@@ -40,20 +42,6 @@ MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
 _TILE_BYTES = 2**30  # of features in a tile, of which two are held
 _AT_ONCE = 2**24  # bytes of features compared in one step: they fit a processor's cache
 _FILE = "pairs.safetensors"
-
-
-class PairModel(Protocol):
-    """A symmetric metric of two images, such as `baselines.Ssim`.
-
-    If much of the work concerns one image alone, a metric has, in place of `compare`, `features(images)`, a tuple of
-    tensors (B, ...) of prepared images, and `between(a, b) -> Tensor` (B,) of features; the batch of `a` may be 1.
-    """
-
-    def signature(self) -> dict[str, str]:
-        """Everything that its similarities depend on."""
-
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
-        """The image at the size of the metric, called in threads; may raise ImageReadError."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +59,7 @@ class Prepared:
 
 def prepare(
     manifest: Manifest,
-    models: Mapping[str, PairModel],
+    models: Mapping[str, Any],
     rows: Rows | None = None,
     *,
     look: Look = Look(),
@@ -81,6 +69,7 @@ def prepare(
     """Read rows (default all) for each metric, equal images once.
 
     Args:
+        models: name -> metric.
         progress: called with (images read, images to read).
 
     Raises:

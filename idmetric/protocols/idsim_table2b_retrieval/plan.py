@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.random import Generator
 
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
@@ -19,74 +18,53 @@ from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")
 TRIPLETS = 10  # of each object and mode
-Scenes = dict[str, list[int]]  # scene -> rows
 T = TypeVar("T")
 
 
 def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tuple[Ints, list[str]]:
     """Triplets (T, 3) of rows (anchor, positive, negative), and the objects that allow none.
 
+    Positive and negative, an object of the same category, are of one scene. An easy anchor is of that scene too, a hard
+    one of another, if its object has one.
+
     Args:
         data: with the columns identity, category and background (the scene), as `idmetric data import cute` writes it.
         rows: the rows of CUTE.
     """
-    objects, category = _objects(data, rows)
-    friends: dict[str | None, list[str]] = defaultdict(list)
-    for name in objects:
-        friends[category[name]].append(name)
-    found: list[tuple[int, int, int]] = []
-    without = []
-
-    for name in objects:
-        others = [objects[other] for other in friends[category[name]] if other != name]
-        shared = _shared(objects[name], others, mode)
-        if not shared:
-            without.append(name)
-        for k in range(TRIPLETS if shared else 0):
-            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), k])
-            found.append(_triplet(rng, objects[name], others, shared, mode))
-
-    return np.array(found, dtype=np.int64).reshape(-1, 3), without
-
-
-def _objects(data: Manifest, rows: Ints) -> tuple[dict[str, Scenes], dict[str, str | None]]:
-    """Object -> scene -> rows, each image once, all sorted; and each object's category."""
     identity, scene, kind = (data.column(name) for name in ("identity", "background", "category"))
     keys, names, seen = image_keys(data), data.column("id"), set()
-    objects: dict[str, Scenes] = {}
+    objects: dict[str, dict[str, list[int]]] = {}  # -> scene -> rows, each image once
     category: dict[str, str | None] = {}
-
     for row in sorted(rows.tolist(), key=lambda r: names[r]):
         if identity[row] is None or scene[row] is None or (identity[row], keys[row]) in seen:
             continue
         seen.add((identity[row], keys[row]))
         objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
         category[identity[row]] = kind[row]
+    objects = {name: dict(sorted(objects[name].items())) for name in sorted(objects)}
 
-    return {name: dict(sorted(objects[name].items())) for name in sorted(objects)}, category
+    def one(options: Sequence[T]) -> T:
+        return options[int(rng.integers(len(options)))]
 
+    found: list[tuple[int, int, int]] = []
+    without = []
+    for name, own in objects.items():
+        others = [of for other, of in objects.items() if other != name and category[other] == category[name]]
+        elsewhere = mode == "hard" and len(own) > 1
+        shared = [s for s, views in own.items() if (elsewhere or len(views) > 1) and any(s in o for o in others)]
+        if not shared:
+            without.append(name)
+        for k in range(TRIPLETS if shared else 0):
+            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), k])
+            at = one(shared)
+            if elsewhere:
+                positive = one(own[at])
+                anchor = one(own[one([s for s in own if s != at])])
+            else:
+                anchor, positive = (own[at][int(i)] for i in rng.choice(len(own[at]), 2, replace=False))
+            found.append((anchor, positive, one(one([o for o in others if at in o])[at])))
 
-def _shared(own: Scenes, others: Sequence[Scenes], mode: Mode) -> list[str]:
-    """Scenes that a positive and a negative can be drawn from, so that there is an anchor too."""
-    elsewhere = mode == "hard" and len(own) > 1
-    return [s for s, rows in own.items() if (elsewhere or len(rows) > 1) and any(s in o for o in others)]
-
-
-def _triplet(
-    rng: Generator, own: Scenes, others: Sequence[Scenes], shared: Sequence[str], mode: Mode
-) -> tuple[int, int, int]:
-    scene = _one(rng, shared)
-    if mode == "hard" and len(own) > 1:
-        positive = _one(rng, own[scene])
-        anchor = _one(rng, own[_one(rng, [s for s in own if s != scene])])
-    else:
-        anchor, positive = (own[scene][int(k)] for k in rng.choice(len(own[scene]), 2, replace=False))
-    other = _one(rng, [o for o in others if scene in o])
-    return anchor, positive, _one(rng, other[scene])
-
-
-def _one(rng: Generator, options: Sequence[T]) -> T:
-    return options[int(rng.integers(len(options)))]
+    return np.array(found, dtype=np.int64).reshape(-1, 3), without
 
 
 # Benchmarks

@@ -2,7 +2,7 @@
 
     judge = Judge(Endpoint("http://127.0.0.1:8000/v1", "Qwen3-VL-30B-A3B-Instruct"), store=Path("results/judge"))
     verdicts = judge.ask([("a.jpg", "b.jpg"), ("a.jpg", "c.jpg")])
-    print(judge.report)
+    print(judge.report())
 
 After NearID, section 0.E.11 (question "evidence") and ID-Sim, section D.3 (question "instance"). Every answer is kept
 on disk under a digest of the question (images, words, model, settings): a stopped run resumes, and no answer is paid
@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,33 +90,6 @@ class Verdict:
     stored: bool = False
 
 
-@dataclass
-class Report:
-    """The work of a judge since it was created.
-
-    Attributes:
-        pairs: number of pairs. stored: pairs answered from disk. failed: reason -> pairs without an answer.
-        requests: number of requests sent. tokens_in, tokens_out: as the server counts them, including failed tries.
-        seconds: wall-clock time.
-    """
-
-    pairs: int = 0
-    stored: int = 0
-    failed: Counter[str] = field(default_factory=Counter)
-    requests: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        text = f"{self.pairs} pairs, {self.stored} of them known, {self.failed.total()} without an answer"
-        if self.failed:
-            text += f" (such as: {self.failed.most_common(1)[0][0]})"
-        return (
-            f"{text}; {self.requests} requests, {self.tokens_in} + {self.tokens_out} tokens, {self.seconds:.1f} seconds"
-        )
-
-
 class Judge:
     """Asks a model about pairs of images.
 
@@ -142,7 +115,9 @@ class Judge:
             raise ValueError("side, max_tokens and concurrency are at least 1")
         self.backend, self.question, self.store = backend, question, store
         self.side, self.concurrency = side, concurrency
-        self.report = Report()
+        self.counts: Counter[str] = Counter()  # pairs, known, requests, tokens in, tokens out
+        self.failed: Counter[str] = Counter()  # reason -> pairs without an answer
+        self.seconds = 0.0
         self._known: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -156,6 +131,15 @@ class Judge:
             "resolution": f"<={self.side}px jpeg",
             "settings": _digest([about, self._asked()])[:8],
         }
+
+    def report(self) -> str:
+        """The work since the judge was created: pairs, requests, tokens as the server counts them, time."""
+        c = self.counts
+        text = f"{c['pairs']} pairs, {c['known']} of them known, {self.failed.total()} without an answer"
+        if self.failed:
+            text += f" (such as: {self.failed.most_common(1)[0][0]})"
+        text += f"; {c['requests']} requests, {c['tokens in']} + {c['tokens out']} tokens"
+        return f"{text}, {self.seconds:.1f} seconds"
 
     def ask(
         self,
@@ -174,18 +158,17 @@ class Judge:
             ImageReadError: naming an image that cannot be read.
             JudgeError: if no pair can be judged (key, address), or too many failed in a row. Answers so far are kept.
         """
-        start, failed, report = time.monotonic(), 0, self.report
+        start, failed = time.monotonic(), 0
         self._stop.clear()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
             futures = [pool.submit(self._one, a, b, read) for a, b in pairs]
             for done, future in enumerate(as_completed(futures), 1):
                 verdict = future.result()
-                report.pairs += 1
-                report.stored += verdict.stored
+                self.counts.update(pairs=1, known=int(verdict.stored))
                 failed = failed + 1 if verdict.similarity is None else 0
                 if failed:
-                    report.failed[verdict.reason] += 1
+                    self.failed[verdict.reason] += 1
                 if failed >= _GIVE_UP_AFTER:
                     raise JudgeError(f"{failed} pairs in a row had no answer, the last because: {verdict.reason}")
                 if progress is not None:
@@ -193,7 +176,7 @@ class Judge:
         finally:  # wait for requests in flight and keep their answers: they are paid for
             self._stop.set()
             pool.shutdown(cancel_futures=True)
-            report.seconds += time.monotonic() - start
+            self.seconds += time.monotonic() - start
         return [future.result() for future in futures]
 
     def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
@@ -244,9 +227,7 @@ class Judge:
 
     def _count(self, tokens: tuple[int, int] = (0, 0)) -> None:
         with self._lock:
-            self.report.requests += 1
-            self.report.tokens_in += tokens[0]
-            self.report.tokens_out += tokens[1]
+            self.counts.update({"requests": 1, "tokens in": tokens[0], "tokens out": tokens[1]})
 
     def _asked(self) -> dict[str, Any]:
         return {"max_tokens": self.max_tokens, "seed": _SEED, "side": self.side, "format": "jpeg",

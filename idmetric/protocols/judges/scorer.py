@@ -49,7 +49,7 @@ class JudgeModel:
 
     def report(self) -> str:
         """Questions so far, and their tokens."""
-        return str(self.judge.report)
+        return self.judge.report()
 
     def bind(self, manifest: Manifest, settings: Settings, rows: Rows | None = None) -> JudgeScorer:
         """The judge for a manifest's rows (default all).

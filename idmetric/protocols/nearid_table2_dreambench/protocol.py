@@ -1,7 +1,7 @@
 """DreamBench++: does a metric agree with people about generated images? (NearID, Table 2, Fig. 4; ID-Sim, Fig. 25)
 
     idmetric eval dreambench --ratings ratings/ --out results/                                the published scores
-    idmetric eval dreambench --ratings ratings/ --data samples/ --model nearid --out results/     and a model's own
+    idmetric eval dreambench --ratings ratings/ --data db.parquet --model nearid --out results/   and a model's own
 
 Seven methods made an image for each of 150 references x 9 prompts; two groups of people rated from 0 to 4 how well each
 keeps the reference's concept. M-H of a method and category is the mean over the groups of Pearson's r between a
@@ -22,13 +22,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from idmetric.data.importers.dreambench import Ratings
-from idmetric.data.manifest.table import Manifest, read
+from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import fisher_mean, kendall, pearson, spearman
 from idmetric.evaluate.bootstrap import percentiles
 from idmetric.evaluate.resampled import draws, resampled_pearson
@@ -224,11 +223,6 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
 OPTIONAL = ("data", "model")
 
 
-def read_data(path: Path) -> Manifest:
-    """The manifest of --data, an imported manifest or a folder of generated images."""
-    return dreambench_ratings.read_images(path) if path.is_dir() else read(path)
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line: published ratings without data, models' own scores with it.
 
@@ -268,7 +262,7 @@ def run(
 
     Args:
         data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric data import dreambench_pp`
-            or `dreambench_ratings.read_images` makes them; only the first image of a prompt is rated.
+            makes them; only the first image of a prompt is rated.
         models: name -> model, see `scorers.bind`.
         ratings: from `ratings.read`; None: those in the manifest.
 

@@ -6,26 +6,19 @@
 An item is a collection and the number of a prompt: ("object_00", 4). It does not include the object's name, since files
 disagree about one (magic_cube, rubik's_cube), nor its place in the file.
 
-Images of DreamBench++: the folders that its generation script writes, as a manifest of pairs.
-
-    samples/emu2_gs3_step50_seed42/src_image/object_00_motorcycle/4_0.jpg     the reference, of prompt 4, first image
-    samples/emu2_gs3_step50_seed42/tgt_image/object_00_motorcycle/4_0.jpg     the generated image
-
-If the references are in a separate folder (images/object/00.jpg), `idmetric data import dreambench_pp` makes the same
-manifest.
+Images are pairs of a manifest by `idmetric data import dreambench_pp`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.images.paths import IMAGE_ENDINGS, is_hidden, is_image
 from idmetric.protocols.common.paper_numbers import rows
 
 Item = tuple[str, int]
@@ -86,7 +79,7 @@ def from_manifest(manifest: Manifest) -> Ratings:
     for row in manifest.filter(slot="candidate"):
         about = row.parameters or {}
         if about.get("image", 0) == 0 and row.parent is not None:
-            item = (row.parent.rsplit("/", 1)[-1], int(about["prompt"]))
+            item = _item(row)
             method = method_of(row.engine or "", METHODS) or row.engine or ""
             for rater, rating in about.get("ratings", {}).items():
                 found.setdefault(_name(rater), {}).setdefault(method, {})[item] = float(rating)
@@ -117,11 +110,6 @@ def _name(place: str) -> str:
 # Images
 
 
-NAME = "dreambench_pp"
-_PLACE = re.compile(r"(?P<prompt>\d+)_(?P<image>\d+)")
-_COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(?:_(?P<subject>.*))?")
-
-
 @dataclass(frozen=True)
 class Pair:
     """A generated image: method and item, and the rows of its reference and of itself in the manifest."""
@@ -130,51 +118,6 @@ class Pair:
     item: Item
     reference: int
     generated: int
-
-
-def read_images(folder: str | Path) -> Manifest:
-    """The manifest of one run, or of several below a folder.
-
-    Raises:
-        ValueError: if there are no images, or an image has no reference or an unknown name.
-    """
-    root = Path(folder)
-    runs = [root] if (root / "tgt_image").is_dir() else sorted(p.parent for p in root.glob("*/tgt_image"))
-    below = (p for run in runs for p in sorted((run / "tgt_image").glob("*/*")))
-    files = [p for p in below if is_image(p) and not is_hidden(p.name)]
-    if not files:
-        raise ValueError(f"{root}: no METHOD/tgt_image/COLLECTION/PROMPT_IMAGE.jpg below it")
-    return Manifest.from_rows((row for path in files for row in _rows(path)), name=str(root))
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    """Reference and generated image of a file."""
-    run, collection, place = path.parents[2], _COLLECTION.fullmatch(path.parent.name), _PLACE.fullmatch(path.stem)
-    if collection is None or place is None:
-        raise ValueError(f"{path}: not named COLLECTION/PROMPT_IMAGE, such as object_00_motorcycle/4_0.jpg")
-
-    source = run / "src_image" / path.parent.name
-    reference = next((p for e in IMAGE_ENDINGS if (p := source / f"{path.stem}{e}").is_file()), None)
-    if reference is None:
-        raise ValueError(f"{path}: no reference {source / path.name}; with references apart from the samples, "
-                         "use idmetric data import dreambench_pp")  # fmt: skip
-
-    name = f"{NAME}/{collection['collection']}"
-    group = f"{name}/{run.resolve().name}/{path.stem}"
-    shared: dict[str, Any] = {"dataset": NAME, "split": "test", "category": collection["subject"], "group": group}
-    yield Row(name, str(reference.absolute()), id=f"{group}/anchor", slot="anchor", **shared)
-    yield Row(
-        None,  # the ratings say whether it shows the subject
-        str(path.absolute()),
-        id=f"{group}/candidate",
-        role="context-edit",
-        engine=run.resolve().name,
-        slot="candidate",
-        parent=f"{group}/anchor",
-        parameters={"collection": collection["collection"], "prompt": int(place["prompt"]),
-                    "image": int(place["image"])},
-        **shared,
-    )  # fmt: skip
 
 
 def rated(manifest: Manifest, ratings: Ratings, categories: Collection[str]) -> Manifest:
@@ -211,7 +154,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
         about = row.parameters or {}
         if row.slot != "candidate" or row.engine is None or about.get("image", 0) != 0:
             continue
-        method, item = method_of(row.engine, methods), (_collection(row), int(about["prompt"]))
+        method, item = method_of(row.engine, methods), _item(row)
         if method is None or not all(item in group.get(method, {}) for group in groups):
             continue
         if row.group not in anchors:
@@ -223,7 +166,6 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
     return [image for _, image in found.values()]
 
 
-def _collection(row: Row) -> str:
-    """The collection, such as object_00; an imported manifest has it in the reference's id."""
-    about = row.parameters or {}
-    return str(about.get("collection") or (row.parent or "").rsplit("/", 1)[-1])
+def _item(row: Row) -> Item:
+    """The collection, such as object_00, which ends the reference's id, and the prompt."""
+    return (row.parent or "").rsplit("/", 1)[-1], int((row.parameters or {})["prompt"])
