@@ -200,7 +200,7 @@ def _calibrated(
         rows.append({
             "what": f"threshold at {one.rate:g} false accepts",
             "distance": Value(1 - point.threshold, low, high, len(scores)),
-            "true accept": Value(point.true_accept, *ends, len(scores)),
+            "true accept": Value(point.true_accept, ends[0], ends[1], len(scores)),
             **_alarm_values(point.threshold, scores, pairs),
         })  # fmt: skip
         kept.append({

@@ -293,20 +293,6 @@ def test_given_triplets_are_used_as_they_are(model: IDSim, cute: Manifest, monke
 # Patches, masks, the paper
 
 
-def test_patch_distances_rank_by_the_models_own_distance(model: IDSim, pods: Manifest) -> None:
-    few = pods.filter(lambda row: row.identity in ("pods/thing0", "pods/thing1") and row.id[-5] in "01")
-    embedding = model.embed(few.sources())
-    for distance in ("patch", "joint", "patch_pooled"):
-        [result] = run(few, {"m": model}, replace(PLAIN, distance=distance))
-        part, identity = few.column("x_part"), few.column("identity")
-        queries, gallery = ([r for r in range(len(few)) if part[r] == name] for name in ("test", "train"))
-        precisions = []
-        for q in queries:
-            far = [float(model(embedding[q], embedding[g], distance=distance)) for g in gallery]
-            precisions.append(average_precision_score([identity[g] == identity[q] for g in gallery], -np.array(far)))
-        assert value(result, "pods", "mAP").value == pytest.approx(np.mean(precisions), abs=1e-6), distance
-
-
 def test_the_papers_numbers_stand_beside_ours(model: IDSim, pods: Manifest, pairs: Manifest) -> None:
     data = merge([pods, pairs])
     [cls] = run(data, {"m": model}, PLAIN, IDSimOptions(paper="ID-Sim"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,7 +12,6 @@ import pytest
 import torch
 
 from idmetric import VisIDEmbed
-from idmetric.cli.eval import main
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.idsim import IDSim
@@ -25,7 +22,6 @@ from idmetric.protocols.common.first_choice import answers, means
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.options import MMEBOptions
 from idmetric.protocols.visme_table1_mmeb import MMEB, ask, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.mmeb_files import write_eval
@@ -188,12 +184,6 @@ def test_means_over_meta_tasks_domains_and_all() -> None:
     })  # fmt: skip
 
 
-def test_fewer_sets_have_no_paper_value(reader: VisIDEmbed, data: Manifest) -> None:
-    [result] = run(data, {"r": reader}, PLAIN, MMEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
-    assert values(result, task="Ret", dataset="mean of 2 of 12")["P@1"].paper is None
-    assert values(result, domain="MMEB", dataset="mean of 3 of 36")["P@1"].paper is None
-
-
 def test_the_average_of_table_1_is_over_the_36_sets() -> None:
     counts = [list(MMEB.task_of.values()).count(task) for task in MMEB.tasks]
     off = {row: abs(float(np.average(printed[:4], weights=counts)) - printed[4]) for row, printed in PRINTED.items()}
@@ -244,26 +234,3 @@ def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> No
         ask(Manifest(data.table.drop_columns("x_candidates")))
     with pytest.raises(ValueError, match="which has no row in the manifest"):
         ask(data.filter(slot="query"))
-
-
-def test_the_command_embeds_each_item_once_and_resumes(
-    qwen: Path, data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data.write(tmp_path / "m.parquet")
-    seen: list[int] = []
-    embed = VisIDEmbed._run
-
-    def counted(self: VisIDEmbed, pixels: Any, *rest: Any, **options: Any) -> Any:
-        seen.append(len(pixels))
-        return embed(self, pixels, *rest, **options)
-
-    monkeypatch.setattr(VisIDEmbed, "_run", counted)
-    command = ["mmeb", "--data", str(tmp_path / "m.parquet"), "--model", f"q={qwen}", "--out", str(tmp_path / "r"),
-               "--device", "cpu", "--bootstrap", "50", "--quiet", "--format", "json"]  # fmt: skip
-    assert main(command) == 0
-    items = {(row.text, row.path) for row in data}
-    assert sum(seen) == len(items)
-    first = json.loads(capsys.readouterr().out)
-    assert main(command) == 0
-    assert sum(seen) == len(items)  # the store has all of them
-    assert json.loads(capsys.readouterr().out) == first

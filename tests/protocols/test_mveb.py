@@ -24,7 +24,6 @@ from idmetric.models.visid import TASKS, VisIDConfig
 from idmetric.protocols import visme_table1_mveb as mveb
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
-from idmetric.protocols.common.first_choice import Benchmark
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
@@ -170,18 +169,6 @@ def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: I
     assert mean_row(result, domain="OOD")["P@1"] == replace(own[1])
     assert all(row["P@1"].paper is None for row in result.rows)
     assert mean_row(result, task="Re-ID")["dataset"] == "mean of 1 of 7"
-
-
-def test_the_papers_numbers_stand_beside_whole_means(
-    model: IDSim, data: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sets = {"ID-Rec": "Cars196", "Re-ID": "Market1501*", "ID-Edit": "GPTImageEdit"}
-    monkeypatch.setattr(mveb, "MVEB", Benchmark("MVEB", sets, {}))
-    [result] = run(data, {"m": model}, PLAIN, MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
-    expected = {"ID-Rec": 0.787, "Re-ID": 0.677, "ID-Edit": 0.874}
-    assert {t: mean_row(result, task=t)["P@1"].paper for t in expected} == pytest.approx(expected)
-    domains = {d: mean_row(result, domain=d)["P@1"].paper for d in ("IND", "OOD", "MVEB")}
-    assert domains == pytest.approx({"IND": 0.777, "OOD": 0.741, "MVEB": 0.767})
 
 
 def test_the_average_of_table_1_is_over_the_28_sets() -> None:

@@ -166,11 +166,6 @@ def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
         run(split, {"m": Drawn()}, PLAIN, OpenSetOptions(threshold=(0.5, math.nan)))
 
 
-def test_one_identity_stays_known(animals: Manifest) -> None:
-    [result] = run(animals, {"m": Drawn()}, PLAIN, OpenSetOptions(0.99))
-    assert "1 identity known" in result.notes[0]
-
-
 def test_a_dataset_without_known_queries_is_left_out(split: Manifest, draw: Images) -> None:
     lone = Manifest.from_rows([Row("x", draw(50, 0), split="train", dataset="lone")], split.root)
     whole = Manifest.from_rows([*split, *lone], split.root)
@@ -200,12 +195,6 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
         scorers.calibrated(tiny, replace(PLAIN, distance="patch"), tmp_path / "c.json", 0.2)
     assert scorers.calibrated(tiny, replace(PLAIN, distance="patch")) is None
     assert scorers.calibrated(Drawn(), PLAIN, tmp_path / "c.json") is None
-
-
-def test_models_without_a_calibration_have_no_threshold(split: Manifest) -> None:
-    [result] = run(split, {"m": Drawn()}, PLAIN)
-    assert {str(row["threshold"]) for row in result.rows} == {"every", "oracle"}
-    assert any(note.startswith("no threshold: the model has no calibration") for note in result.notes)
 
 
 def test_the_command_prints_and_keeps_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from idmetric.checkpoints import released
 from idmetric.models.named import FROZEN
 from idmetric.protocols.common import diffsim, models
 from idmetric.protocols.common.paper_numbers import HUMAN, PAPER_ROWS, missing_rows, row_of, rows
-from idmetric.protocols.common.result import FORMATS, Result, Value, as_json
+from idmetric.protocols.common.result import FORMATS, Value, as_json
 from idmetric.protocols.common.scorers import Bound
 
 # protocol -> the rows with printed numbers
@@ -112,14 +112,6 @@ def test_missing_rows_are_in_every_form_of_a_result() -> None:
     assert [one["missing"] for one in found] == [missing_rows("nearid")] * 2
     assert set(missing_rows("nearid")) == {"VSM"}
     assert set(missing_rows("idsim")) == {"UNED", "ID-Sim without patch supervision"}
-
-
-def test_rows_with_one_reason_share_a_line() -> None:
-    lines = [Result("mveb", "m", [{"task": "-", "P@1": Value(0.5, None, None, 4)}], missing=missing_rows("mveb"))]
-    shown = [line for line in FORMATS["table"](lines).splitlines() if line.startswith("missing row")]
-    assert len(shown) == 2
-    assert all(any(name in line for line in shown) for name in missing_rows("mveb"))
-    assert len(missing_rows("mveb")) == 15
 
 
 def test_a_row_has_a_model_or_a_reason() -> None:

@@ -10,10 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import CheckpointError, IDSim
-from idmetric.distance.embedding import Embedding
+from idmetric import CheckpointError
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of, pick_points
-from idmetric.scoring.heatmaps import heatmaps
 
 transformers = pytest.importorskip("transformers")
 
@@ -130,32 +128,6 @@ def test_an_empty_mask_ends_the_cascade(monkeypatch: pytest.MonkeyPatch) -> None
     assert not found.mask.any()
     assert found.box is None
     assert box_of(found.mask) is None
-
-
-def test_the_prior_comes_from_the_metrics_patches(sam: PerSAM, metric: IDSim) -> None:
-    reference, target = picture(50, 50, 1), picture(64, 64, 2)
-    mask = np.zeros((50, 50), dtype=bool)
-    mask[10:30, 5:40] = True
-    [prior] = heatmaps(metric, reference, target, masks=mask)
-    found = sam.segment(target, prior)
-    # by hand: coverage of each of 4 x 4 patches, weighted mean of unit tokens, cosine, bilinear interpolation
-    big = np.array(Image.fromarray(mask.astype(np.float32)).resize((400, 400), Image.Resampling.NEAREST))
-    weight = big.reshape(4, 100, 4, 100).mean((1, 3)).ravel()
-    one, other = metric.embed(reference), metric.embed(target)
-    assert isinstance(one, Embedding)
-    assert one.patches is not None
-    assert other.patches is not None
-    own, theirs = (
-        p[0].numpy() / np.linalg.norm(p[0].numpy(), axis=1, keepdims=True) for p in (one.patches, other.patches)
-    )
-    mean = weight @ own
-    grid = (theirs @ mean / np.linalg.norm(mean)).reshape(4, 4)
-    center = (np.arange(64) + 0.5) / 16 - 0.5
-    rows = np.stack([np.interp(center, range(4), grid[:, k]) for k in range(4)], 1)
-    slow = np.stack([np.interp(center, range(4), row) for row in rows])
-    assert prior.numpy() == pytest.approx(slow, abs=2e-3)
-    x, y = found.points[0].astype(int)
-    assert slow[y, x] == pytest.approx(slow.max(), abs=2e-3)
 
 
 def test_a_saved_sam_opens_and_anything_else_is_refused(tmp_path: Path, sam: PerSAM) -> None:

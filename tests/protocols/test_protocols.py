@@ -149,17 +149,6 @@ def test_each_query_names_what_it_finds_first(
         assert columns["right_rank"][k] == 1 + better
 
 
-def test_intervals_hold_their_values_and_follow_the_seed(photographed: Manifest) -> None:
-    runs = [folder.run(photographed, {"m": Drawn()}, Settings(bootstrap=60, seed=s))[0] for s in (1, 1, 2)]
-    assert runs[0].rows == runs[1].rows != runs[2].rows
-    for row in runs[0].rows:
-        for value in row.values():
-            if isinstance(value, Value):
-                assert value.low is not None
-                assert value.high is not None
-                assert value.low <= value.value <= value.high
-
-
 def test_of_many_pairs_all_of_one_identity_are_kept(photographed: Manifest, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = folder.run(photographed, {"m": Drawn()}, PLAIN)[0].items["pairs"]
     monkeypatch.setattr(ranked, "PAIRS", 10)
@@ -175,11 +164,6 @@ def test_a_folder_without_a_positive_is_an_error(draw: Images, tmp_path: Path) -
     lone = Manifest.from_rows([Row("a", draw(1, 1)), Row("b", draw(2, 1))], tmp_path)
     with pytest.raises(ValueError, match="no identity has two images"):
         folder.run(lone, {"m": Drawn()}, PLAIN)
-
-
-def test_a_manifest_without_identities_is_refused(photographed: Manifest) -> None:
-    with pytest.raises(ValueError, match="no row has an identity"):
-        folder.run(photographed.replace(identity=[None] * len(photographed)), {"m": Drawn()}, PLAIN)
 
 
 def test_photos_is_the_readme_s_table(draw: Images, tmp_path: Path) -> None:
@@ -459,18 +443,6 @@ def test_pairs_without_an_answer_leave_no_margin_and_are_noted(
     assert any("comparisons of edit grids have no answer" in note for note in result.notes)
 
 
-def test_identities_of_one_view_are_noted_and_none_with_two_is_an_error(draw: Images, tmp_path: Path) -> None:
-    data = bench(draw, tmp_path, ("SDXL",), parts=False)
-    few = data.filter(lambda row: not (row.id.startswith("nearid/0/view2") or row.id.startswith("nearid/0/view3")))
-    [result] = nearid.run(few, {"m": Drawn()}, PLAIN)
-    assert "1 identities with distractors have one view and no margin: nearid/0" in result.notes
-    alone = data.filter(lambda row: "view1" in row.id)
-    with pytest.raises(ValueError, match="no identity with distractors has two views"):
-        nearid.run(alone, {"m": Drawn()}, PLAIN)
-    with pytest.raises(ValueError, match="no distractors or part-edits"):
-        nearid.run(data.filter(role="real"), {"m": Drawn()}, PLAIN)
-
-
 def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: Images, tmp_path: Path) -> None:
     rows = [Row("a", draw(1, v), id=f"a/{v}") for v in (1, 2)]
     rows += [Row(f"a/{v}/{n}", draw(9, v, n + 1), id=f"a/{v}/{n}", role="distractor", parent=f"a/{v}")
@@ -509,24 +481,6 @@ def test_the_world_s_bench_has_all_its_rows(rendered: Manifest) -> None:
         assert set(values(result, which="light")) == {"identity", "context", "R^2"}
         assert values(result, which="light")["R^2"].count == 2
         assert set(result.items) == {"margins", "parts", "grid"}
-
-
-def test_part_edits_are_compared_in_the_views_that_have_them(rendered: Manifest) -> None:
-    near, parts = world._samples(rendered)
-    assert near.views.shape[1] == 3
-    assert parts.views.shape[1] == 2
-    assert (parts.views >= 0).all()
-
-
-def test_edit_grids_are_no_views_of_the_margins(rendered: Manifest) -> None:
-    near, parts = world._samples(rendered)
-    roles, names = rendered.column("role"), rendered.column("id")
-    for samples in (near, parts):
-        assert all("grid" not in names[row] for row in samples.views.ravel() if row >= 0)
-        assert all(roles[row] in ("distractor", "part-edit") for row in samples.made.ravel() if row >= 0)
-        for views, made in zip(samples.views, samples.made, strict=True):
-            for view, row in zip(views, made, strict=True):
-                assert row < 0 or rendered.column("parent")[row] == names[view]
 
 
 def test_sensitivity_is_the_slope_of_a_similarity_that_falls_in_a_line(rendered: Manifest) -> None:

@@ -353,13 +353,6 @@ def test_pairs_without_an_answer_are_left_out(data: Manifest) -> None:
         run(labeled(data, SHARES), {"m": Scripted(lambda d, a, b: np.full(len(a), np.nan))}, PLAIN)
 
 
-def test_numbers_that_are_undefined_are_left_out_with_a_note(data: Manifest) -> None:
-    [result] = run(labeled(data, [1, 1, 1]), {"m": Scripted(judge)}, PLAIN)
-    assert values(result, task="pairs") == {}
-    assert any("people found 3 of 3 the same" in note for note in result.notes)
-    assert any("no rank correlation" in note for note in result.notes)
-
-
 def test_intervals_draw_identities(data: Manifest) -> None:
     [result] = run(labeled(data, SHARES * 3), {"m": Scripted(judge)}, Settings(bootstrap=40))
     found = values(result, task="pairs")

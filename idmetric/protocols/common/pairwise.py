@@ -234,7 +234,8 @@ class PairScorer:
         if path is None or not path.exists():
             return {}
         try:
-            return load_file(path)
+            found: dict[str, NDArray[Any]] = load_file(path)
+            return found
         except (SafetensorError, OSError) as error:
             warnings.warn(f"{path} cannot be read and its pairs are compared again: {error}", stacklevel=2)
             return {}

@@ -245,15 +245,15 @@ def new_study(
             asked.append((k + 1, Question(rng.bytes(6).hex(), rows, answer)))
 
     shown = [(page, q, slot, row) for page, q in asked for slot, row in zip(SLOTS[task], q.rows, strict=True)]
-    rows = [row for *_, row in shown]
+    used = [row for *_, row in shown]
     names = data.column("id")
-    items = data.take(rows).replace(
+    items = data.take(used).replace(
         id=[f"{page}/{q.id}/{slot}" for page, q, slot, _ in shown], group=[q.id for _, q, _, _ in shown],
         slot=[slot for _, _, slot, _ in shown], label=None, x_page=[page for page, *_ in shown],
-        x_image=[names[row] for row in rows], x_sentinel=[q.sentinel or "" for _, q, _, _ in shown],
+        x_image=[names[row] for row in used], x_sentinel=[q.sentinel or "" for _, q, _, _ in shown],
     )  # fmt: skip
     with ThreadPoolExecutor(8) as pool:
-        keys = content_keys(data, rows, Look(), pool)
+        keys = content_keys(data, used, Look(), pool)
     seen = [[page, q.id, q.sentinel, *(keys[row] for row in q.rows)] for page, q in asked]
     name = settings_digest({"version": _VERSION, "task": task, "title": title, "side": side, "questions": seen})
     return Study(name, task, title, side, items)
@@ -267,7 +267,7 @@ def read_study(folder: Path) -> Study:
     """
     try:
         about = json_file.read(folder / INFO)
-        study = Study(*(about[name] for name in ("id", "task", "title", "side")), read(folder / TABLE))
+        study = Study(about["id"], about["task"], about["title"], about["side"], read(folder / TABLE))
         if not study.pages:
             raise ValueError("it has no questions")
     except (OSError, ValueError, KeyError, TypeError) as error:
