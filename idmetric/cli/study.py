@@ -41,38 +41,32 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
     build = steps.add_parser("build", help=line, description=_BUILD, allow_abbrev=False)
     line = "make a table of labels from the answers"
     collect = steps.add_parser("collect", help=line, description=_COLLECT, allow_abbrev=False)
-    _add_build(build)
-    _add_collect(collect)
     build.set_defaults(step=_build)
     collect.set_defaults(step=_collect)
 
-
-def _add_build(parser: argparse.ArgumentParser) -> None:
     text = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
-    parser.add_argument("--data", type=Path, metavar="PATH", required=True, help=text)
-    parser.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
-    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for the study")
+    build.add_argument("--data", type=Path, metavar="PATH", required=True, help=text)
+    build.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
+    build.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for the study")
     text = "pairs: the same individual or not; triplets: which of two shows the reference's (default: %(default)s)"
-    parser.add_argument("--task", choices=("pairs", "triplets"), default="pairs", help=text)
+    build.add_argument("--task", choices=("pairs", "triplets"), default="pairs", help=text)
     text = "pairs or triplets, at most (default: %(default)s)"
-    parser.add_argument("--count", type=options.positive, default=100, metavar="N", help=text)
+    build.add_argument("--count", type=options.positive, default=100, metavar="N", help=text)
     text = "pairs or triplets on a page, without sentinels (default: %(default)s)"
-    parser.add_argument("--per-page", type=options.positive, default=50, metavar="N", help=text)
+    build.add_argument("--per-page", type=options.positive, default=50, metavar="N", help=text)
     text = "questions with an obvious answer on each page, to recognize careless answers (default: %(default)s)"
-    parser.add_argument("--sentinels", type=options.natural, default=7, metavar="N", help=text)
+    build.add_argument("--sentinels", type=options.natural, default=7, metavar="N", help=text)
     text = "longest side of the images in pixels (default: %(default)s)"
-    parser.add_argument("--side", type=options.positive, default=512, metavar="PIXELS", help=text)
+    build.add_argument("--side", type=options.positive, default=512, metavar="PIXELS", help=text)
     text = "heading of the pages (default: %(default)s)"
-    parser.add_argument("--title", default="Which images show the same individual?", metavar="TEXT", help=text)
-    parser.add_argument("--seed", type=options.natural, default=0, help="seed of the drawing (default: %(default)s)")
-    options.add_quiet(parser)
+    build.add_argument("--title", default="Which images show the same individual?", metavar="TEXT", help=text)
+    build.add_argument("--seed", type=options.natural, default=0, help="seed of the drawing (default: %(default)s)")
+    options.add_quiet(build)
 
-
-def _add_collect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("answers", type=Path, nargs="+", help="files of answers, or folders of such .json files")
-    parser.add_argument("--study", type=Path, required=True, metavar="DIR", help="folder of the study")
+    collect.add_argument("answers", type=Path, nargs="+", help="files of answers, or folders of such .json files")
+    collect.add_argument("--study", type=Path, required=True, metavar="DIR", help="folder of the study")
     text = "the manifest of labels to write: .parquet, .csv or .jsonl"
-    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help=text)
+    collect.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:

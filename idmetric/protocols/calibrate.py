@@ -3,7 +3,6 @@
     idmetric eval calibrate --data photos.parquet --model tiny --plots png --out results/
     idmetric score ref.jpg gen/*.png --model tiny --calibration results/tiny.calibration.json
     idmetric eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
-    calibration
 
 No paper prints such values. docs/reading.md explains how to read the result.
 
@@ -16,13 +15,7 @@ another.
 Expected calibration error, log loss and Brier score are measured on pairs of identities that the curve was not fitted
 to; the curve in the file is fitted to all pairs. A family (an object and the images edited from it) counts as one
 identity, in folds and in intervals. Where the data have several datasets, each is also left out once: rows "NAME left
-out" measure a curve and thresholds made from the other datasets, as on photos of a kind that the calibration never saw.
-
-False-accept rates below 0.01 need more pairs of two identities than of one: `--strangers 50000` adds such pairs, of any
-two identities of a dataset, for the thresholds alone.
-
-`--check FILE` fits and writes nothing; it measures an existing calibration on these pairs, which should show other
-identities than the calibration was made from.
+out" measure a curve and thresholds made from the other datasets.
 """
 
 from __future__ import annotations

@@ -3,22 +3,15 @@
     idmetric data import finer DreamBooth/ OminiControl/ -o finer.parquet
     idmetric eval finer --data finer.parquet --model tiny --model hf-hub:BVRA/MegaDescriptor-T-224 --out results/
 
-Every generated image is a query. It searches the real images of its species (a bird's family, a kind of animal), among
-which those of its own identity are the positives. A method of high similarity whose subjects cannot be told apart has a
-low mAP here.
-
-| column | meaning |
-|---|---|
-| mAP | mean over queries of AP = sum over k of P(k) rel(k) / positives; 0 for a query without a positive |
-| P@1 | share of queries with the nearest image of their identity |
+Every generated image (split "query", the method in the column engine) is a query. It searches the real images of its
+species (split "gallery", column category), among which those of its own identity are the positives. A method of high
+similarity whose subjects cannot be told apart has a low mAP here. AP = sum over k of P(k) rel(k) / positives; 0 for a
+query without a positive.
 
 A row for each method and species, and with several species the method's mean over them. The method "real photos" takes
 the images that the generators learned from as queries (split "train"), and so shows what generated images could reach.
-Intervals are by identity.
-
-Rows of the manifest: split "gallery" is searched; split "query" holds generated images, with the method in the column
-engine; the column category holds the species. As in the released tables, a query searches its species; the released
-code (evaluation/Evaluate.py) orders equal scores by chance, and here they share a place (`idmetric.evaluate.ranking`).
+Intervals are by identity. The released code (evaluation/Evaluate.py) orders equal scores by chance, and here they share
+a place (`idmetric.evaluate.ranking`).
 """
 
 from __future__ import annotations
@@ -61,7 +54,11 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
     results = []
     for scorer, result in bound.results("finer", settings.as_dict(), _notes(found, bound.manifest)):
         rows = [_measure(scorer, bound.manifest, task, settings, result) for task in found]
-        result.rows.extend(_with_means(rows))
+        for method in dict.fromkeys(task.method for task in found):
+            own = [row for row in rows if row["method"] == method]
+            result.rows.extend(own)
+            if len(own) > 1:  # each species has equal weight
+                result.rows.append({"method": method, "species": "mean", **averages(own)})
         results.append(result)
     return results
 
@@ -111,14 +108,3 @@ def _measure(scorer: Scorer, data: Manifest, task: Task, settings: Settings, res
                 identity=texts(data, "identity")[queries], **values, **near.columns(ids))  # fmt: skip
     owner = task.search.identity[queries]
     return {**labels, **{name: mean(of, owner, settings) for name, of in values.items()}}
-
-
-def _with_means(rows: Sequence[Row]) -> list[Row]:
-    """The rows, and after a method's species its mean over them, each of equal weight."""
-    found: list[Row] = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        found += own
-        if len(own) > 1:
-            found.append({"method": method, "species": "mean", **averages(own)})
-    return found

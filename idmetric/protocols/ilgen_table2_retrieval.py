@@ -102,17 +102,13 @@ def _place(slot: str | None, split: str | None) -> str | None:
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that do not count for it."""
     number = {name: row for row, name in enumerate(data.column("id"))}
-    about, found = parameters(data), {}
-    for row in queries.tolist():
-        wanted = about[row].get("x_ignore")
-        if wanted is None:
-            continue
-        missing = [name for name in wanted if name not in number]
+    about = parameters(data)
+    wanted = {row: about[row]["x_ignore"] for row in queries.tolist() if about[row].get("x_ignore") is not None}
+    for row, names in wanted.items():
+        missing = [name for name in names if name not in number]
         if missing:
             raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, but no row has this id")
-        found[row] = [number[name] for name in wanted]
-
-    return found
+    return {row: [number[name] for name in names] for row, names in wanted.items()}
 
 
 # Numbers

@@ -4,13 +4,8 @@
     idmetric eval ilias --data ilias.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
 
 Each query (split "query") searches the gallery (split "gallery"): the positives of all objects, and distractors without
-an identity where there are any.
-
-| column | meaning |
-|---|---|
-| mAP@k | mean over queries of AP@k = sum over the first k places of P(j) rel(j), over min(k, positives) |
-| P@1 | share of queries with the nearest image of their object |
-| oracle | share of a query's positives among the first k, averaged: mAP@k of a perfect re-ranking, if k >= positives |
+an identity where there are any. AP@k = sum over the first k places of P(j) rel(j), over min(k, positives); oracle: the
+share of a query's positives among the first k, which is the mAP@k of a perfect re-ranking if k >= positives.
 
 A row for all queries, and the breakdowns of the released code (evaluation/src/dataset.py), where the manifest has their
 columns:
@@ -19,10 +14,8 @@ columns:
   with a positive in the group; positives of other groups are left out of the ranking.
 - category (domain) and subcategory (domain and category): the mean over objects of the mean over their queries.
 
-Intervals are by object.
-
-Equal scores share a place, as in scikit-learn's AP, which the released code calls. Where they span place k, that code
-takes any of them, and this one their expected precision (`idmetric.evaluate.ranking.average_precision`).
+Intervals are by object. Equal scores share a place, as in scikit-learn's AP, which the released code calls. Where they
+span place k, that code takes any of them, and this one their expected precision (`evaluate.ranking.average_precision`).
 """
 
 from __future__ import annotations

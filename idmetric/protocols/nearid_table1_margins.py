@@ -51,9 +51,12 @@ def run(
     bound = bind(data, models, settings)
     samples, parts = _samples(bound.manifest)
     _check(samples, parts)
+    splits = ", ".join(sorted({name for name in bound.manifest.column("split") if name}))
+    note = f"measured on the split {splits}; the paper's numbers are of test (--split)"
+    notes = [note] if splits not in ("", "test") else []
     about = {**settings.as_dict(), "released_pa": options.released_pa}
     results = []
-    for scorer, result in bound.results("nearid", about, _splits(bound.manifest)):
+    for scorer, result in bound.results("nearid", about, notes):
         _measure(scorer, bound.manifest, samples, parts, settings, options, result)
         results.append(result)
     return results
@@ -75,14 +78,6 @@ def _check(samples: Matched, parts: Matched) -> None:
     for these, what in ((samples, "distractors"), (parts, "part-edits")):
         if len(these) and ((these.views >= 0).sum(1) < 2).all():
             raise ValueError(f"no identity with {what} has two views: a margin needs a positive in another context")
-
-
-def _splits(data: Manifest) -> list[str]:
-    names = sorted({name for name in data.column("split") if name})
-    which = (
-        f"measured on the split{'s' * (len(names) > 1)} {', '.join(names)}; the paper's numbers are of test (--split)"
-    )
-    return [which] if names and names != ["test"] else []
 
 
 def _measure(

@@ -32,7 +32,7 @@ from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.open_set import Answers
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.protocols.common.intervals import any_statistic, averages
-from idmetric.protocols.common.ranked import HasMatrix, Search
+from idmetric.protocols.common.ranked import Search
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
 from idmetric.protocols.options import OpenSetOptions
@@ -53,7 +53,11 @@ def run(
     """
     known = data.take(named(data))
     _searches(known, options, settings.seed)  # before anything is embedded
-    limits = {name: _limits(model, settings, options) for name, model in models.items()}
+    limits = {name: by_label(options.threshold, "given ") for name in models}
+    for name, model in models.items():
+        for rate in () if options.threshold else options.rate:
+            tau = calibrated(model, settings, options.calibration, rate)
+            limits[name] |= {} if tau is None else {f"{rate:g} of pairs": tau}
     bound = bind(known, models, settings)
     searches, notes = _searches(bound.manifest, options, settings.seed)
     if len(known) < len(data):
@@ -61,24 +65,16 @@ def run(
     about = {**settings.as_dict(), "unknown": options.unknown}
     results = []
     for scorer, result in bound.results("openset", about, notes):
-        taus, remark = limits[result.model]
-        result.notes.extend(remark)
+        taus = limits[result.model]
+        if not taus:
+            lacks = "the model has no calibration for this distance; give --threshold or --calibration"
+            result.notes.append(f"no threshold: {lacks}")
         for dataset, search in searches.items():
             _measure(scorer, bound.manifest, dataset, search, taus, settings, result)
         if len(searches) > 1:
             result.rows.extend(_means(result.rows))
         results.append(result)
     return results
-
-
-def _limits(model: object, settings: Settings, options: OpenSetOptions) -> tuple[dict[str, float], list[str]]:
-    """Label -> threshold, and a note where there is none."""
-    if options.threshold:
-        return by_label(options.threshold, "given "), []
-    found = {f"{rate:g} of pairs": calibrated(model, settings, options.calibration, rate) for rate in options.rate}
-    limits = {label: tau for label, tau in found.items() if tau is not None}
-    lacks = "no threshold: the model has no calibration for this distance; give --threshold or --calibration"
-    return limits, [] if limits else [lacks]
 
 
 # Galleries and queries
@@ -100,7 +96,8 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
             search = Search(rows[query[rows]], rows[gallery[rows]], whole.identity, whole.image)
         else:
             search = _made(whole, share, seed)
-            alone = _alone(search)
+            identity, first = np.unique(search.identity[search.gallery], return_index=True)
+            alone = search.gallery[first[~np.isin(identity, search.identity[search.queries])]]
             if len(alone):
                 notes.append(f"{len(alone)} known identities{of} have a single image, which is searched but not "
                              f"queried: {listed(data.take(alone).column('identity'))}")  # fmt: skip
@@ -112,7 +109,9 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
         if not is_known.any():
             notes.append(f"no query{of} shows an identity of the gallery: left out")
             continue
-        notes.append(_counted(search, is_known, of))
+        parts = (search.gallery, search.queries[is_known], search.queries[~is_known])
+        counts = [f"{len(part)} images of {len(np.unique(search.identity[part]))} identities" for part in parts]
+        notes.append(f"gallery{of}: {counts[0]}; queries: {counts[1]} known, {counts[2]} unknown")
         if is_known.all():
             notes.append(f"no unknown identities{of}: a closed set, without AUC, OSCR, BAUS, score and oracle")
         found[name or "all"] = search
@@ -141,22 +140,7 @@ def _made(whole: Search, share: float, seed: int) -> Search:
     return Search(np.sort(np.concatenate(queries)), np.sort(np.concatenate(gallery)), whole.identity, whole.image)
 
 
-def _alone(search: Search) -> Ints:
-    """A row of each gallery identity without a query."""
-    identity, first = np.unique(search.identity[search.gallery], return_index=True)
-    return search.gallery[first[~np.isin(identity, search.identity[search.queries])]]
-
-
-def _counted(search: Search, known: Truths, of: str) -> str:
-    def counts(rows: Ints) -> str:
-        several = len(np.unique(search.identity[rows]))
-        return f"{len(rows)} images of {several} {'identity' if several == 1 else 'identities'}"
-
-    return (f"gallery{of}: {counts(search.gallery)}; queries: {counts(search.queries[known])} known, "
-            f"{counts(search.queries[~known])} unknown")  # fmt: skip
-
-
-def nearest(scorer: HasMatrix, search: Search) -> tuple[Ints, Array]:
+def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
     """The gallery row (Q,) nearest to each query, and its similarity (Q,), block by block."""
     rows, scores = np.empty(len(search.queries), np.int64), np.empty(len(search.queries))
     for part in search.blocks():

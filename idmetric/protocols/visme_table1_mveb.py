@@ -40,10 +40,7 @@ from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
 from idmetric.protocols.options import MVEBOptions
 
-# meta-task -> its data sets; * = out of domain, for evaluation alone. Queries in thousands (figure of the data's page):
-# Cars196 1.6, CompCars 2.4, Inshop 3.5, Rp2k 5.4, SOP 2.8, MET 2.7, GLDV2 3, iNat 3, Product1m 3.1, ShopProduct 3;
-# MS-Celeb 3, iCartoonFace 1.8, DukeMTMC 2.2, IUST 1.4, VeRi776 1.5, Market1501 2.9, CasiaFace 3; PIPA 2.9, MultiID 3.1,
-# IDMR 3, WikiPerson 3, FORB 3, IDMROOD 3; GPTImageEdit 2.3, SEEDMultiTurn 2.3, COCOEdit 2, SynCPR 3, OpenGPT4o 8.3
+# meta-task -> its data sets; * = out of domain, for evaluation alone
 _SETS = {
     "ID-Rec": "Cars196 CompCars Inshop Rp2k SOP MET GLDV2 iNat Product1m* ShopProduct*",
     "Re-ID": "MS-Celeb iCartoonFace DukeMTMC IUST VeRi776 Market1501* CasiaFace*",

@@ -176,13 +176,6 @@ def test_intervals_draw_objects(draw: Images, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_breakdowns_need_their_columns(draw: Images, tmp_path: Path) -> None:
-    bare = Manifest.from_rows([Row(r.identity, r.path, id=r.id, split=r.split) for r in data(draw, tmp_path)], tmp_path)
-    [result] = ilias.run(bare, {"m": Drawn()}, PLAIN)
-    assert [row["by"] for row in result.rows] == ["all"]
-    assert "mAP@1000" in result.rows[0]
-
-
 def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) -> None:
     found = data(draw, tmp_path)
     with pytest.raises(ValueError, match=r"splits 'query' and 'gallery' are needed .*; there are 'query'$"):

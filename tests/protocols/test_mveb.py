@@ -172,7 +172,7 @@ def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: I
 
 
 def test_the_average_of_table_1_is_over_the_28_sets() -> None:
-    counts = [list(mveb.MVEB.task_of.values()).count(task) for task in mveb.MVEB.tasks]
+    counts = [list(mveb.MVEB.task_of.values()).count(task) for task in mveb.MVEB.sets]
     assert (counts, len(mveb.MVEB.out_of_domain)) == ([10, 7, 6, 5], 8)
     off = {
         row: abs(float(np.average(values[:4], weights=counts)) - values[4])

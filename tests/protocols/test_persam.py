@@ -148,5 +148,3 @@ def test_clear_errors(sam: PerSAM) -> None:
         sam.segment(picture(), heat(10, 10))
     with pytest.raises(ValueError, match="finite"):
         sam.segment(picture(), np.full((40, 100), np.nan))
-    with pytest.raises(ValueError, match="SamProcessor"):
-        PerSAM(sam.model)

@@ -483,6 +483,17 @@ def test_the_world_s_bench_has_all_its_rows(rendered: Manifest) -> None:
         assert set(result.items) == {"margins", "parts", "grid"}
 
 
+def test_edit_grids_are_no_views_of_the_margins(rendered: Manifest) -> None:
+    near, parts = world._samples(rendered)
+    roles, names = rendered.column("role"), rendered.column("id")
+    for samples in (near, parts):
+        assert all("grid" not in names[row] for row in samples.views.ravel() if row >= 0)
+        assert all(roles[row] in ("distractor", "part-edit") for row in samples.made.ravel() if row >= 0)
+        for views, made in zip(samples.views, samples.made, strict=True):
+            for view, row in zip(views, made, strict=True):
+                assert row < 0 or rendered.column("parent")[row] == names[view]
+
+
 def test_sensitivity_is_the_slope_of_a_similarity_that_falls_in_a_line(rendered: Manifest) -> None:
     grid = world._grid(rendered)
     amounts = {cell.row: (cell.identity_change, cell.factor_change) for cell in grid}

@@ -207,25 +207,6 @@ def test_bars_and_trends_are_drawn_from_its_results(model: IDSim, grid: Manifest
         assert all((tmp_path / name).stat().st_size > 1000 for name in names)
 
 
-def test_levels_that_one_instance_alone_has_are_left_out_of_trends(
-    model: IDSim, grid: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The angles of a video are its own: no other instance has the same."""
-    pytest.importorskip("matplotlib")
-    from idmetric.report import plots
-
-    light = [k for k, factor in enumerate(grid.column("x_factor")) if factor == "light"]
-    changes = grid.column("x_factor_change")
-    own = [x + 0.01 * k if k in light else x for k, x in enumerate(changes)]
-    drawn: list[list[float]] = []
-    monkeypatch.setattr(plots, "trend", lambda *given, **options: drawn.append(sorted(set(given[1]))) or {})
-    plots.draw(run(grid.replace(x_factor_change=own), {"m": model}, Settings(bootstrap=20)), tmp_path, "s")
-    assert drawn == [[0.0, 0.5, 1.0], [0.0, 0.5, 1.0], [0.0]]  # identity, background, and of light the level none
-    alone = grid.take(np.array([group == "thing0" for group in grid.column("group")]))
-    plots.draw(run(alone, {"m": model}, PLAIN), tmp_path, "alone")
-    assert (tmp_path / "alone.sensitivity.png").is_file()
-
-
 def test_the_world_is_rendered_where_there_is_no_data(tmp_path: Path) -> None:
     args = argparse.Namespace(options=SensitivityOptions(identities=2, size=32), out=None)
     with pytest.raises(ValueError, match="--out DIR is needed: images are rendered there"):

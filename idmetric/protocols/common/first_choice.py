@@ -36,11 +36,6 @@ class Benchmark:
     sets: Mapping[str, str]
     other_names: Mapping[str, str]
 
-    @property
-    def tasks(self) -> list[str]:
-        """The meta-tasks."""
-        return list(self.sets)
-
     @cached_property
     def task_of(self) -> dict[str, str]:
         """Data set -> its meta-task."""
@@ -142,7 +137,7 @@ def means(values: Mapping[str, Value], benchmark: Benchmark, paper: str | None) 
 
     The paper's number is shown where all sets of the group were measured.
     """
-    groups = {task: [name for name, own in benchmark.task_of.items() if own == task] for task in benchmark.tasks}
+    groups = {task: [name for name, own in benchmark.task_of.items() if own == task] for task in benchmark.sets}
     groups[IND] = [name for name in benchmark.task_of if name not in benchmark.out_of_domain]
     groups[OOD] = [name for name in benchmark.task_of if name in benchmark.out_of_domain]
     groups[benchmark.name] = list(benchmark.task_of)

@@ -39,10 +39,6 @@ class Matched:
     def __len__(self) -> int:
         return len(self.identity)
 
-    def take(self, chosen: Truths) -> Matched:
-        """Some samples."""
-        return Matched(self.identity[chosen], self.source[chosen], self.views[chosen], self.made[chosen])
-
     def of_edited_views(self) -> Matched:
         """The samples without views that have no made image in any sample; Mind-the-Glitch edits two views."""
         kept = (self.made >= 0).any(0)

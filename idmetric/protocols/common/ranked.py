@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import STEP, comparable, first_highest
 from idmetric.protocols.common.columns import Array, Ints, Truths, known, listed
 from idmetric.protocols.common.intervals import codes
-from idmetric.protocols.common.scorers import slices
+from idmetric.protocols.common.scorers import Scorer, slices
 
 # of one query's ranking: scores and relevance of the images that rank no lower than its last positive
 Measure = Callable[[Array, Truths], float]
@@ -23,13 +23,6 @@ WRONG = 3  # images of other identities that are noted for a query
 _CELLS, _FEWEST = 2**24, 16  # similarities held at once (128 MB), though not fewer queries
 PAIRS = 1_000_000  # of two identities that are scored at most; of more, a random sample of this size
 OWN_PAIRS = 5_000_000  # of one identity, likewise; only identities with hundreds of images have more
-
-
-class HasMatrix(Protocol):
-    """Anything with a matrix of similarities."""
-
-    def matrix(self, rows: Sequence[int] | NDArray[np.integer], columns: Sequence[int] | NDArray[np.integer]) -> Array:
-        """See `Scorer`."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +164,7 @@ class Block:
     hidden: list[Ints]
 
 
-def blocks(scorer: HasMatrix, search: Search) -> Iterator[Block]:
+def blocks(scorer: Scorer, search: Search) -> Iterator[Block]:
     """All queries of a search, some at a time."""
     for part in search.blocks():
         own, hidden = zip(*search.places(part), strict=True)
@@ -225,7 +218,7 @@ class Found:
             answered[first] = -np.inf
 
 
-def measure(scorer: HasMatrix, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
+def measure(scorer: Scorer, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
     """Measures (Q,) of each query, NaN without a positive, and what it finds first."""
     found = Found(search, measures)
     for block in blocks(scorer, search):
@@ -244,7 +237,7 @@ class Pairs:
 
 
 def searched(
-    scorer: HasMatrix, search: Search, measures: Mapping[str, Measure], seed: int = 0
+    scorer: Scorer, search: Search, measures: Mapping[str, Measure], seed: int = 0
 ) -> tuple[dict[str, Array], Nearest, Pairs]:
     """`measure`, and the pairs of queries with gallery images, each similarity computed once.
 

@@ -185,7 +185,17 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
     if queries is not None and gallery is not None:
         return Plan("search", (rows[queries], rows[gallery]))
     if benchmark.drawn and queries is None and gallery is None:
-        return _drawn(data, rows, seed)
+        identity, names = data.column("identity"), data.column("id")
+        images: dict[str, list[int]] = defaultdict(list)
+        for row in sorted(rows.tolist(), key=lambda r: names[r]):
+            if identity[row] is not None:
+                images[identity[row]].append(row)
+        drawn = np.array([
+            own[int(np.random.default_rng([seed, zlib.crc32(of.encode())]).integers(len(own)))]
+            for of, own in sorted(images.items()) if len(own) > 1
+        ], dtype=np.int64)  # fmt: skip
+        note = f"the query of each of {len(drawn)} identities was drawn (seed {seed}): the paper does not name its own"
+        return Plan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
 
     lacks = "queries" if queries is None else "gallery"
     there = ", ".join(map(repr, dict.fromkeys(split)))
@@ -193,23 +203,6 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
         f"{name}: no {lacks}: rows of split {benchmark.queries[0]!r} are the queries, of {benchmark.gallery[0]!r} the "
         f"gallery (or slots query and candidate); there are the splits {there}"
     )
-
-
-def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
-    identity, names = data.column("identity"), data.column("id")
-    images: dict[str, list[int]] = defaultdict(list)
-    for row in sorted(rows.tolist(), key=lambda r: names[r]):
-        if identity[row] is not None:
-            images[identity[row]].append(row)
-    chosen = [
-        own[int(np.random.default_rng([seed, zlib.crc32(name.encode())]).integers(len(own)))]
-        for name, own in sorted(images.items())
-        if len(own) > 1
-    ]
-    note = f"the query of each of {len(chosen)} identities was drawn (seed {seed}): the paper does not name its queries"
-    queries = np.array(chosen, dtype=np.int64)
-
-    return Plan("search", (queries, np.setdiff1d(rows, queries)), None, [note])
 
 
 def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.read import ImageLike, read_image
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
 from idmetric.protocols.common.columns import Array, Truths
 
@@ -89,8 +89,6 @@ class PerSAM:
         else:
             self.name = type(source).__name__
 
-        if processor is None:
-            raise ValueError("an opened model needs its SamProcessor")
         place = auto_device() if device is None else torch.device(device)
         self.model, self.processor = source.to(place, dtype or torch.float32).eval(), processor
 
@@ -166,10 +164,8 @@ def box_of(mask: Truths) -> tuple[float, float, float, float] | None:
 
 
 def _open(name: str) -> tuple[Any, Any]:
-    try:
-        from transformers import AutoConfig, SamModel, SamProcessor
-    except ImportError as error:
-        raise ImportError(f"SAM needs transformers: {install('eval')}") from error
+    need("eval", "SAM", transformers="transformers")
+    from transformers import AutoConfig, SamModel, SamProcessor
 
     try:
         kind = AutoConfig.from_pretrained(name).model_type

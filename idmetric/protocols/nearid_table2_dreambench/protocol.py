@@ -9,10 +9,7 @@ metric's similarities and the group's ratings, its ± half the difference of the
 Fisher-z row is tanh(mean(atanh(r))) over the methods (equation 6), its ± the standard error over the methods. Table 2
 is over objects alone, 585 images a method, which the paper does not say and its released code does. ID-Sim's row
 (Fig. 25) pools the methods' animals and objects: Spearman's and Kendall's correlation with the mean human rating.
-
-Data: github.com/yuangpeng/dreambench_plus (images of the seven methods, ratings). docs/protocols-dreambench.md says
-which files are needed and how they become a folder or a manifest; `paper_numbers` in this package has the printed
-numbers.
+docs/protocols-dreambench.md says where the data are.
 """
 
 from __future__ import annotations
@@ -53,7 +50,6 @@ from idmetric.protocols.nearid_table2_dreambench.ratings import (
     from_manifest,
     humans,
     pairs,
-    rated,
     rated_methods,
 )
 from idmetric.protocols.options import DreamBenchOptions
@@ -277,7 +273,15 @@ def run(
     if taken:
         raise ValueError(f"a model cannot be called {taken[0]!r}, which stands for people here")
 
-    bound = bind(rated(data, given, options.category), models, settings)
+    shown = [one for one in pairs(data, given) if category_of(one.item) in options.category]
+    if not shown:
+        engines = sorted({str(engine) for engine in data.column("engine") if engine})
+        raise ValueError(
+            f"no image of {', '.join(options.category)} is rated: images are of {', '.join(engines) or 'no method'}, "
+            f"ratings of {', '.join(rated_methods(given))}; a folder of images starts with its method's name"
+        )
+    rows = [row for one in shown for row in (one.reference, one.generated)]
+    bound = bind(data.take(rows), models, settings)
     images = pairs(bound.manifest, given)
     a, b = [image.reference for image in images], [image.generated for image in images]
     results = []

@@ -12,7 +12,7 @@ Images are pairs of a manifest by `idmetric data import dreambench_pp`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,23 +118,6 @@ class Pair:
     item: Item
     reference: int
     generated: int
-
-
-def rated(manifest: Manifest, ratings: Ratings, categories: Collection[str]) -> Manifest:
-    """The pairs with a generated image that people rated, in some categories.
-
-    Raises:
-        ValueError: if there are none; the message lists the methods of images and of ratings.
-    """
-    found = [p for p in pairs(manifest, ratings) if category_of(p.item) in categories]
-    if not found:
-        engines = sorted({str(e) for e in manifest.column("engine") if e})
-        methods = sorted(rated_methods(ratings))
-        raise ValueError(
-            f"no image of {', '.join(categories)} is rated: images are of {', '.join(engines) or 'no method'}, "
-            f"ratings of {', '.join(methods)}; a folder of images starts with its method's name"
-        )
-    return manifest.take([row for p in found for row in (p.reference, p.generated)])
 
 
 def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:

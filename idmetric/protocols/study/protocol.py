@@ -4,22 +4,16 @@
     idmetric eval study collect answers/ --study study/ --out labels.parquet
     idmetric eval study --data labels.parquet --model tiny --model hsv --out results/
 
-| number | meaning |
-|---|---|
-| AP, AUC | of a model's similarities of pairs, against the label that people gave: the same or different |
-| Spearman, Kendall | rank correlation of similarities with the share of votes for "same", over all pairs |
-| 2AFC | share of triplets for which the model finds the image more similar that people chose; a tie loses |
+AP and AUC: a model's similarities of pairs against the label that people gave, the same or different. Spearman and
+Kendall: rank correlation with the share of votes for "same", over all pairs. 2AFC: the share of triplets for which the
+model finds the image more similar that people chose; a tie loses.
 
 The data is what `collect` writes, or any manifest of groups: a candidate's label is the share of votes for "same"
-(anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Imported
-Subjects2k has labels of 0 and 1.
+(anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels count
+from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out of AP and
+AUC; ID-Sim counts them as different instead (`--undecided different`).
 
-Labels count from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out
-of AP and AUC. ID-Sim counts them as different instead: the same = p >= 0.8, all others different (`--undecided
-different`).
-
-Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet. An image of unknown
-identity counts with its anchor, an anchor of unknown identity for itself.
+Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet, see `study.owners`.
 """
 
 from __future__ import annotations
