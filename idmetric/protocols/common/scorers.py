@@ -134,8 +134,6 @@ def bind(
         ValueError: if a model has no patches, and the distance needs them.
     """
     own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
-    if not own:
-        raise ValueError("no models: give at least one")
 
     if needs_patches(settings.distance):
         lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
