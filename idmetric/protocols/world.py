@@ -84,9 +84,14 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
         if len(near):
             _distractors(scorer, near, settings, result)
         if len(parts):
-            _parts(scorer, bound.manifest, parts, settings, result)
+            found = rates(margins_of(scorer, parts, result.notes), parts.identity, settings)
+            oracle, result.items["parts"] = part_edits(scorer, bound.manifest, parts, settings, result.notes)
+            result.rows.append({"bench": "part edits", "which": ALL, **found, **oracle})
         if grid:
-            _sensitivity(scorer, grid, settings, result)
+            own = replace(result, rows=[], items={})
+            measure(scorer, grid, settings, own)
+            result.rows.extend(row for row in own.rows if row["which"] != ALL)
+            result.items["grid"] = own.items["grid"]
         results.append(result)
 
     return results
@@ -116,23 +121,6 @@ def _distractors(scorer: Scorer, near: Matched, settings: Settings, result: Resu
                 margins=[m[~np.isnan(m)].tolist() for m in margins])  # fmt: skip
 
 
-def _parts(scorer: Scorer, data: Manifest, parts: Matched, settings: Settings, result: Result) -> None:
-    found = rates(margins_of(scorer, parts, result.notes), parts.identity, settings)
-    oracle, result.items["parts"] = part_edits(scorer, data, parts, settings, result.notes)
-    result.rows.append({"bench": "part edits", "which": ALL, **found, **oracle})
-
-
-# Sensitivity
-
-
 def _grid(data: Manifest) -> list[Cell]:
     """The cells of all edit grids of a world."""
     return cells(data) if any("factor" in about for about in parameters(data)) else []
-
-
-def _sensitivity(scorer: Scorer, grid: list[Cell], settings: Settings, result: Result) -> None:
-    """Add the rows of protocol `sensitivity`, factor by factor."""
-    own = replace(result, rows=[], items={})
-    measure(scorer, grid, settings, own)
-    result.rows.extend(row for row in own.rows if row["which"] != ALL)
-    result.items["grid"] = own.items["grid"]

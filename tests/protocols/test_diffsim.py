@@ -14,12 +14,9 @@ from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.weights import WeightsError
-from idmetric.data.manifest.schema import Row
-from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common import diffsim
 from idmetric.protocols.common.diffsim import NAMED, PROMPT, SEED, DiffSim
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.scorers import Settings, bind
 
 pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
@@ -145,17 +142,6 @@ def test_an_unknown_variant_of_a_baseline_lists_those_there_are(name: str) -> No
     known = "diffsim:dreambench" if name.startswith("diffsim") else "dreamsim:dino_vitb16"
     with pytest.raises(CheckpointError, match=f"unknown baseline '{name}': choose .*{known}"):
         open_model(name)
-
-
-def test_it_is_a_baseline_of_protocols(base: Any, metric: DiffSim, tmp_path: Path) -> None:
-    for k in range(3):
-        picture(k).save(tmp_path / f"{k}.png")
-    data = Manifest.from_rows([Row(f"i{k}", f"{k}.png") for k in range(3)], tmp_path)
-    scorer = bind(data, {"diffsim": metric}, Settings(store=tmp_path / "store")).models["diffsim"]
-    matrix = scorer.matrix([0, 1, 2], [0, 1, 2])
-    images = prepared(metric, 0, 1, 2)
-    expected = [[float(metric.compare(a[None], b[None])[0]) for b in images] for a in images]
-    np.testing.assert_allclose(matrix, expected, atol=1e-4)
 
 
 def test_a_name_may_give_a_folder_for_the_weights(base: Any, tmp_path: Path) -> None:

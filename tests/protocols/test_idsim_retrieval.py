@@ -253,16 +253,6 @@ def test_triplets_follow_from_the_seed_and_not_from_the_order_of_rows(cute: Mani
         assert (first != other).any()
 
 
-def test_the_anchor_stays_in_the_scene_where_there_is_no_other(cute: Manifest) -> None:
-    single = cute.filter(lambda row: row.category != "fork" or row.background == "studio_1")
-    found, without = cute_triplets.draw_triplets(single, np.arange(len(single)), "hard")
-    scene, category = single.column("background"), single.column("category")
-    assert not without
-    for anchor, positive, _ in found.tolist():
-        assert (scene[anchor] == scene[positive]) == (category[anchor] == "fork")
-        assert anchor != positive
-
-
 def test_cutes_accuracy_is_the_share_of_triplets_won(
     model: IDSim, cute: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,14 +17,14 @@ from idmetric.models.idsim import IDSim
 from idmetric.models.visid import VisIDConfig
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
-from idmetric.protocols.common.first_choice import answers, means
+from idmetric.protocols.common.first_choice import means
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.visme_table1_mmeb import MMEB, ask, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.mmeb_files import write_eval
-from tests.protocols.parts import PLAIN, Scripted, broken, values
+from tests.protocols.parts import PLAIN, broken, values
 from tests.protocols.test_mveb import clip_folder
 
 pytest.importorskip("transformers")
@@ -143,11 +143,6 @@ def test_queries_of_one_image_are_one_unit_of_intervals(data: Manifest) -> None:
     )
     units = {found.dataset: len(set(found.owner.tolist())) for found in ask(same)[0]}
     assert units == {"ImageNet-1K": 1, "MSCOCO_t2i": 6, "OVEN": 1, "mmeb/Mine": 2}
-
-
-def test_a_tie_loses(data: Manifest) -> None:
-    scorer = Scripted(lambda data, a, b: np.ones(len(a))).bind(data, PLAIN)
-    assert all(answers(scorer, one)[0].sum() == 0 for one in ask(data)[0])
 
 
 # Means

@@ -11,7 +11,6 @@ import pytest
 
 from idmetric import IDSim
 from idmetric.calibration.apply import CalibrationError
-from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols import openset
 from idmetric.protocols.common import ranked, scorers
@@ -19,9 +18,8 @@ from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.openset import run
 from idmetric.protocols.options import OpenSetOptions
-from tests.protocols.parts import PLAIN, picture, values
+from tests.protocols.parts import PLAIN, values
 from tests.protocols.test_protocols import Drawn, Images
-from tests.runner import Runner
 
 SIZES = (6, 3, 2, 5, 1, 4, 7, 2)
 
@@ -195,15 +193,3 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
         scorers.calibrated(tiny, replace(PLAIN, distance="patch"), tmp_path / "c.json", 0.2)
     assert scorers.calibrated(tiny, replace(PLAIN, distance="patch")) is None
     assert scorers.calibrated(Drawn(), PLAIN, tmp_path / "c.json") is None
-
-
-def test_the_command_prints_and_keeps_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for who in range(4):
-        for number in range(3):
-            picture(tmp_path / "animals" / f"a{who}" / f"{number}.png", who, number)
-    given = ("--data", tmp_path / "animals", "--model", "hsv", "--threshold", 0.9, "--bootstrap", 20, "--quiet")
-    status, out, err = Runner(cli.main, capsys).all("openset", *given, "--out", tmp_path / "out")
-    assert status == 0, err
-    assert "given 0.9" in out
-    assert "gallery of animals: 4 images of 2 identities" in out
-    assert (tmp_path / "out" / "openset.hsv.queries.parquet").is_file()

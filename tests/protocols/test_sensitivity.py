@@ -211,19 +211,3 @@ def test_the_world_is_rendered_where_there_is_no_data(tmp_path: Path) -> None:
     args = argparse.Namespace(options=SensitivityOptions(identities=2, size=32), out=None)
     with pytest.raises(ValueError, match="--out DIR is needed: images are rendered there"):
         protocol.command(args, None, {}, PLAIN)
-
-
-@pytest.mark.slow
-def test_the_worlds_grids_are_cells_of_all_factors(model: IDSim, tmp_path: Path) -> None:
-    pytest.importorskip("vtk")
-    steps: list[tuple[int, int]] = []
-    options = SensitivityOptions(identities=2, size=32)
-    data = protocol.grids(tmp_path / "world", options, lambda done, total: steps.append((done, total)))
-    found = cells(data)
-    assert len(found) == 2 * 6 * 13  # six strengths at a base and at three factors' four levels
-    assert {cell.factor for cell in found} == {"none", "background", "viewpoint", "light"}
-    assert steps[-1][0] == len(data)
-    args = argparse.Namespace(options=options, out=tmp_path)
-    [result] = protocol.command(args, None, {"m": model}, PLAIN)
-    assert [row["which"] for row in result.rows] == ["background", "viewpoint", "light", "all"]
-    assert all(value(result, str(row["which"]), "identity").count == 2 for row in result.rows)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from torch import Tensor
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.distance.embedding import Embedding
 from idmetric.images.kinds import Color
-from idmetric.images.read import Outside, to_pixels
+from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.images.regions import cut_out
 from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
@@ -56,6 +57,11 @@ def pixel_vector(image: Image.Image) -> Array:
     norm = np.linalg.norm(values)
     # an even image has no direction left; all even images share this one and count as alike
     return values / norm if norm > 1e-12 else np.full(values.shape, values.size**-0.5)
+
+
+def hsv_histogram(paths: Sequence[Path]) -> Array:
+    """`hsv_vector` of files: (N, 128), unit rows."""
+    return np.stack([hsv_vector(read_image(path)) for path in paths])
 
 
 class _Pictures:
