@@ -45,8 +45,8 @@ from idmetric.gallery.clusters import nearest_pairs
 from idmetric.gallery.linkage import cluster
 from idmetric.protocols import folder
 from idmetric.protocols.common.ranked import Search, searched
-from idmetric.protocols.common.result import write
 from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer, slices
+from idmetric.protocols.common.tables import write
 from idmetric.report.evaluation import eval_page
 
 

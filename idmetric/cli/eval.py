@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -32,6 +34,7 @@ from idmetric.io.settings import add_options, values_of
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.protocols.common.result import Result
+    from idmetric.protocols.common.tables import View
 
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
@@ -135,6 +138,15 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     text = "also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')"
     files.add_argument("--html", type=Path, metavar="FILE", help=text)
     options.add_format(files, FORMATS)
+    shown = parser.add_argument_group("table", "of --format table, markdown, latex, and of --out's .md and .tex files")
+    text = "pivot: the values of these two become rows and columns: model, metric, or a label of the rows (method, ...)"
+    shown.add_argument("--rows", metavar="NAME", help=text)
+    shown.add_argument("--columns", metavar="NAME", help="see --rows")
+    text = "columns of numbers to show, in this order, such as identity,clip_t,copies (default: all)"
+    shown.add_argument("--show", metavar="NAMES", type=lambda names: tuple(names.split(",")), default=(), help=text)
+    text = "95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere"
+    shown.add_argument("--intervals", action=argparse.BooleanOptionalAction, help=text)
+    shown.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
     options.add_quiet(files)
     if name in OPTIONS:
         add_options(parser.add_argument_group(name), OPTIONS[name])
@@ -176,6 +188,8 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 def _run(name: str, args: argparse.Namespace) -> int:
     if args.mask_id is not None and args.subject is None:
         raise UsageError("--mask-id needs --subject: masks are not used without it")
+    if (args.rows is None) != (args.columns is None):
+        raise UsageError("--rows and --columns belong together, such as --rows method --columns subject")
     with fixable():  # a mistyped name should not wait for torch
         from idmetric.protocols.common.models import check
         from idmetric.protocols.options import OPTIONS
@@ -185,18 +199,27 @@ def _run(name: str, args: argparse.Namespace) -> int:
             check(source)
         if name in OPTIONS:
             args.options = OPTIONS[name](**values_of(args, OPTIONS[name]))
+            if name == "generator" and (more := tuple(filter(_is_column, (args.rows, args.columns)))):
+                args.options = replace(args.options, by=tuple(dict.fromkeys([*args.options.by, *more])))
             vars(args).update(vars(args.options))
     _need(name, args, list(sources.values()))
-    from idmetric.protocols.common.result import FORMATS
+    from idmetric.protocols.common import tables
 
+    view = tables.View(args.rows, args.columns, args.show, args.intervals)
     with ExitStack() as stack:
         stack.enter_context(warnings_as_lines())
         with fixable():
             data, results = _measured(name, args, stack)
-        show = partial(write, FORMATS[args.format](results), instead="keep the result by --out DIR")
+            wrong = None
+            try:
+                text = _text(results, name, args, view)
+            except tables.TableError as error:  # the numbers are kept
+                wrong, view = error, tables.View()
+                text = _text(results, name, args, view)
+        show = partial(write, text, instead="keep the result by --out DIR")
         try:
             with fixable():
-                _keep(results, data, args, name)
+                _keep(results, data, args, name, view)
         except CommandError as error:  # such as a disk that is full by now
             show()
             raise CommandError(f"{error}; the result is on stdout") from error
@@ -204,7 +227,24 @@ def _run(name: str, args: argparse.Namespace) -> int:
             show()
             raise
     show()
+    if wrong is not None:
+        raise CommandError(f"{wrong}; the whole table was printed instead")
     return 0
+
+
+def _text(results: list[Result], name: str, args: argparse.Namespace, view: View) -> str:
+    """The results in the form of --format."""
+    from idmetric.protocols.common import tables
+
+    if args.format == "table":
+        width = shutil.get_terminal_size((0, 0)).columns  # 0: not a terminal
+        elsewhere = "--show chooses columns" if args.out is None else os.fspath(args.out / f"{name}.md")
+        text = tables.table(results, view, width, elsewhere)
+    else:
+        text = tables.FORMATS[args.format](results, view)
+    if args.explain and args.format in ("table", "markdown"):
+        text += "\n".join(["", *tables.explained(results, view), ""])
+    return text
 
 
 def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Manifest | None, list[Result]]:
@@ -295,12 +335,17 @@ def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
     need_all(f"idmetric eval {name}", extras)
 
 
-def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:
+def _is_column(name: str | None) -> bool:
+    """Whether a dimension of a pivot is a property of generated images, by which they have to be grouped."""
+    return name not in (None, "model", "metric", "method")
+
+
+def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str, view: View) -> None:
     """Write the files of --out, --plots and --html."""
-    from idmetric.protocols.common.result import write
+    from idmetric.protocols.common.tables import write
 
     if args.out is not None:
-        write(results, args.out, name)
+        write(results, args.out, name, view)
     if args.plots:
         from idmetric.report.plots import draw
 

@@ -19,8 +19,8 @@ from idmetric.data.embed import UnreadableError
 from idmetric.protocols.checkpoints.protocol import run
 from idmetric.protocols.checkpoints.reading import read
 from idmetric.protocols.checkpoints.tracker import Tracker
-from idmetric.protocols.common.result import table
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.tables import table
 from idmetric.protocols.options import CheckpointsOptions
 from tests.protocols.parts import PLAIN, picture, values
 

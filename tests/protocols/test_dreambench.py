@@ -26,8 +26,9 @@ from idmetric.protocols.common.paper_numbers import (
     printed,
     rows,
 )
-from idmetric.protocols.common.result import Result, Row, Value, table
+from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.tables import table
 from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench.protocol import rate

@@ -456,6 +456,33 @@ def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.C
     run_.says("name its layout by --pattern", *words)
 
 
+def test_the_command_pivots_explains_and_never_wraps(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs", "--model",
+             "hsv", "--bootstrap", "20", "--out", folder / "r", "--device", "cpu", "--held-out"]  # fmt: skip
+    run_ = Runner(cli.main, capsys)
+    out = run_.prints("identity:", *words, "--rows", "method", "--columns", "subject", "--show", "identity,copies")
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["identity:", "method", "a", "b"]
+    assert out.splitlines()[1].split() == ["method", *SUBJECTS]
+    tex = (folder / "r" / "generator.tex").read_text()
+    assert r"method & cat $\uparrow$ & dog $\uparrow$ & mug $\uparrow$ \\" in tex
+    numbers = {r["method"]: r["value"] for r in csv.DictReader((folder / "r" / "generator.csv").open())
+               if r["group"] == "subject: dog" and r["metric"] == "identity"}  # fmt: skip
+    assert all(f"{float(value):.3f}" in tex for value in numbers.values())
+
+    monkeypatch.setenv("COLUMNS", "60")
+    out = run_.prints("identity: mean over images", *words, "--explain")
+    table, _, explained = out.partition("identity: mean over images")
+    assert all(len(line) <= 60 for line in table.splitlines() if line.startswith(("method", "a ", "b ")))
+    assert str(folder / "r" / "generator.md") in table
+    assert "copies: share of images" in explained
+    status, out, err = run_.all(*words, "--show", "beauty")
+    assert (status, "identity" in out) == (1, True)
+    assert "no column beauty: there are identity, worst" in err
+    run_.says("--rows and --columns belong together", *words, "--rows", "method", status=2)
+
+
 # The rendered example
 
 

@@ -12,8 +12,9 @@ from idmetric.checkpoints import released
 from idmetric.models.named import FROZEN
 from idmetric.protocols.common import diffsim, models
 from idmetric.protocols.common.paper_numbers import HUMAN, PAPER_ROWS, missing_rows, row_of, rows
-from idmetric.protocols.common.result import FORMATS, Value, as_json
+from idmetric.protocols.common.result import Value, as_json
 from idmetric.protocols.common.scorers import Bound
+from idmetric.protocols.common.tables import FORMATS, View
 
 # protocol -> the rows with printed numbers
 PRINTED = {
@@ -105,7 +106,7 @@ def test_missing_rows_are_in_every_form_of_a_result() -> None:
         result.rows.append({"source": "fill", "SSR": Value(0.5, None, None, 4)})
     line = f"missing row of the paper: VSM ({PAPER_ROWS['nearid']['VSM'].missing})"
     for name in ("table", "markdown", "latex"):
-        text = FORMATS[name](results)
+        text = FORMATS[name](results, View())
         assert text.count("missing row of the paper") == 1, name
         assert line in text
     found = json.loads(as_json(results))["results"]

@@ -15,8 +15,9 @@ from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.sensitivity import fits
 from idmetric.models.idsim import IDSim
 from idmetric.protocols import idsim_fig6_sensitivity as protocol
-from idmetric.protocols.common.result import Result, Value, write
+from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.tables import write
 from idmetric.protocols.idsim_fig6_sensitivity import cells, run
 from idmetric.protocols.options import SensitivityOptions
 from tests.protocols.parts import PLAIN, Scripted, values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from idmetric.protocols.common import tables
 from idmetric.protocols.common.measures import MEASURES, measure
 from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.tables import View
 
 IDENTITY = {"copy": 0.86, "drift": 0.334, "good": 0.756, "swap_2": 0.018}
 COPIES = {"copy": 1.0, "drift": 0.0, "good": 0.0, "swap_2": 0.25}
@@ -55,40 +57,40 @@ def test_show_chooses_and_orders_columns_by_any_spelling() -> None:
     result = Result(
         "generator", "m", [{"method": m, "CLIP-T": value(v), "identity": value(v)} for m, v in COPIES.items()]
     )
-    [grid] = tables.grids([result], ["IDENTITY", "clip_t"])
+    [grid] = tables.grids([result], View(show=("IDENTITY", "clip_t")))
     assert grid.metrics == ["identity", "CLIP-T"]
     with pytest.raises(tables.TableError, match=r"no column vendi: there are CLIP-T, identity"):
-        tables.grids([result], ["vendi"])
+        tables.grids([result], View(show=("vendi",)))
 
 
 def test_a_pivot_has_one_table_for_each_metric() -> None:
-    identity, copies = tables.pivot([generator()], "method", "subject", ["identity", "copies"])
+    identity, copies = tables.grids([generator()], View("method", "subject", ("identity", "copies")))
     assert (identity.title, copies.title) == ("identity", "copies")
     assert identity.labels == ["method"]
     assert identity.metrics == ["dog", "cat"]
     found = {labels[0]: [v.value for v in numbers if v] for labels, numbers in identity.lines}
     assert found == {m: pytest.approx([v + 0.01, v - 0.01]) for m, v in IDENTITY.items()}
-    [turned] = tables.pivot([generator()], "subject", "method")
+    [turned] = tables.grids([generator()], View("subject", "method"))
     assert turned.title == "identity"
     assert [labels[0] for labels, _ in turned.lines] == ["dog", "cat"]
 
 
 def test_models_and_metrics_are_dimensions_too() -> None:
     results = [generator("tiny"), generator("other", 0.1)]
-    [models] = tables.pivot(results, "method", "model")
+    [models] = tables.grids(results, View("method", "model"))
     assert models.metrics == ["tiny", "other"]
     assert next([round(v.value, 3) for v in numbers if v] for _, numbers in models.lines) == [0.86, 0.96]
-    [metrics] = tables.pivot(results, "metric", "method", ["identity", "copies"])
+    [metrics] = tables.grids(results, View("metric", "method", ("identity", "copies")))
     assert metrics.labels == ["model", "metric"]
     assert [labels for labels, _ in metrics.lines][:2] == [["tiny", "identity"], ["tiny", "copies"]]
     for rows, columns, words in (("method", "class", "no row has a class"), ("method", "method", "are both method")):
         with pytest.raises(tables.TableError, match=words):
-            tables.pivot(results, rows, columns)
+            tables.grids(results, View(rows, columns))
 
 
 @pytest.mark.parametrize("width", [200, 80, 45, 30])
 def test_a_terminal_never_wraps_and_says_what_is_missing(width: int) -> None:
-    text = tables.terminal(tables.grids([whole()])[:1], width, elsewhere="results/generator.md")
+    text = tables.table([whole()], width=width, elsewhere="results/generator.md")
     table = text.splitlines()[:5]
     assert max(map(len, table)) <= width
     shown = {name for name in ("identity", "copies") if name in table[0]}
@@ -98,7 +100,7 @@ def test_a_terminal_never_wraps_and_says_what_is_missing(width: int) -> None:
 
 
 def test_every_row_of_a_markdown_table_has_every_cell() -> None:
-    text = tables.markdown(tables.grids([whole()]))
+    text = tables.markdown([whole()])
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert "| copy | 0.860 [0.810, 0.910] | 1.000 [0.950, 1.050] |" in table
     assert {line.count("|") for line in table[:6]} == {4}
@@ -115,7 +117,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_the_best_number_is_bold_and_the_second_underlined_by_direction() -> None:
-    head, *rows = cells(tables.latex(tables.grids([whole()])[:1], {"model": "tiny"}))
+    head, *rows = cells(tables.latex([whole()]))
     assert head == ["method", r"identity $\uparrow$", r"copies $\downarrow$"]
     assert {row[0]: row[1:] for row in rows} == {
         "copy": [r"\textbf{0.860}", "1.000"],
@@ -127,26 +129,26 @@ def test_the_best_number_is_bold_and_the_second_underlined_by_direction() -> Non
 
 def test_models_compete_within_each_row_of_the_others() -> None:
     results = [generator("tiny"), generator("other", 0.1)]
-    rows = cells(tables.latex(tables.grids(results)[:1], {}))[1:]
+    rows = cells(tables.latex(results))[1:]
     alone = [row for row in rows if row[:3] == ["other", "copy", ""]]
     assert [row[4] for row in alone] == [r"\textbf{0.960}"]
 
 
 def test_the_caption_says_what_each_column_is() -> None:
-    text = tables.latex(tables.grids([whole()])[:1], {"model": "tiny", "revision": "abc"})
-    [caption] = re.findall(r"\\caption\{(.*)\}", text)
-    for words in ("model tiny", "revision abc", "n 32", "real 0.700", "identity: mean over", "lower is better"):
+    text = tables.latex([replace(whole(), signature={"revision": "abc", "idmetric": "1.0"})])
+    caption, *_ = re.findall(r"\\caption\{(.*)\}", text)
+    for words in ("model tiny (abc)", "idmetric 1.0", "n 32", "real 0.700", "identity: mean over", "lower is better"):
         assert words in caption
     assert "[0.8" not in text
-    assert r"{\scriptsize [0.810, 0.910]}" in tables.latex(tables.grids([whole()])[:1], {}, intervals=True)
+    assert r"{\scriptsize [0.810, 0.910]}" in tables.latex([whole()], View(intervals=True))
 
 
 def test_latex_is_balanced_and_compiles(tmp_path: Path) -> None:
     odd = Result(
         "generator", "a_b%$#{}~^\\&±<>|", [{"method": f"m_{k}", "identity": value(-0.5 + k)} for k in range(3)]
     )
-    text = tables.latex([*tables.grids([odd]), *tables.grids([generator()])], {"model": odd.model}, intervals=True)
-    text += tables.latex(tables.pivot([generator()], "method", "subject", ["identity", "copies"]), {})
+    text = tables.latex([odd, generator()], View(intervals=True))
+    text += tables.latex([generator()], View("method", "subject", ("identity", "copies")))
     plain = re.sub(r"\\.", "", text)
     assert plain.count("{") == plain.count("}")
     assert text.count(r"\begin{") == text.count(r"\end{")

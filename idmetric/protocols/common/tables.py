@@ -1,19 +1,22 @@
-"""Tables of results: which rows and columns, for a terminal, Markdown and LaTeX.
+"""Tables of results: which rows and columns, for a terminal, Markdown and LaTeX, and as files.
 
-    grids = tables.grids(results)  # one for the rows, one for differences of methods
-    grids = tables.pivot(results, "method", "subject", show=["identity"])
-    print(tables.terminal(grids, width=100))
+    print(tables.table(results))
+    print(tables.latex(results, View("method", "subject", show=("identity",))))
+    tables.write(results, Path("results"), "generator")
 
-Labels and numbers that are the same in all rows stand below a table once, not in each row.
+Labels and numbers that are the same in all rows stand below a table once, not in each row. Differences of methods have
+a table of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from idmetric.io.output import replacing
 from idmetric.protocols.common.measures import measure
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row, Value, as_csv, as_json, footnotes, slug, write_items
 
 Dimensions = dict[str, str]  # name -> value: the model, and a row's labels
 Line = tuple[Dimensions, Mapping[str, Value]]
@@ -42,6 +45,24 @@ class Grid:
     same: dict[str, str]
 
 
+@dataclass(frozen=True)
+class View:
+    """What a table shows of results.
+
+    Attributes:
+        rows, columns: two of "model", "metric" and the rows' labels, such as "method", "dataset" and "subject": their
+            values become the rows and the columns. None: a row for each row of the results.
+        show: columns of numbers, in this order, whatever their case and punctuation; empty: all (of a pivot, the first,
+            unless "metric" is one of its dimensions).
+        intervals: with 95 % intervals; None: in LaTeX without, elsewhere with.
+    """
+
+    rows: str | None = None
+    columns: str | None = None
+    show: tuple[str, ...] = ()
+    intervals: bool | None = None
+
+
 class TableError(ValueError):
     """A table that the results do not allow; the message lists what they have."""
 
@@ -49,36 +70,29 @@ class TableError(ValueError):
 # From results to grids
 
 
-def grids(results: Sequence[Result], show: Sequence[str] = ()) -> list[Grid]:
-    """A table of all rows, and one of the differences of methods, where there are any.
-
-    Args:
-        show: the columns of numbers, in this order; case and punctuation do not matter. Default: all.
+def grids(results: Sequence[Result], view: View = View()) -> list[Grid]:
+    """The tables of a view.
 
     Raises:
-        TableError: for a column that no row has.
+        TableError: for a dimension or column that no row has.
     """
+    if view.rows and view.columns:
+        return _pivots(results, view.rows, view.columns, view.show)
+    if view.rows or view.columns:
+        raise TableError("rows and columns belong together: give both, such as rows method and columns subject")
     lines = _lines(results)
     found = []
     for kind in (False, True):
         some = [line for line in lines if ("p" in line[1]) == kind]
         if some:
-            names = _shown(some, show if not kind else ())
+            names = _shown(some, () if kind else view.show)
             title = "differences of methods" if kind else ""
             found.append(_grid(results[0].protocol, title, some, list(some[0][0]), names))
     return found
 
 
-def pivot(results: Sequence[Result], rows: str, columns: str, show: Sequence[str] = ()) -> list[Grid]:
-    """Tables with the values of one dimension as rows and those of another as columns.
-
-    Args:
-        rows, columns: "model", "metric" or a label of the rows, such as "method", "dataset", "subject".
-        show: metrics; one table for each, unless "metric" is one of the dimensions. Default: the first, or all.
-
-    Raises:
-        TableError: for a dimension or metric that the results lack.
-    """
+def _pivots(results: Sequence[Result], rows: str, columns: str, show: Sequence[str]) -> list[Grid]:
+    """A table for each metric, or one if "metric" is one of the dimensions."""
     lines = [line for line in _lines(results) if "p" not in line[1]]
     known = list(dict.fromkeys(name for dimensions, _ in lines for name in dimensions))
     for name in (rows, columns):
@@ -102,7 +116,7 @@ def _lines(results: Sequence[Result]) -> list[Line]:
         for row in result.rows:
             labels = {"model": result.model, **{k: v for k, v in row.items() if isinstance(v, str)}}
             name, value = _group(row)
-            if name or value == "all":
+            if name or value in ("all", "paired"):
                 del labels["group"]
             found.append((labels | ({name: value} if name else {}), _numbers(row)))
     return found
@@ -150,7 +164,8 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
     heads, columns = [], []
     for name in metrics:
         column = [numbers.get(name) for _, numbers in lines]
-        if several and len({None if v is None else (v.value, v.low, v.high) for v in column}) == 1:
+        different = {None if v is None else (v.value, v.low, v.high, v.paper) for v in column}
+        if several and len(different) == 1 and (column[0] is None or column[0].paper is None):
             same[name] = "-" if column[0] is None else f"{column[0].value:.3f}"
             continue
         heads.append(name)
@@ -162,7 +177,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
     own = [name for name in labels if name not in same]
     texts = [[of.get(name, "") for name in own] + ([n] if "n" not in same else []) for (of, _), n in
              zip(lines, support, strict=True)]  # fmt: skip
-    known = {head: about for head in heads if (about := measure(head, protocol))}
+    known = {name: about for name in [*heads, *same] if (about := measure(name, protocol))}
     return Grid(
         protocol, title, own + ([] if "n" in same else ["n"]), heads,
         [(text, [column[k] for column in columns]) for k, text in enumerate(texts)],
@@ -192,6 +207,76 @@ def _pivot(
     return replace(grid, better=[about.better] * len(grid.metrics), says={title: str(about)})
 
 
+# From results to text
+
+
+def table(results: Sequence[Result], view: View = View(), width: int = 0, elsewhere: str = "") -> str:
+    """Aligned columns, in lines of at most `width` characters; 0 = of any length.
+
+    Intervals are left out first, then columns from the right; a line says which, and `elsewhere` where they are.
+    """
+    parts = [_terminal(grid, width, view.intervals is not False, elsewhere) for grid in grids(results, view)]
+    return "\n".join(parts) + "".join(f"{note}\n" for note in footnotes(results))
+
+
+def markdown(results: Sequence[Result], view: View = View()) -> str:
+    """Markdown tables."""
+    parts = [_markdown(grid, view.intervals is not False) for grid in grids(results, view)]
+    notes = "".join(f"- {note}\n" for note in footnotes(results))
+    return "\n".join([*parts, notes] if notes else parts)
+
+
+def latex(results: Sequence[Result], view: View = View()) -> str:
+    """LaTeX tables (package booktabs): the best number of a column is bold, the second underlined.
+
+    The caption names models, revisions and what each column is.
+    """
+    about = {r.model: f" ({r.signature['revision']})" if r.signature.get("revision") else "" for r in results}
+    facts = {"model" if len(about) == 1 else "models": ", ".join(model + of for model, of in about.items())}
+    facts["idmetric"] = ", ".join(sorted({r.signature.get("idmetric", "") for r in results}))
+    parts = [_latex(grid, facts, view.intervals is True) for grid in grids(results, view)]
+    return "\n".join(parts) + "".join(f"% {note}\n" for note in footnotes(results))
+
+
+def explained(results: Sequence[Result], view: View = View()) -> list[str]:
+    """A line for each column: what it is, its unit, its direction and its source."""
+    return _sentences(grids(results, view))
+
+
+FORMATS: dict[str, Callable[[Sequence[Result], View], str]] = {
+    "table": table, "json": lambda results, _: as_json(results), "csv": lambda results, _: as_csv(results),
+    "markdown": markdown, "latex": latex,
+}  # fmt: skip
+
+
+def write(results: Sequence[Result], out: Path, name: str, view: View = View()) -> list[Path]:
+    """Write `name`.json and .csv (all numbers), .md and .tex (the view), each atomically.
+
+    The items go to `name`.MODEL.TABLE.parquet.
+
+    Raises:
+        ImportError: if there are items and pyarrow is missing.
+        TableError: see `grids`.
+    """
+    texts = {"md": markdown(results, view), "tex": latex(results, view), "csv": as_csv(results)}
+    out.mkdir(parents=True, exist_ok=True)
+    files: dict[str, dict[str, str]] = {}
+    written = []
+    for result in results:
+        for kind, columns in result.items.items():
+            path = out / f"{name}.{slug(result.model)}.{kind}.parquet"
+            write_items(path, columns, result)
+            files.setdefault(result.model, {})[kind] = path.name
+            written.append(path)
+
+    for ending, content in {**texts, "json": as_json(results, files)}.items():
+        path = out / f"{name}.{ending}"
+        with replacing(path) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+        written.append(path)
+    return written
+
+
 # From grids to text
 
 
@@ -204,19 +289,11 @@ def text(value: Value | None, intervals: bool = True) -> str:
     return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
 
 
-def terminal(grids: Sequence[Grid], width: int, intervals: bool = True, elsewhere: str = "--format markdown") -> str:
-    """Aligned columns that fit into lines of this width; one line says where the rest is.
-
-    Intervals are left out first, then columns from the right.
-    """
-    return "\n".join(_terminal(grid, width, intervals, elsewhere) for grid in grids)
-
-
 def _terminal(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
     shown, kept = intervals, len(grid.metrics)
     while True:
         lines = _aligned(grid, kept, shown)
-        if max(map(len, lines)) <= width or kept <= 1:
+        if not width or max(map(len, lines)) <= width or kept <= 1:
             break
         if shown:
             shown = False
@@ -224,7 +301,7 @@ def _terminal(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
             kept -= 1
     left = (["intervals"] if intervals and not shown and _has_intervals(grid) else []) + grid.metrics[kept:]
     title = [f"{grid.title}:"] if grid.title else []
-    more = [f"not shown for lack of room: {', '.join(left)} ({elsewhere})"] if left else []
+    more = [f"not shown for lack of room: {', '.join(left)}{f' ({elsewhere})' if elsewhere else ''}"] if left else []
     return "\n".join([*title, *lines, *_below(grid), *more]) + "\n"
 
 
@@ -250,37 +327,22 @@ def _below(grid: Grid) -> list[str]:
     return [f"in all rows: {', '.join(f'{k} {v}' for k, v in grid.same.items())}"] if grid.same else []
 
 
-def markdown(grids: Sequence[Grid], intervals: bool = True) -> str:
-    """Markdown tables."""
-    parts = []
-    for grid in grids:
-        lines = [[*labels, *(text(value, intervals) for value in numbers)] for labels, numbers in grid.lines]
-        head, *body = (
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
-            for line in [grid.labels + grid.metrics, *lines]
-        )
-        title = [f"**{grid.title}**", ""] if grid.title else []
-        rule = "|" + "---|" * len(grid.labels) + "---:|" * len(grid.metrics)
-        parts.append("\n".join([*title, head, rule, *body, *(["", *_below(grid)] if grid.same else [])]) + "\n")
-    return "\n".join(parts)
+def _markdown(grid: Grid, intervals: bool) -> str:
+    lines = [[*labels, *(text(value, intervals) for value in numbers)] for labels, numbers in grid.lines]
+    head, *body = (
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+        for line in [grid.labels + grid.metrics, *lines]
+    )
+    title = [f"**{grid.title}**", ""] if grid.title else []
+    rule = "|" + "---|" * len(grid.labels) + "---:|" * len(grid.metrics)
+    return "\n".join([*title, head, rule, *body, *(["", *_below(grid)] if grid.same else [])]) + "\n"
 
 
-def explained(grids: Iterable[Grid]) -> list[str]:
-    """A line for each measure: what it is, its unit, its direction and its source."""
+def _sentences(grids: Iterable[Grid]) -> list[str]:
     return [f"{name}: {says}" for name, says in {k: v for grid in grids for k, v in grid.says.items()}.items()]
 
 
 # LaTeX
-
-
-def latex(grids: Sequence[Grid], about: Mapping[str, str], intervals: bool = False) -> str:
-    """Tables of LaTeX (packages booktabs; the best number of a column is bold, the second underlined).
-
-    Args:
-        about: what the caption says of the run, such as model and revision: name -> value.
-        intervals: add them, small.
-    """
-    return "\n".join(_latex(grid, about, intervals) for grid in grids)
 
 
 def _latex(grid: Grid, about: Mapping[str, str], intervals: bool) -> str:
@@ -293,9 +355,9 @@ def _latex(grid: Grid, about: Mapping[str, str], intervals: bool) -> str:
         cells = [_number(value, marks.get((row, k), ""), intervals) for k, value in enumerate(numbers)]
         lines.append(" & ".join([*map(escaped, labels), *cells]) + " \\\\")
 
-    facts = [f"{k} {v}" for k, v in {**about, **grid.same}.items() if v]
+    facts = [f"{k} {v}" for k, v in {**grid.same, **about}.items() if v]
     sentences = [escaped(f"{grid.protocol}{f', {grid.title}' if grid.title else ''}: {', '.join(facts)}.")]
-    sentences += [escaped(f"{line}.") for line in explained([grid])]
+    sentences += [escaped(f"{line}.") for line in _sentences([grid])]
     return "\n".join([
         "\\begin{table}",
         "\\centering",

@@ -226,11 +226,12 @@ def run(
 def _groups(images: Images, data: Manifest, by: Sequence[str]) -> Iterator[tuple[str, Truths]]:
     """Names of groups, and their images (G,)."""
     yield "all", np.ones(len(images.rows), dtype=bool)
+    own = {"subject": images.subject, "prompt": images.prompt}
     for column in by:
-        if f"x_{column}" not in data.table.column_names:
+        if column not in own and f"x_{column}" not in data.table.column_names:
             have = sorted(name[2:] for name in data.table.column_names if name.startswith("x_"))
-            raise ValueError(f"--by {column}: no such column; there are {', '.join(have)}")
-        values = np.array(free(data, column), dtype=object)[images.rows]
+            raise ValueError(f"--by {column}: no such column; there are {', '.join([*own, *have])}")
+        values = own.get(column, np.array(free(data, column), dtype=object)[images.rows])
         for value in dict.fromkeys(values):
             if value is not None:
                 yield f"{column}: {value}", values == value
