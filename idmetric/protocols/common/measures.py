@@ -61,7 +61,7 @@ MEASURES: dict[str, Measure] = {
     "oracle": Measure("the mAP@k of a perfect re-ranking of the first k", 0),
     # margins
     "SSR": Measure(
-        "share of samples whose views are all nearer to each other than to every distractor", 1, "NearID, Eq. 4 and 5"
+        "share of samples with all views nearer to each other than to any distractor", 1, "NearID, Eq. 4 and 5"
     ),
     "PA": Measure("share of pairs of views that are nearer than the view and its distractor", 1, "NearID, Eq. 5"),
     "M-O": Measure("correlation of similarity to part edits with the share of the object that they keep", 1, "NearID"),
