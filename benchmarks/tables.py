@@ -44,10 +44,9 @@ from idmetric.embed.nearest import unit
 from idmetric.gallery.clusters import nearest_pairs
 from idmetric.gallery.linkage import cluster
 from idmetric.protocols import folder
-from idmetric.protocols.common import ranked
-from idmetric.protocols.common.ranked import Search, within
-from idmetric.protocols.common.result import write
+from idmetric.protocols.common.ranked import Search, searched
 from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer, slices
+from idmetric.protocols.common.tables import write
 from idmetric.report.evaluation import eval_page
 
 
@@ -88,11 +87,11 @@ def measure(images: int, channels: int, samples: int) -> None:
 
     def timed(*given: Any) -> Any:
         begun = now()
-        answer = within(*given)
+        answer = searched(*given)
         spent[:] = now() - begun
         return answer
 
-    ranked.within = timed  # type: ignore[assignment]
+    folder.searched = timed  # type: ignore[assignment]
     folder.bind = lambda data, models, settings: Bound(data, {"random": scorer}, [])  # type: ignore[assignment]
     manifest = Manifest.from_rows(Row(f"identity {k // 10}", f"{k}.jpg") for k in range(images))
     start = now()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from idmetric.data.world import World
 from idmetric.data.world.context import turn
@@ -25,7 +26,7 @@ from idmetric.data.world.structures import Take
 from idmetric.data.world.write import Plan, write_world
 from idmetric.evaluate.margins import directed_margins, margin_rates
 from idmetric.models.load import load
-from idmetric.protocols.common.baselines import hsv_histogram, small_pixels
+from idmetric.protocols.common.baselines import hsv_vector, pixel_vector
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.3)
 SEED = 30  # of the measured world; `tiny` was trained and validated on seeds 0 to 4
@@ -111,19 +112,10 @@ def hardness(assets: Path | None, count: int, source: str) -> None:
         rows = model.embed([t.shot.picture for t in takes]).cls.cpu().numpy()
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
-    def of_files(feature: Callable[[list[Path]], np.ndarray]) -> Callable[[list[Take]], np.ndarray]:
-        def rows(takes: list[Take]) -> np.ndarray:
-            from PIL import Image
+    def of_pictures(vector: Callable[[Image.Image], np.ndarray]) -> Callable[[list[Take]], np.ndarray]:
+        return lambda takes: np.stack([vector(Image.fromarray(take.shot.picture)) for take in takes])
 
-            with tempfile.TemporaryDirectory() as folder:
-                paths = [Path(folder) / f"{k}.png" for k in range(len(takes))]
-                for path, take in zip(paths, takes, strict=True):
-                    Image.fromarray(take.shot.picture).save(path)
-                return feature(paths)
-
-        return rows
-
-    features = {"HSV histogram": of_files(hsv_histogram), "32x32 pixels": of_files(small_pixels), source: embedded}
+    features = {"HSV histogram": of_pictures(hsv_vector), "32x32 pixels": of_pictures(pixel_vector), source: embedded}
     margins: dict[tuple[str, float], list[np.ndarray]] = {(f, s): [] for f in features for s in STRENGTHS}
     for number in range(count):
         views = list(world.views(number, 3))

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.finite import NonFiniteError
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import replacing
 
 Array = NDArray[np.float64]
 FORMAT = 1
@@ -139,11 +139,7 @@ class Calibration:
             warnings.warn(self.basis, CalibrationWarning, stacklevel=stacklevel + 2)
 
     def check_model(self, model: Model) -> None:
-        """Refuse a model that it was not made for.
-
-        Raises:
-            CalibrationError: naming both models.
-        """
+        """Raise a CalibrationError for a model that it was not made for."""
         if not self.model.is_same(model):
             raise CalibrationError(
                 f"the calibration was made for {self.name or self.model.kind} ({self.model}), this model is {model}: "
@@ -151,11 +147,7 @@ class Calibration:
             )
 
     def check_distance(self, distance: str) -> None:
-        """Refuse another distance.
-
-        Raises:
-            CalibrationError: naming both distances.
-        """
+        """Raise a CalibrationError for another distance."""
         if distance != self.distance:
             raise CalibrationError(
                 f"the calibration was made for the distance {self.distance!r}, not {distance!r}: ask for that, or make "
@@ -163,18 +155,14 @@ class Calibration:
             )
 
     def check_outside(self, outside: str) -> None:
-        """Refuse subjects alone if it was made for whole images, and vice versa.
-
-        Raises:
-            CalibrationError: naming both.
-        """
+        """Raise a CalibrationError for subjects alone if it was made for whole images, and vice versa."""
         if outside != self.outside:
-            words = {
-                o: "whole images" if o == "all" else f"subjects cut by masks ({o})" for o in (self.outside, outside)
-            }
+            made, asked = (
+                "whole images" if o == "all" else f"subjects cut by masks ({o})" for o in (self.outside, outside)
+            )
             raise CalibrationError(
-                f"the calibration was made for {words[self.outside]}, not for {words[outside]}: make one for these, "
-                "idmetric eval calibrate with or without --subject"
+                f"the calibration was made for {made}, not for {asked}: make one for these, idmetric eval calibrate "
+                "with or without --subject"
             )
 
     # Files
@@ -193,10 +181,7 @@ class Calibration:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the JSON file atomically; creates its folder."""
-        target = Path(path)
-        with writing(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as temporary:
+        with replacing(Path(path), parents=True) as temporary:
             temporary.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 

@@ -47,17 +47,13 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
         ImportError: without scikit-learn.
     """
     s, r = both_kinds(scores, same)
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}: choose {' or '.join(METHODS)}")
-    if limit is None:
-        limit = 1 / (min(int(r.sum()), int((~r).sum())) + 2)
-    if not 0 < limit < 0.5:
-        raise ValueError(f"limit must lie between 0 and 0.5, got {limit}")
-    return _isotonic(s, r, limit) if method == "isotonic" else _platt(s, r)
+    need("eval", "fitting a calibration", sklearn="scikit-learn")
+    if method == "platt":
+        return _platt(s, r)
+    return _isotonic(s, r, 1 / (min(int(r.sum()), int((~r).sum())) + 2) if limit is None else limit)
 
 
 def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
-    need("eval", "fitting a calibration", sklearn="scikit-learn")
     from sklearn.isotonic import IsotonicRegression
 
     found = IsotonicRegression(out_of_bounds="clip").fit(s, r.astype(float))
@@ -68,7 +64,6 @@ def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
 
 
 def _platt(s: Array, r: Truths) -> Platt:
-    need("eval", "fitting a calibration", sklearn="scikit-learn")
     from sklearn.linear_model import LogisticRegression
 
     high, low = (r.sum() + 1) / (r.sum() + 2), 1 / ((~r).sum() + 2)
@@ -105,20 +100,12 @@ def held_out(
         identities: (N, 2), of the two images of a pair; identities that depend on each other (an object and the
             distractors made from it) must share one number.
         folds: at most as many as identities are used. seed: for the division into folds.
-
-    Raises:
-        ValueError: as `fit`, or if too few identities leave no pairs of both kinds.
     """
     s, r = both_kinds(scores, same)
     names, place = np.unique(np.asarray(identities), return_inverse=True)
     place = place.reshape(-1, 2)
 
-    if len(place) != len(s):
-        raise ValueError(f"identities must be of shape ({len(s)}, 2), got {np.shape(identities)}")
     folds = min(folds, len(names))
-    if folds < 3:
-        raise ValueError(f"cross-fitting needs 3 identities and folds at least, got {len(names)} and {folds}")
-
     fold = np.random.default_rng(seed).permutation(len(names)) % folds
     of = np.sort(fold[place], axis=1)
     out = np.full(len(s), np.nan)
@@ -131,10 +118,9 @@ def held_out(
 
         if r[rest].all() or not r[rest].any():
             raise ValueError(
-                f"without the identities of two folds no pairs of both kinds are left ({len(names)} identities in "
-                f"{folds} folds): more identities are needed"
+                f"without the identities of two of {folds} folds no pairs of both kinds are left: more identities than "
+                f"{len(names)} are needed"
             )
-
         try:
             out[asked] = from_log_odds(fit(s[rest], r[rest], method, limit).log_odds(s[asked]))
         except Flat:  # few identities may show no slope; their share is the best constant

@@ -34,9 +34,6 @@ def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> li
 
     Args:
         probabilities: (N,), in [0, 1]. same: bool (N,), whether a pair shows one identity.
-
-    Raises:
-        ValueError: if a probability is outside [0, 1], shapes differ, or there are no pairs.
     """
     p, r, place = _binned(probabilities, same, bins)
     return [Bin(float(p[place == k].mean()), float(r[place == k].mean()), int((place == k).sum())) for k in

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.arrays import STEP, Truths, comparable, labeled
 from idmetric.evaluate.bootstrap import Interval, bootstrap
+from idmetric.io.hints import need
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,8 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
 
     Args:
         scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
-
-    Raises:
-        ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
     """
     s, r = both_kinds(scores, same)
-    if not np.isfinite(threshold):
-        raise ValueError(f"threshold must be finite, got {threshold}")
     accepted = s >= comparable(threshold)
     hits, alarms = int(accepted[r].sum()), int(accepted[~r].sum())
     return OperatingPoint(float(threshold), hits / int(r.sum()), alarms / int((~r).sum()))
@@ -54,23 +50,17 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
     Args:
         scores, same: as in `operating_point`.
         rate: highest false-accept rate, in [0, 1].
-
-    Raises:
-        ValueError: as `operating_point`, and if the rate is outside [0, 1].
     """
     s, r = both_kinds(scores, same)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must be in [0, 1], got {rate}")
 
-    others = np.sort(s[~r])[::-1]
-    allowed = int(rate * len(others))
-    allowed += (allowed + 1) / len(others) <= rate  # the product may be rounded down
-    if allowed >= len(others):
-        return operating_point(s, r, float(s.min()))
+    need("eval", "a threshold at a false-accept rate", sklearn="scikit-learn")
+    from sklearn.metrics import roc_curve
 
-    first = others[allowed]  # the highest score that must not be accepted
-    above = s[s > first]
-    return operating_point(s, r, float(above.min() if len(above) else first + STEP))
+    false, _, thresholds = roc_curve(r, s, drop_intermediate=False)
+    lowest = float(thresholds[false <= rate][-1])
+    return operating_point(s, r, lowest if np.isfinite(lowest) else float(s.max()) + STEP)
 
 
 @dataclass(frozen=True)
@@ -102,9 +92,6 @@ def threshold_intervals(
     Args:
         scores, same: as in `operating_point`. identities: (N, 2), as in `fitting.held_out`.
         rates: in [0, 1]. samples, seed: of `bootstrap`; fewer than 2 samples = no intervals.
-
-    Raises:
-        ValueError: as `threshold_at_false_accept` and `bootstrap`.
     """
     s, r = both_kinds(scores, same)
     found = []
@@ -122,11 +109,7 @@ def threshold_intervals(
 
 
 def accepted(scores: ArrayLike, threshold: float) -> float:
-    """Share of scores (N,) at or above a threshold.
-
-    Raises:
-        ValueError: if there are no scores.
-    """
+    """Share of scores (N,) at or above a threshold."""
     s = comparable(scores)
     if not s.size:
         raise ValueError("no scores: a share needs one at least")
@@ -134,11 +117,7 @@ def accepted(scores: ArrayLike, threshold: float) -> float:
 
 
 def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
-    """Scores (N,), `comparable`, and labels (N,) with pairs of one identity and of two.
-
-    Raises:
-        ValueError: if all pairs or none are of one identity, shapes differ, or a number is not finite.
-    """
+    """Scores (N,), `comparable`, and labels (N,) with pairs of one identity and of two."""
     s, r = labeled(scores, same, ("scores", "same"))
     if r.all() or not r.any():
         raise ValueError(

@@ -12,13 +12,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import metadata
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, check_output, codes, ended, fixable
+from idmetric.cli.command import Parser, check_output, codes, ended, fixable, write
 from idmetric.cli.options import check_model
 from idmetric.version import __version__
 
@@ -40,8 +42,8 @@ _EXAMPLES = """examples:
   idmetric bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch-size 64"""
 
 SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops
-PACKAGES = ("torch", "timm", "torchvision", "pillow", "numpy", "geomloss", "lpips", "dreamsim")
 _STARTS = 3  # processes of each command, of which the median counts
+_SECONDS = 2.0  # to measure each stage for, at least once
 
 
 def build_parser(prog: str = ALIAS) -> Parser:
@@ -62,9 +64,6 @@ def build_parser(prog: str = ALIAS) -> Parser:
     options.add_batch_size(parser, "--batch", dest="batch", default=8)
     text = "photos to use (default: generated JPEG files of 960 x 720 pixels)"
     parser.add_argument("--images", metavar="DIR", help=text)
-    parser.add_argument("--threads", type=options.positive, metavar="N", help="CPU threads (default: torch's choice)")
-    text = "measure each stage for so long, at least once (default: %(default)g)"
-    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help=text)
     parser.add_argument("--json", metavar="FILE", help="also write all results there")
     parser.add_version()
     return parser
@@ -74,26 +73,27 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    return ended(partial(_measured, args), parser, "measured sections were printed")
+    return ended(partial(_run, args), parser, "measured sections were printed")
 
 
-def _measured(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
     for name in args.model:
         check_model(name)
     check_output(args.json)
     with fixable(RuntimeError, in_one_line=True):
-        return _run(args)
+        found = _measured(args)
+    if args.json:
+        from idmetric.io.json_file import text
+
+        write(text(found, indent=1) + "\n", args.json, "name a file with --json")
+    return 0
 
 
-def _run(args: argparse.Namespace) -> int:
+def _measured(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from idmetric.io.json_file import text
-    from idmetric.io.output import replacing
     from idmetric.models.embedder import auto_device
 
-    if args.threads:
-        torch.set_num_threads(args.threads)
     device = torch.device(args.device) if args.device else auto_device()
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no such device here: install its CUDA build, or choose cpu")
@@ -108,13 +108,10 @@ def _run(args: argparse.Namespace) -> int:
     for name in (args.model or ["tiny"]) if "stages" in wanted else ():
         dtype = getattr(torch, args.dtype)
         metric = open_model(name, random_weights=args.random_weights, device=device, dtype=dtype)
-        rows += _shown("stages", _weights(metric), list(stages(metric, files, args.batch, args.seconds)))
-
-    if args.json:
-        found = {"machine": machine, "options": vars(args), "rows": rows}
-        with replacing(Path(args.json)) as path:
-            path.write_text(text(found, indent=1) + "\n", encoding="utf-8")
-    return 0
+        millions = sum(p.numel() for p in metric.parameters()) / 1e6
+        about = f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {args.dtype}"
+        rows += _shown("stages", about, list(stages(metric, files, args.batch)))
+    return {"machine": machine, "options": vars(args), "rows": rows}
 
 
 def _shown(section: str, model: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -128,16 +125,10 @@ def _shown(section: str, model: str, rows: list[dict[str, Any]]) -> list[dict[st
     return [{"section": section, **row} for row in rows]
 
 
-def _weights(metric: Embedder) -> str:
-    dtype = str(metric.dtype).removeprefix("torch.")
-    millions = sum(p.numel() for p in metric.parameters()) / 1e6
-    return f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {dtype}"
-
-
 # The sections
 
 
-def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float) -> Iterator[dict[str, Any]]:
+def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float = _SECONDS) -> Iterator[dict[str, Any]]:
     """Measure decode, preprocess, backbone, heads, and the whole; then the whole for one image, as latency.
 
     "decode" reads the encoded files; "preprocess" turns decoded images into the normalized batch that the encoder
@@ -162,20 +153,17 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float)
     steps["whole"] = lambda: metric.embed(photos, batch_size=batch)
     steps["whole, 1 image"] = lambda: metric.embed(photos[:1])
 
+    clock, cuda = _clock(metric.device), metric.device.type == "cuda"
     for what, run in steps.items():
-        if metric.device.type == "cuda":
+        if cuda:
             torch.cuda.reset_peak_memory_stats(metric.device)
+        timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads(), timer=clock)
         with torch.no_grad():
-            timer = Timer(
-                "run()", globals={"run": run}, num_threads=torch.get_num_threads(), timer=_clock(metric.device)
-            )
             found = timer.blocked_autorange(min_run_time=seconds)
         count = 1 if what.endswith("1 image") else batch
-        row = {"what": what, "images/s": count / found.median, "median ms": 1e3 * found.median,
-               "IQR ms": 1e3 * found.iqr}  # fmt: skip
-        if metric.device.type == "cuda":
-            row["peak MB"] = torch.cuda.max_memory_allocated(metric.device) / 1e6
-        yield row
+        peak = {"peak MB": torch.cuda.max_memory_allocated(metric.device) / 1e6} if cuda else {}
+        yield {"what": what, "images/s": count / found.median, "median ms": 1e3 * found.median,
+               "IQR ms": 1e3 * found.iqr, **peak}  # fmt: skip
 
 
 def _clock(device: torch.device) -> Callable[[], float]:
@@ -225,7 +213,7 @@ def processes(paths: Sequence[str]) -> dict[str, Callable[[], object]]:
 
 
 def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
-    """Turn decoded images into the normalized batch (B, 3, *image_size) that the encoder takes."""
+    """Turn decoded images into the normalized batch (B, 3, *image_size) that the encoder takes, on its device."""
     return metric.normalize(pixels_of(metric, photos)).to(metric.dtype)
 
 
@@ -274,7 +262,7 @@ def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
     found = listed(folder)
     for path in found[:count]:
         read_image(path)
-    return tuple(Path(found[k % len(found)]).read_bytes() for k in range(count))
+    return tuple(Path(path).read_bytes() for path in islice(cycle(found), count))
 
 
 def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
@@ -298,19 +286,16 @@ def decoded(files: Sequence[bytes], count: int) -> list[Image.Image]:
     """Decode that many images, repeating the files if there are fewer."""
     from idmetric.images.read import read_image
 
-    photos = [read_image(data) for data in files[:count]]
-    return [photos[k % len(photos)] for k in range(count)]
+    return list(islice(cycle([read_image(data) for data in files[:count]]), count))
 
 
-def open_model(
-    name: str, *, random_weights: bool = False, device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-) -> Embedder:  # fmt: skip
+def open_model(name: str, *, random_weights: bool = False, **chosen: Any) -> Embedder:
     """Open a model by name, as `idmetric.load` does.
 
     Args:
         random_weights: open the published architecture with random weights, which need no download and do not change
             times. Without effect on "tiny", which is in the package.
+        chosen: device and dtype.
 
     Raises:
         CheckpointError: if it cannot be opened.
@@ -319,24 +304,20 @@ def open_model(
     import torch
 
     from idmetric.checkpoints import released
+    from idmetric.models.backbone import Backbone
+    from idmetric.models.idsim import IDSim, IDSimConfig
     from idmetric.models.load import load_embedder
+    from idmetric.models.nearid import NearID, NearIDConfig
 
-    chosen: dict[str, Any] = {"device": device, "dtype": dtype}
     if not random_weights or name == "tiny":
         return load_embedder(name, **chosen)
     torch.manual_seed(0)
     model: Embedder
     if name.startswith("timm:"):
-        from idmetric.models.backbone import Backbone
-
         model = Backbone(name.removeprefix("timm:"), pretrained=False, **chosen)
     elif name in released.IDSIM:
-        from idmetric.models.idsim import IDSim, IDSimConfig
-
         model = IDSim(IDSimConfig(released.IDSIM[name].backbone), **chosen)
     elif name in released.NEARID:
-        from idmetric.models.nearid import NearID, NearIDConfig
-
         model = NearID(NearIDConfig(), **chosen)
     else:
         known = ", ".join([*released.IDSIM, *released.NEARID])
@@ -358,9 +339,12 @@ def describe(device: torch.device) -> dict[str, Any]:
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     cores = os.cpu_count() or 1
-    versions = {name: metadata.version(name) for name in PACKAGES if _is_installed(name)}
+    names = [platform.processor() or platform.machine()]
+    with suppress(OSError):  # Linux alone has the file
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")] or names
     return {
-        "processor": _processor(),
+        "processor": names[0],
         "cores": cores,
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -368,7 +352,7 @@ def describe(device: torch.device) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "idmetric": __version__,
-        **versions,
+        **{name: metadata.version(name) for name in ("torch", "timm", "torchvision", "pillow", "numpy")},
     }
 
 
@@ -382,19 +366,3 @@ def line(machine: dict[str, Any]) -> str:
     if machine["busy"] is not None and machine["busy"] > 0.2:
         found += f"\nOther programs were running (load {machine['busy']} per core): trust ratios, not single times."
     return found
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -32,7 +34,7 @@ from idmetric.io.settings import add_options, values_of
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.protocols.common.result import Result
-    from idmetric.protocols.common.scorers import Settings
+    from idmetric.protocols.common.tables import View
 
 ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
@@ -131,12 +133,20 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
     files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
     files.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables, items and embeddings")
-    files.add_argument("--name", metavar="NAME", help="name of the files in --out (default: the protocol's)")
     text = "also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ..."
     files.add_argument("--plots", choices=("png", "svg"), help=text)
     text = "also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')"
     files.add_argument("--html", type=Path, metavar="FILE", help=text)
     options.add_format(files, FORMATS)
+    shown = parser.add_argument_group("table", "of --format table, markdown, latex, and of --out's .md and .tex files")
+    text = "pivot: the values of these two become rows and columns: model, metric, or a label of the rows (method, ...)"
+    shown.add_argument("--rows", metavar="NAME", help=text)
+    shown.add_argument("--columns", metavar="NAME", help="see --rows")
+    text = "columns of numbers to show, in this order, such as identity,clip_t,copies (default: all)"
+    shown.add_argument("--show", metavar="NAMES", type=lambda names: tuple(names.split(",")), default=(), help=text)
+    text = "95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere"
+    shown.add_argument("--intervals", action=argparse.BooleanOptionalAction, help=text)
+    shown.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
     options.add_quiet(files)
     if name in OPTIONS:
         add_options(parser.add_argument_group(name), OPTIONS[name])
@@ -178,6 +188,8 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 def _run(name: str, args: argparse.Namespace) -> int:
     if args.mask_id is not None and args.subject is None:
         raise UsageError("--mask-id needs --subject: masks are not used without it")
+    if (args.rows is None) != (args.columns is None):
+        raise UsageError("--rows and --columns belong together, such as --rows method --columns subject")
     with fixable():  # a mistyped name should not wait for torch
         from idmetric.protocols.common.models import check
         from idmetric.protocols.options import OPTIONS
@@ -187,18 +199,27 @@ def _run(name: str, args: argparse.Namespace) -> int:
             check(source)
         if name in OPTIONS:
             args.options = OPTIONS[name](**values_of(args, OPTIONS[name]))
+            if name == "generator" and (more := tuple(filter(_is_column, (args.rows, args.columns)))):
+                args.options = replace(args.options, by=tuple(dict.fromkeys([*args.options.by, *more])))
             vars(args).update(vars(args.options))
     _need(name, args, list(sources.values()))
-    from idmetric.protocols.common.result import FORMATS
+    from idmetric.protocols.common import tables
 
+    view = tables.View(args.rows, args.columns, args.show, args.intervals)
     with ExitStack() as stack:
         stack.enter_context(warnings_as_lines())
         with fixable():
             data, results = _measured(name, args, stack)
-        show = partial(write, FORMATS[args.format](results), instead="keep the result by --out DIR")
+            wrong = None
+            try:
+                text = _text(results, name, args, view)
+            except tables.TableError as error:  # the numbers are kept
+                wrong, view = error, tables.View()
+                text = _text(results, name, args, view)
+        show = partial(write, text, instead="keep the result by --out DIR")
         try:
             with fixable():
-                _keep(results, data, args, args.name or name)
+                _keep(results, data, args, name, view)
         except CommandError as error:  # such as a disk that is full by now
             show()
             raise CommandError(f"{error}; the result is on stdout") from error
@@ -206,21 +227,59 @@ def _run(name: str, args: argparse.Namespace) -> int:
             show()
             raise
     show()
+    if wrong is not None:
+        raise CommandError(f"{wrong}; the whole table was printed instead")
     return 0
+
+
+def _text(results: list[Result], name: str, args: argparse.Namespace, view: View) -> str:
+    """The results in the form of --format."""
+    from idmetric.protocols.common import tables
+
+    if args.format == "table":
+        width = shutil.get_terminal_size((0, 0)).columns  # 0: not a terminal
+        elsewhere = "--show chooses columns" if args.out is None else os.fspath(args.out / f"{name}.md")
+        text = tables.table(results, view, width, elsewhere)
+    else:
+        text = tables.FORMATS[args.format](results, view)
+    if args.explain and args.format in ("table", "markdown"):
+        text += "\n".join(["", *tables.explained(results, view), ""])
+    return text
 
 
 def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Manifest | None, list[Result]]:
     """Check the options, open data and models, and run the protocol."""
-    from idmetric.protocols.options import OPTIONS
+    import torch
+
+    from idmetric.data.embed import Look
+    from idmetric.protocols.common.models import open_model
+    from idmetric.protocols.common.scorers import Settings
 
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
-    _check(args, args.name or name, optional)
+    _check(args, name, optional)
     images = stack.enter_context(Progress("images", not args.quiet, verb="processed"))
     pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
-    data = None if args.data is None and not hasattr(module, "open_data") else _data(module, args, images)
-    settings = replace(_settings(args), progress=images, pair_progress=pairs)
-    models = _models(args, optional)
+    data = None
+    if hasattr(module, "open_data"):
+        data = of_splits(module.open_data(args, images), args)
+    elif args.data is not None:
+        data = of_splits(getattr(module, "read_data", read_data)(args.data), args)
+
+    settings = Settings(
+        args.distance, args.bootstrap, args.seed, None if args.out is None else args.out / "embeddings",
+        Look() if args.subject is None else Look(True, args.subject, args.mask_id), args.on_error, args.batch_size,
+        args.workers, images, args.max_pairs, pairs,
+    )  # fmt: skip
+    given = args.model or ([] if "model" in optional else [options.DEFAULT_MODEL])
+    opened = partial(
+        open_model, device=args.device, dtype=getattr(torch, args.dtype) if args.dtype else None, decode=args.decode
+    )
+    models = {model: opened(source) for model, source in _sources(given).items()}
+    if getattr(args, "clip_t", None):
+        from idmetric.protocols.common.dual_encoder import DualEncoder
+
+        models["CLIP-T"] = DualEncoder(args.clip_t, device=args.device)
     for judge, model in models.items():
         if hasattr(model, "report"):  # its cost is printed however the run ends
             stack.callback(_print_cost, judge, model)
@@ -228,7 +287,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     if hasattr(module, "command"):
         found = module.command(args, data, models, settings)
     else:
-        found = module.run(data, models, settings, *([args.options] if name in OPTIONS else []))
+        found = module.run(data, models, settings, *([args.options] if hasattr(args, "options") else []))
     traced = {option: value for option in _TRACED if (value := getattr(args, option, None)) is not None}
     return data, [replace(result, settings={**result.settings, **traced}) for result in found]
 
@@ -243,28 +302,23 @@ def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None
     Raises:
         ValueError, OSError: naming the first fault.
     """
-    from idmetric.io.output import check, writing
+    from idmetric.io.output import check, files_among, refuse_inputs
 
     if args.data is None and "data" not in optional:
         raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
     if args.data is None and args.split:
         raise ValueError("--split chooses rows of --data: give that too")
-    if args.name and Path(args.name).name != args.name:
-        raise ValueError(f"--name {args.name}: it begins names of files in --out, and may hold no folder")
     if args.plots and args.out is None:
         raise ValueError("--plots needs --out DIR: the folder that the plots go to")
 
-    _keep_inputs(args, name)
+    outputs: dict[str, Path | None] = {"--html": args.html, "--scores": getattr(args, "scores", None)}
     if args.out is not None:
-        with writing(args.out):
-            args.out.mkdir(parents=True, exist_ok=True)
-        check(args.out / f"{name}.json")
-    if args.html is not None:
-        from idmetric.report.page import check_page
-
-        with writing(args.html):
-            args.html.parent.mkdir(parents=True, exist_ok=True)  # often --out, which is made too
-        check_page(args.html, plots=True)
+        outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
+    inputs = (value for option, value in vars(args).items() if option not in ("html", "scores", "out"))
+    refuse_inputs(outputs, files_among(inputs))
+    for path in (None if args.out is None else args.out / f"{name}.json", args.html):
+        if path is not None:
+            check(path, parents=True)
 
 
 def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
@@ -281,27 +335,17 @@ def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
     need_all(f"idmetric eval {name}", extras)
 
 
-def _keep_inputs(args: argparse.Namespace, name: str) -> None:
-    """Refuse outputs that are inputs.
-
-    Raises:
-        OutputError: naming the first.
-    """
-    from idmetric.io.output import files_among, refuse_inputs
-
-    outputs: dict[str, Path | None] = {"--html": args.html, "--scores": getattr(args, "scores", None)}
-    if args.out is not None:
-        outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
-    given = (value for option, value in vars(args).items() if option not in ("html", "scores", "out"))
-    refuse_inputs(outputs, files_among(given))
+def _is_column(name: str | None) -> bool:
+    """Whether a dimension of a pivot is a property of generated images, by which they have to be grouped."""
+    return name not in (None, "model", "metric", "method")
 
 
-def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str) -> None:
+def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str, view: View) -> None:
     """Write the files of --out, --plots and --html."""
-    from idmetric.protocols.common.result import write
+    from idmetric.protocols.common.tables import write
 
     if args.out is not None:
-        write(results, args.out, name)
+        write(results, args.out, name, view)
     if args.plots:
         from idmetric.report.plots import draw
 
@@ -311,40 +355,6 @@ def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace
         from idmetric.report.page import write_page
 
         write_page(eval_page(results, data), args.html)
-
-
-def _data(module: Any, args: argparse.Namespace, progress: Progress) -> Manifest:
-    """Read the manifest of --data and --split."""
-    manifest: Manifest
-    if hasattr(module, "open_data"):
-        manifest = module.open_data(args, progress)
-    else:
-        manifest = getattr(module, "read_data", read_data)(args.data)
-    return of_splits(manifest, args)
-
-
-def _settings(args: argparse.Namespace) -> Settings:
-    from idmetric.data.embed import Look
-    from idmetric.protocols.common.scorers import Settings
-
-    look = Look() if args.subject is None else Look(True, args.subject, args.mask_id)
-    store = None if args.out is None else args.out / "embeddings"
-    return Settings(
-        args.distance, args.bootstrap, args.seed, store, look, args.on_error, args.batch_size, args.workers,
-        max_pairs=args.max_pairs,
-    )  # fmt: skip
-
-
-def _models(args: argparse.Namespace, optional: Sequence[str]) -> dict[str, Any]:
-    """Open the models of --model; returns name -> model."""
-    import torch
-
-    from idmetric.protocols.common.models import open_model
-
-    sources = _sources(args.model or ([] if "model" in optional else [options.DEFAULT_MODEL]))
-    dtype = getattr(torch, args.dtype) if args.dtype else None
-    opened = partial(open_model, device=args.device, dtype=dtype, decode=args.decode)
-    return {name: opened(source) for name, source in sources.items()}
 
 
 def _sources(models: Sequence[str]) -> dict[str, str]:

@@ -62,13 +62,16 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
+    from idmetric.images.paths import listed
     from idmetric.models.export import TOLERANCE, check_target, export
     from idmetric.models.load import load
     from idmetric.models.names import ONNX
 
     target = Path(args.out)
     check_target(target, ONNX if args.format == "onnx" else ".pt2")
-    images = _listed(args.int8) if args.int8 else []  # a mistyped path should not wait for the model
+    images = list(listed(args.int8)) if args.int8 else []
+    if missing := [path for path in images if not Path(path).is_file()]:  # this should not wait for the model
+        raise UsageError(f"--int8: there is no {missing[0]!r}: name a folder or a pattern of images")
 
     metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))
     if images:
@@ -82,16 +85,3 @@ def _export(args: argparse.Namespace) -> int:
     if not args.quiet:
         say(f"{args.out}: {target.stat().st_size / 1e6:.1f} MB, {note}")
     return 0
-
-
-def _listed(source: str) -> list[str]:
-    """The images in a folder or of a pattern, which exist; UsageError if there are none."""
-    from idmetric.images import paths
-
-    try:
-        found = list(paths.listed(source))
-    except paths.InputError as error:
-        raise UsageError(f"--int8: {error}") from error
-    if missing := [path for path in found if not Path(path).is_file()]:
-        raise UsageError(f"--int8: there is no {missing[0]!r}: name a folder or a pattern of images")
-    return found

@@ -22,14 +22,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import MASK_RULES, folder_name, key_of, settings_digest
 from idmetric.embed.pipeline import Input, batches, keep, threads, usable
 from idmetric.embed.store import Store
-from idmetric.images.masks import MaskId, labeled, read_mask
+from idmetric.images.masks import MaskId, labeled
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
@@ -107,31 +107,21 @@ class Look:
         masked: show the models only the subject that the manifest's masks select; each row needs a mask.
         outside: how pixels outside the mask are replaced, see `Embedder.embed`.
         mask_id: the subject's label, if the masks hold several.
-        mirrored: show each image, and its mask, with left and right exchanged.
     """
 
     masked: bool = False
     outside: Outside = "black"
     mask_id: MaskId | None = None
-    mirrored: bool = False
 
     def mask_of(self, manifest: Manifest, row: int) -> Any:
         """The mask to apply to a row; None if whole images are embedded."""
         return labeled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
-
-    def turned(self, image: Image.Image, mask: Any) -> tuple[Image.Image, Any]:
-        """A decoded image and its mask as the models see them: as they are, or mirrored."""
-        if not self.mirrored:
-            return image, mask
-        return ImageOps.mirror(image), None if mask is None else read_mask(mask, image=image).flip(-1)
 
     def folder(self, model: Any) -> str:
         """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
         facts = {**model.signature(), "background": str(getattr(model, "background", ""))}
         if self.masked:
             facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
-        if self.mirrored:
-            facts |= {"mirrored": "yes"}
         return folder_name({"model": "model", **facts})
 
 
@@ -368,8 +358,7 @@ def _prepared(
             plain = partial(read_image, background=model.background, preprocessing=reading)
             decoded[key] = (getattr(model, "decoded", plain) if fast else plain)(source)
         try:
-            image, cover = look.turned(decoded[key], mask)
-            found[name] = model.prepare(image, cover, look.outside, words.get(row))
+            found[name] = model.prepare(decoded[key], mask, look.outside, words.get(row))
         except ImageReadError as error:  # a decoded image has no name
             named = describe(source) if error.source.startswith("<PIL") else error.source
             raise ImageReadError(named, error.reason) from error

@@ -1,9 +1,9 @@
-"""Correlations of a metric with human ratings, an oracle or another metric, and their mean."""
+"""Correlations of a metric with human ratings, an oracle or another metric, their mean, and how far people agree."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,10 +30,7 @@ def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
     Raises:
         ValueError: if x or y does not vary (see `constant`), shapes differ, or a number is not finite.
     """
-    a, b = _two(x, y, "Pearson's correlation")
-    if _flat(a) or _flat(b):
-        return _undefined(a, constant)
-    return float(np.corrcoef(a, b)[0, 1])
+    return _correlation(lambda a, b: np.corrcoef(a, b)[0, 1], x, y, constant)
 
 
 def spearman(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
@@ -43,10 +40,7 @@ def spearman(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> fl
     """
     from scipy import stats
 
-    a, b = map(comparable, _two(x, y, "Spearman's correlation"))
-    if _flat(a) or _flat(b):
-        return _undefined(a, constant)
-    return float(stats.spearmanr(a, b).statistic)
+    return _correlation(lambda a, b: stats.spearmanr(a, b).statistic, comparable(x), comparable(y), constant)
 
 
 def kendall(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
@@ -57,10 +51,7 @@ def kendall(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
     """
     from scipy import stats
 
-    a, b = map(comparable, _two(x, y, "Kendall's tau"))
-    if _flat(a) or _flat(b):
-        return _undefined(a, constant)
-    return float(stats.kendalltau(a, b).statistic)
+    return _correlation(lambda a, b: stats.kendalltau(a, b).statistic, comparable(x), comparable(y), constant)
 
 
 class Mean(NamedTuple):
@@ -82,9 +73,6 @@ def fisher_mean(correlations: Sequence[float] | ArrayLike, *, limit: float = 0.9
     Args:
         correlations: (N,), in [-1, 1].
         limit: correlations are clipped to +-limit, since z is infinite at 1 (as in NearID's code).
-
-    Raises:
-        ValueError: if there are no correlations, or one is outside [-1, 1].
     """
     r = numbers("correlations", correlations).astype(np.float64)
     if np.abs(r).max() > 1 + 1e-9:
@@ -93,19 +81,46 @@ def fisher_mean(correlations: Sequence[float] | ArrayLike, *, limit: float = 0.9
     return Mean(mean, float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else None)
 
 
-def _two(x: ArrayLike, y: ArrayLike, what: str) -> tuple[Array, Array]:
+def krippendorff_alpha(votes: ArrayLike) -> float:
+    """Krippendorff's alpha of nominal votes, which may be missing: 1 - observed over expected disagreement.
+
+    With n_uc the votes for category c on item u, m_u the votes on u, and coincidences o_cc of pairs of equal votes
+    within an item (Krippendorff, Computing Krippendorff's Alpha-Reliability, 2011, section C)::
+
+        o_cc  = sum over u with m_u >= 2 of n_uc (n_uc - 1) / (m_u - 1)
+        n_c   = sum over u with m_u >= 2 of n_uc,    n = sum of n_c
+        alpha = ((n - 1) sum of o_cc - sum of n_c (n_c - 1)) / (n (n - 1) - sum of n_c (n_c - 1))
+
+    Items with fewer than two votes say nothing about agreement and are left out.
+
+    >>> round(krippendorff_alpha([[2, 0], [0, 2], [2, 0], [1, 1]]), 4)
+    0.5333
+
+    Args:
+        votes: (items, categories), the number of votes for each category, whole numbers >= 0.
+
+    Returns:
+        At most 1; 1 = all agree, 0 = as if votes were drawn by chance, below 0 = less than by chance.
+    """
+    counts = numbers("votes", votes, 2)
+    counts = counts[counts.sum(1) >= 2]
+    if not len(counts):
+        raise ValueError("alpha needs an item with two votes")
+
+    each, total = counts.sum(0), counts.sum()
+    by_chance = total * (total - 1) - (each * (each - 1)).sum()
+    if by_chance == 0:
+        raise ValueError("all votes are for one category: alpha is undefined")
+
+    agreeing = (counts * (counts - 1) / (counts.sum(1, keepdims=True) - 1)).sum()
+    return float(((total - 1) * agreeing - (each * (each - 1)).sum()) / by_chance)
+
+
+def _correlation(statistic: Callable[[Array, Array], Any], x: ArrayLike, y: ArrayLike, constant: float | None) -> float:
     a, b = paired(x, y)
     if len(a) < 2:
-        raise ValueError(f"{what} needs two items at least, got {len(a)}")
-    return a, b
-
-
-def _flat(x: Array) -> bool:
-    """Whether values differ by rounding errors alone."""
-    return bool(x.std() <= 1e-12 * np.abs(x).max())
-
-
-def _undefined(a: Array, constant: float | None) -> float:
-    if constant is None:
-        raise ValueError(f"{'x' if _flat(a) else 'y'} does not vary over its {len(a)} items: no correlation is defined")
-    return constant
+        raise ValueError(f"a correlation needs two items at least, got {len(a)}")
+    flat = [name for name, v in (("x", a), ("y", b)) if v.std() <= 1e-12 * np.abs(v).max()]  # but for rounding
+    if flat and constant is None:
+        raise ValueError(f"{flat[0]} does not vary over its {len(a)} items: no correlation is defined")
+    return float(statistic(a, b)) if not flat else float(constant or 0)

@@ -74,11 +74,7 @@ def truths(name: str, values: ArrayLike) -> Truths:
 def labeled(
     scores: ArrayLike, relevant: ArrayLike, names: tuple[str, str] = ("scores", "relevant")
 ) -> tuple[NDArray[np.float64], Truths]:
-    """Scores (N,), `comparable`, and a boolean label (N,) for each.
-
-    Raises:
-        ValueError: if they are empty, not of one shape, or not finite and not booleans.
-    """
+    """Scores (N,), `comparable`, and a boolean label (N,) for each."""
     s, r = numbers(names[0], scores), truths(names[1], relevant)
     if s.shape != r.shape:
         raise ValueError(f"{names[0]} and {names[1]} must be of one shape (N,), got {s.shape} and {r.shape}")
@@ -86,11 +82,7 @@ def labeled(
 
 
 def paired(x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("x", "y")) -> tuple[Numbers, Numbers]:
-    """Two arrays (N,) of finite float64 numbers.
-
-    Raises:
-        ValueError: if they are empty, not of one shape, or not finite.
-    """
+    """Two arrays (N,) of finite float64 numbers."""
     a, b = numbers(names[0], x).astype(np.float64), numbers(names[1], y).astype(np.float64)
     if a.shape != b.shape:
         raise ValueError(f"{names[0]} and {names[1]} must be of one shape (N,), got {a.shape} and {b.shape}")

@@ -44,10 +44,9 @@ def bootstrap(
     groups: ArrayLike,
     *,
     samples: int = 1000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of a statistic, by identity.
+    """95 % percentile interval of a statistic, by identity.
 
         bootstrap(lambda rows: precisions[rows].mean(), identity_of_query)
         bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), identities_of_pair)  # (N, 2)
@@ -61,23 +60,27 @@ def bootstrap(
         statistic: called with item numbers (with repetitions). A ValueError means that it is undefined for the sample
             (all pairs of one class), which is then left out.
         groups: (N,), the identity of each item, or (N, 2), of the two members of each pair. Any type that sorts.
-        samples: number of samples, the paper's 1,000 by default. level: 0.95 = percentiles 2.5 to 97.5.
+        samples: number of samples, the paper's 1,000 by default.
         seed: sample number k depends on (seed, k) alone.
 
     Raises:
         ValueError: if there are fewer than two identities, the statistic is undefined or not finite on the data, or
             undefined in more than a tenth of the samples.
     """
-    if samples < 2 or not 0 < level < 1:
-        raise ValueError(f"needs samples >= 2 and a level between 0 and 1, got {samples} and {level}")
-    number, identities = _numbered(groups)
+    g = np.asarray(groups)
+    if g.ndim not in (1, 2) or (g.ndim == 2 and g.shape[1] != 2):
+        raise ValueError(f"groups must be of shape (N,), or (N, 2) for pairs, got {g.shape}")
+    names, number = np.unique(g, return_inverse=True)
+    number, identities = number.reshape(g.shape), len(names)
+    if identities < 2:
+        raise ValueError(f"an interval by identity needs two identities at least, got {identities}")
     value = _value(statistic, np.arange(len(number)))
     if value is None:
         raise ValueError("the statistic is not finite on the data itself")
 
     drawn = (_rows(number, draw(identities, seed, k)) for k in range(samples))
     found = [v for rows in drawn if len(rows) and (v := _value(statistic, rows, undefined=True)) is not None]
-    between = percentiles(found, samples, level)
+    between = percentiles(found, samples)
     if between is None:
         raise ValueError(
             f"the statistic is defined in {len(found)} of {samples} bootstrap samples of {identities} identities: too "
@@ -87,8 +90,8 @@ def bootstrap(
     return Interval(value, *between, float(np.mean(found)), float(np.std(found, ddof=1)), len(found))
 
 
-def percentiles(found: ArrayLike, samples: int, level: float = 0.95) -> tuple[float, float] | None:
-    """The percentile interval of a statistic's values in bootstrap samples; None if too few are defined.
+def percentiles(found: ArrayLike, samples: int) -> tuple[float, float] | None:
+    """The 95 % interval of a statistic's values in bootstrap samples; None if too few are defined.
 
     Args:
         found: values, NaN for undefined ones.
@@ -98,7 +101,7 @@ def percentiles(found: ArrayLike, samples: int, level: float = 0.95) -> tuple[fl
     values = values[np.isfinite(values)]
     if len(values) < max(2, _DEFINED * samples):
         return None
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -106,17 +109,6 @@ def draw(count: int, seed: int, sample: int) -> Rows:
     """Draw identities with replacement; returns how often each is drawn in a sample: (count,), the sum is count."""
     chosen = np.random.default_rng((seed, sample)).integers(count, size=count)
     return np.bincount(chosen, minlength=count)
-
-
-def _numbered(groups: ArrayLike) -> tuple[Rows, int]:
-    g = np.asarray(groups)
-    if g.ndim not in (1, 2) or (g.ndim == 2 and g.shape[1] != 2) or not len(g):
-        raise ValueError(f"groups must be of shape (N,), or (N, 2) for pairs, got {g.shape}")
-
-    names, number = np.unique(g, return_inverse=True)
-    if len(names) < 2:
-        raise ValueError("an interval by identity needs two identities at least, got 1")
-    return number.reshape(g.shape).astype(np.int64), len(names)
 
 
 def _rows(number: Rows, times: Rows) -> Rows:

@@ -18,18 +18,27 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Margins:
-    """Results over samples.
+    """SSR and PA, with the terms of each sample that has a valid margin.
 
     Attributes:
-        ssr: Sample Success Rate, share of samples with all valid margins above 0.
-        pa: Pairwise Accuracy, share of valid margins above 0, pooled over samples.
-        samples, trials: how many of each were valid: the support of ssr and of pa.
+        samples: (K,), which of the samples these are.
+        success: bool (K,), whether all valid margins are above 0. wins, trials: (K,), margins above 0 and valid ones.
     """
 
-    ssr: float
-    pa: float
-    samples: int
-    trials: int
+    samples: NDArray[np.int64]
+    success: NDArray[np.bool_]
+    wins: NDArray[np.int64]
+    trials: NDArray[np.int64]
+
+    @property
+    def ssr(self) -> float:
+        """Sample Success Rate, share of samples with all valid margins above 0."""
+        return float(self.success.mean())
+
+    @property
+    def pa(self) -> float:
+        """Pairwise Accuracy, share of valid margins above 0, pooled over samples."""
+        return int(self.wins.sum()) / int(self.trials.sum())
 
 
 @dataclass(frozen=True)
@@ -66,50 +75,12 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
 
     Returns:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
-
-    Raises:
-        ValueError: if the shapes don't fit.
     """
     views = distractors.shape[-1]
-    if positives.shape != (*distractors.shape, views):
-        needed = (*distractors.shape, views)
-        raise ValueError(f"similarities {positives.shape} of {views} views: {needed} is needed")
     own, other = np.nonzero(~np.eye(views, dtype=bool))
     first, last = np.minimum(own, other), np.maximum(own, other)
     margins: Array = positives[..., first, last] - distractors[..., own]
     return margins
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Each sample's share in SSR and PA, for the samples that have a valid margin.
-
-    Attributes:
-        samples: (K,), which of the samples these are.
-        success: bool (K,), whether all valid margins are above 0. wins, trials: (K,), margins above 0 and valid ones.
-    """
-
-    samples: NDArray[np.int64]
-    success: NDArray[np.bool_]
-    wins: NDArray[np.int64]
-    trials: NDArray[np.int64]
-
-
-def tally(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Tally:
-    """The terms of `margin_rates`, sample by sample; arguments and errors as there."""
-    table = _table(margins)
-    valid = ~np.isnan(table)
-    some = valid.any(1)
-    if not some.any():
-        raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
-    won, valid = (comparable(table) > 0)[some], valid[some]
-    wins, trials = won.sum(1), valid.sum(1)
-    if count_mean:
-        trials = trials + 1
-        wins = wins + (comparable(np.nansum(table[some], axis=1)) > 0)  # the mean has the sum's sign
-    success: NDArray[np.bool_] = np.all(won | ~valid, axis=1)
-
-    return Tally(np.flatnonzero(some), success, wins, trials)
 
 
 def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) -> Margins:
@@ -121,13 +92,20 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
         margins: (S, M), or a sequence of S arrays (M,) of any lengths.
         count_mean: count each sample's mean margin as one more trial of PA, as the code does that prints NearID's
             tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
-
-    Raises:
-        ValueError: if no margin is valid.
     """
-    found = tally(margins, count_mean=count_mean)
-    trials = int(found.trials.sum())
-    return Margins(float(found.success.mean()), int(found.wins.sum()) / trials, len(found.samples), trials)
+    table = np.full((len(margins), max(map(len, margins), default=0)), np.nan)
+    for row, own in zip(table, margins, strict=True):
+        row[: len(own)] = own
+    valid = ~np.isnan(table)
+    some = np.flatnonzero(valid.any(1))
+    if not len(some):
+        raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
+    won, valid = (comparable(table) > 0)[some], valid[some]
+    wins, trials = won.sum(1), valid.sum(1)
+    if count_mean:
+        trials = trials + 1
+        wins = wins + (comparable(np.nansum(table[some], axis=1)) > 0)  # the mean has the sum's sign
+    return Margins(some, np.all(won | ~valid, axis=1), wins, trials)
 
 
 def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
@@ -144,11 +122,9 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
         oracle: (S, V), of the part-edit of view j; NaN without one.
 
     Raises:
-        ValueError: if the shapes don't fit, or no set of a view with its own edit has two pairs.
+        ValueError: if no set of a view with its own edit has two pairs.
     """
     views = oracle.shape[-1]
-    if oracle.ndim != 2 or similarity.shape != (*oracle.shape, views):
-        raise ValueError(f"similarities {similarity.shape} and oracle {oracle.shape}: (S, V, V), (S, V) are needed")
     there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
     count = there.sum(0)
     found = {
@@ -165,14 +141,3 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
     whole = fisher_mean(list(found.values())).mean if len(found) > len(own) else None
     used = int(sum(count[key] for key in found)), int(sum(count[key] for key in own))
     return OracleAgreement(whole, pair, found, used)
-
-
-def _table(margins: Sequence[Array] | Array) -> Array:
-    """Margins (S, M), filled up with NaN."""
-    if isinstance(margins, np.ndarray) and margins.ndim == 2:
-        return margins.astype(np.float64, copy=False)
-    longest = max((len(m) for m in margins), default=0)
-    table = np.full((len(margins), longest), np.nan)
-    for row, m in zip(table, margins, strict=True):
-        row[: len(m)] = m
-    return table

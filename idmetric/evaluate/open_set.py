@@ -7,7 +7,8 @@ Identities count equally here, whatever their number of images, as in AnimalCLEF
 * BAUS, balanced accuracy on unknown samples: the mean over unknown identities of the share of queries called new;
 * the challenge's score, sqrt(BAKS x BAUS). An arithmetic mean would give 0.5 for calling every image new.
 
-The challenge averages this score over its data sets.
+The challenge averages this score over its data sets. Functions raise a ValueError without queries of known identities
+or of unknown ones, where they need them.
 """
 
 from __future__ import annotations
@@ -43,11 +44,7 @@ class Answers:
 
     @classmethod
     def of(cls, score: ArrayLike, right: ArrayLike, known: ArrayLike, identity: ArrayLike) -> Answers:
-        """The answers to queries of these identities (Q,), of any type that sorts.
-
-        Raises:
-            ValueError: if shapes differ, or a score is not finite.
-        """
+        """The answers to queries of these identities (Q,), of any type that sorts."""
         s, r = labeled(score, right, ("score", "right"))
         _, place, count = np.unique(np.asarray(identity), return_inverse=True, return_counts=True)
         return cls(s, r, truths("known", known), 1 / count[place.ravel()])
@@ -58,29 +55,17 @@ class Answers:
 
 
 def known_accuracy(answers: Answers, threshold: float = -math.inf) -> float:
-    """BAKS at a threshold, in [0, 1], higher = better; without one, the accuracy in a closed set.
-
-    Raises:
-        ValueError: without queries of known identities.
-    """
+    """BAKS at a threshold, in [0, 1], higher = better; without one, the accuracy in a closed set."""
     return _share(answers.right & (answers.score >= comparable(threshold)), answers.known, answers)
 
 
 def unknown_accuracy(answers: Answers, threshold: float) -> float:
-    """BAUS at a threshold, in [0, 1], higher = better.
-
-    Raises:
-        ValueError: without queries of unknown identities.
-    """
+    """BAUS at a threshold, in [0, 1], higher = better."""
     return _share(answers.score < comparable(threshold), ~answers.known, answers)
 
 
 def open_set_score(answers: Answers, threshold: float) -> float:
-    """sqrt(BAKS x BAUS) at a threshold, in [0, 1], higher = better (AnimalCLEF 2025).
-
-    Raises:
-        ValueError: without queries of known or of unknown identities.
-    """
+    """sqrt(BAKS x BAUS) at a threshold, in [0, 1], higher = better (AnimalCLEF 2025)."""
     return math.sqrt(known_accuracy(answers, threshold) * unknown_accuracy(answers, threshold))
 
 
@@ -89,9 +74,6 @@ def known_auc(answers: Answers) -> float:
 
     The area under the ROC curve of known or not, with identities of equal weight; ties half, 0.5 = chance. It does not
     ask for the right name.
-
-    Raises:
-        ValueError: without queries of known or of unknown identities.
     """
     return _beaten(answers, answers.known)
 
@@ -101,9 +83,6 @@ def oscr_area(answers: Answers) -> float:
 
     This is the curve of the open-set classification rate, OSCR (Dhamija et al. 2018, "Reducing Network Agnostophobia"),
     with identities of equal weight in place of samples. It is at most the closed-set accuracy.
-
-    Raises:
-        ValueError: without queries of known or of unknown identities.
     """
     return _beaten(answers, answers.right)
 
@@ -112,9 +91,6 @@ def curve(answers: Answers) -> tuple[Array, Array, Array]:
     """Thresholds (T,) in rising order, with BAKS (T,) and BAUS (T,) at each.
 
     The thresholds are the scores, and a last one at which every query is new.
-
-    Raises:
-        ValueError: without queries of known or of unknown identities.
     """
     known, unknown = _total(answers.known, answers), _total(~answers.known, answers)
     thresholds, place = np.unique(answers.score, return_inverse=True)
@@ -133,9 +109,6 @@ def best_threshold(answers: Answers) -> float:
     """The threshold of the highest sqrt(BAKS x BAUS) on these queries; of several, the lowest.
 
     Chosen on the data that it is measured on, it is an oracle: an upper bound, not a result.
-
-    Raises:
-        ValueError: without queries of known or of unknown identities.
     """
     thresholds, baks, baus = curve(answers)
     return float(thresholds[np.argmax((baks * baus).round(12))])

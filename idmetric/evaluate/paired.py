@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import comparable, numbers, paired
+from idmetric.evaluate.arrays import comparable, numbers
 from idmetric.io.hints import need
 
 Array = NDArray[np.float64]
@@ -19,18 +19,13 @@ def signed_rank(differences: ArrayLike, identity: ArrayLike) -> float:
 
     Args:
         differences: (N,). identity: (N,), any type that sorts.
-
-    Raises:
-        ValueError: if there are no differences, or a number is not finite.
-        ImportError: without SciPy.
     """
     need("eval", "a paired test", scipy="scipy")
     from scipy.stats import wilcoxon
 
     d = numbers("differences", differences).astype(np.float64)
     _, place = np.unique(np.asarray(identity), return_inverse=True)
-    sums, ones = paired(np.bincount(place.ravel(), d), np.bincount(place.ravel()), ("sums", "counts"))
-    means = comparable(sums / ones)
+    means = comparable(np.bincount(place.ravel(), d) / np.bincount(place.ravel()))
     if not means.any():
         return 1.0
     return float(wilcoxon(means, zero_method="zsplit").pvalue)

@@ -11,15 +11,12 @@ Scores may have any sign; higher = retrieved earlier. Scores are equal if they a
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.arrays import Numbers, Truths, comparable, labeled, paired
 
 Array = NDArray[np.float64]
-_FEW, _EACH = 64, 200  # at most so many relevant items, and for each so many items or more: counting beats sorting
 
 
 # One query
@@ -75,9 +72,6 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
 
     Returns:
         In (0, 1]; a little below or above `average_precision`.
-
-    Raises:
-        ValueError: as `average_precision`.
     """
     s, r = _query(scores, relevant, "average precision")
     rank = _ranks(s, r)  # from 1
@@ -108,7 +102,7 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
         raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
 
     depth = len(s) if k is None else min(_depth(k), len(s))
-    total = _discounts(len(s))  # of the first 0, 1, 2, ... places
+    total = np.r_[0, np.cumsum(1 / np.log2(np.arange(2, len(s) + 2)))]  # of the first 0, 1, 2, ... places
     some = g > 0
     start, end = _places(s, s[some])
     share = (total[np.minimum(end, depth)] - total[np.minimum(start, depth)]) / (end - start)
@@ -123,8 +117,7 @@ def precision_at_1(scores: ArrayLike, relevant: ArrayLike) -> float:
 
     Arguments and errors as in `average_precision`.
     """
-    s, r = _query(scores, relevant, "precision at 1")
-    return float(_first_rank(s, r) == 1)
+    return hit_at_k(scores, relevant, 1)
 
 
 def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
@@ -153,8 +146,7 @@ def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
     Its mean over queries is metric learning's "Recall@k" (Stanford Online Products: Oh Song et al., CVPR 2016).
     Arguments and errors as in `recall_at_k`.
     """
-    s, r = _query(scores, relevant, "a hit")
-    return float(_first_rank(s, r) <= _depth(k))
+    return float(recall_at_k(scores, relevant, k) > 0)
 
 
 # Pairs
@@ -197,40 +189,18 @@ def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, 
 
 def _places(scores: Numbers, of: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Count the scores above each of `of`, and the scores that are not below it."""
-    if _are_few(of, scores):
-        return np.array([np.count_nonzero(scores > one) for one in of.tolist()]), _reaching(scores, of)
+    if len(of) <= min(64, len(scores) // 200):  # counting beats sorting
+        counts = [(np.count_nonzero(scores > one), np.count_nonzero(scores >= one)) for one in of.tolist()]
+        above, reaching = np.array(counts, np.int64).reshape(-1, 2).T
+        return above, reaching
     ordered = np.sort(scores)
     return len(scores) - np.searchsorted(ordered, of, "right"), len(scores) - np.searchsorted(ordered, of, "left")
-
-
-def _are_few(of: Numbers, scores: Numbers) -> bool:
-    return len(of) <= min(_FEW, len(scores) // _EACH)
-
-
-def _reaching(scores: Numbers, of: Numbers) -> NDArray[np.int64]:
-    """Count the scores that are not below each of `of`."""
-    if _are_few(of, scores):
-        return np.array([np.count_nonzero(scores >= one) for one in of.tolist()])
-    return len(scores) - np.searchsorted(np.sort(scores), of, "left")
-
-
-@lru_cache(maxsize=4)
-def _discounts(count: int) -> Array:
-    """Sum of nDCG's discounts of the first 0, 1, ... `count` places."""
-    sums: Array = np.r_[0, np.cumsum(1 / np.log2(np.arange(2, count + 2)))]
-    sums.flags.writeable = False  # it is shared
-    return sums
 
 
 def _ranks(scores: Numbers, relevant: Truths) -> NDArray[np.int64]:
     """Places (from 1) of the relevant items, best first; after irrelevant ones of equal score."""
     own = np.sort(scores[relevant])[::-1]
-    return np.arange(1, len(own) + 1) + _reaching(scores[~relevant], own)
-
-
-def _first_rank(scores: Numbers, relevant: Truths) -> int:
-    """Place (from 1) of the first relevant item, as in `_ranks`."""
-    return 1 + int(np.count_nonzero(scores[~relevant] >= scores[relevant].max()))
+    return np.arange(1, len(own) + 1) + _places(scores[~relevant], own)[1]
 
 
 def _depth(k: int) -> int:

@@ -7,7 +7,7 @@ takes its percentiles of.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -52,13 +52,13 @@ def resampled_auc(
     order = np.argsort(s[~r])
     others = s[~r][order]
     above, not_below = np.searchsorted(others, s[r], "left"), np.searchsorted(others, s[r], "right")
-    hits, misses = _Weights(ends[r]), _Weights(ends[~r][order])
+    hits, misses = _weights(ends[r]), _weights(ends[~r][order])
     found, beaten = np.full(samples, np.nan), np.zeros(len(others) + 1)
 
     for k in range(samples):
         times = draw(len(names), seed, k).astype(np.float32)
-        won = hits.of(times).astype(np.float64)
-        np.cumsum(misses.of(times), dtype=np.float64, out=beaten[1:])  # by scores above so many of the others
+        won = hits(times).astype(np.float64)
+        np.cumsum(misses(times), dtype=np.float64, out=beaten[1:])  # by scores above so many of the others
         pairs = won.sum() * beaten[-1]
         if pairs > 0:
             found[k] = won @ (beaten[above] + beaten[not_below]) / 2 / pairs  # a tie is half a win
@@ -66,28 +66,25 @@ def resampled_auc(
     return found
 
 
-class _Weights:
+def _weights(ends: NDArray[np.int64]) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
     """Multiplicities of pairs of identities (P, 2) in a sample: the product of both, or that of a single identity.
 
     They are whole numbers and thus exact in float32, which halves the memory traffic of millions of pairs.
     """
+    first, second = (np.ascontiguousarray(side) for side in ends.T)
+    alone = np.flatnonzero(first == second)
 
-    def __init__(self, ends: NDArray[np.int64]) -> None:
-        self.first, self.second = (np.ascontiguousarray(side) for side in ends.T)
-        self.alone = np.flatnonzero(self.first == self.second)
-
-    def of(self, times: NDArray[np.float32]) -> NDArray[np.float32]:
-        weight: NDArray[np.float32] = times[self.first] * times[self.second]
-        weight[self.alone] = times[self.first[self.alone]]
+    def of(times: NDArray[np.float32]) -> NDArray[np.float32]:
+        weight: NDArray[np.float32] = times[first] * times[second]
+        weight[alone] = times[first[alone]]
         return weight
 
+    return of
 
-@lru_cache(maxsize=4)
+
 def draws(identities: int, samples: int, seed: int = 0) -> NDArray[np.int64]:
-    """Return how often each identity is in each sample of `bootstrap`: (samples, identities), read-only."""
-    times = np.stack([draw(identities, seed, k) for k in range(samples)])
-    times.flags.writeable = False
-    return times
+    """Return how often each identity is in each sample of `bootstrap`: (samples, identities)."""
+    return np.stack([draw(identities, seed, k) for k in range(samples)])
 
 
 def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: NDArray[np.int64]) -> Array:
@@ -100,18 +97,12 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
 
     Returns:
         (S,); NaN where x or y does not vary, or a sample has fewer than two items.
-
-    Raises:
-        ValueError: if shapes differ, a number is not finite, or an identity has no column in `times`.
     """
     a, b = paired(x, y)
-    number = np.asarray(identity)
-    if number.shape != a.shape or number.min() < 0 or number.max() >= times.shape[1]:
-        raise ValueError(f"identity must be {a.shape} numbers below {times.shape[1]}, got {number.shape}")
-
-    a, b = (_scaled(v) for v in (a, b))
+    # at mean 0 and unit spread, which keeps differences of sums exact; values that do not vary become 0
+    a, b = ((v - v.mean()) / (v.std() if v.std() > 1e-12 * np.abs(v).max() else np.inf) for v in (a, b))
     moments = np.stack([np.ones_like(a), a, b, a * a, b * b, a * b])
-    sums = np.stack([np.bincount(number, m, times.shape[1]) for m in moments])
+    sums = np.stack([np.bincount(np.asarray(identity), m, times.shape[1]) for m in moments])
     n, sum_a, sum_b, aa, bb, ab = sums @ times.T
     with np.errstate(divide="ignore", invalid="ignore"):
         spread_a, spread_b = aa - sum_a**2 / n, bb - sum_b**2 / n
@@ -119,11 +110,3 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
     defined = (n >= 2) & (spread_a > 1e-9 * n) & (spread_b > 1e-9 * n)  # less is rounding: values have unit spread
 
     return np.asarray(np.where(defined, r.clip(-1, 1), np.nan))
-
-
-def _scaled(x: Array) -> Array:
-    """x at mean 0 and unit spread, which keeps differences of sums exact; zeros if x does not vary."""
-    centered = x - x.mean()
-    spread = centered.std()
-    scaled: Array = centered / spread if spread > 1e-12 * max(np.abs(x).max(), 1e-300) else np.zeros_like(centered)
-    return scaled

@@ -55,9 +55,6 @@ def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
 
     Args:
         heat: (H, W). truth: bool (H, W).
-
-    Raises:
-        ValueError: if the subject has no pixel, shapes differ, or a value is not finite.
     """
     h, t = _heatmap(heat, truth)
     return bool(t[h == h.max()].all())
@@ -68,13 +65,10 @@ def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
 
     An oracle for each image: the best cut of its heatmap. Arguments and errors as in `pointing`.
     """
-    h, t = (x.ravel() for x in _heatmap(heat, truth))
-    order = np.argsort(h, kind="stable")[::-1]
-    values, hits = h[order], np.cumsum(t[order])
-    ends = np.r_[np.flatnonzero(np.diff(values)), len(values) - 1]  # equal pixels are in or out together
-    curve = hits[ends] / (ends + 1 + hits[-1] - hits[ends])
-    best = int(np.argmax(curve))
-    return float(values[ends[best]]), float(curve[best])
+    thresholds = np.unique(numbers("heat", heat, 2))
+    curve = iou_curve(heat, truth, thresholds)
+    best = len(curve) - 1 - int(curve[::-1].argmax())
+    return float(thresholds[best]), float(curve[best])
 
 
 def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:
@@ -109,9 +103,6 @@ def otsu(heat: ArrayLike) -> float:
 
     Args:
         heat: (H, W).
-
-    Raises:
-        ValueError: if a value is not finite.
     """
     h = numbers("heat", heat, 2).astype(np.float64)
     if h.min() == h.max():
@@ -140,9 +131,6 @@ def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
 
     Returns:
         In [0, 1].
-
-    Raises:
-        ValueError: if no image shows the subject, or a score is NaN.
     """
     return float(_precisions(ious, scores, present)[0].mean())
 

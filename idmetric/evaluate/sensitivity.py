@@ -44,32 +44,26 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
         similarity: (N,), of each edit to its anchor, N >= 3. identity_change, factor_change: (N,), any unit.
 
     Raises:
-        ValueError: if a number is not finite, shapes differ, there are fewer points than coefficients (3), a change is
-            constant, or both vary together, which leaves their effects undefined.
+        ValueError: if a number is not finite, shapes differ, there are fewer points than coefficients (3), or a change
+            is constant or varies with the other, which leaves their effects undefined.
     """
     s, identity, factor = _grid(similarity, identity_change, factor_change)
     if len(s) < 3:
         raise ValueError(f"needs three points for its three coefficients, got {len(s)}")
-
-    names = ("identity_change", "factor_change")
-    centered = []
-    for name, x in zip(names, (identity, factor), strict=True):
-        if np.ptp(x) <= _FLAT * np.abs(x).max():
-            raise ValueError(f"{name} is constant ({x[0]:g}): no slope can be fitted")
-        centered.append(x - x.mean())
-
-    x = np.stack(centered, 1)
+    changes = np.stack([identity, factor], 1)
+    x = changes - changes.mean(0)
     size = np.sqrt((x**2).sum(0))
-    slopes, _, rank, _ = np.linalg.lstsq(x / size, s - s.mean(), rcond=_FLAT)
-    if rank < 2:
-        raise ValueError("identity_change and factor_change vary together: cross them in a grid to part them")
+    constant = np.ptp(changes, axis=0) <= _FLAT * np.abs(changes).max(0)
+    slopes, _, rank, _ = np.linalg.lstsq(x / np.where(constant, 1, size), s - s.mean(), rcond=_FLAT)
+    if constant.any() or rank < 2:
+        raise ValueError("identity_change and factor_change must both vary, and not together: cross them in a grid")
 
     slopes = slopes / size
     left = float(((s - s.mean() - x @ slopes) ** 2).sum())
     whole = float(((s - s.mean()) ** 2).sum())
     flat = np.ptp(s) <= 1e-12 * np.abs(s).max()
-    intercept = s.mean() - slopes @ np.array([identity.mean(), factor.mean()])
-    return Fit(-float(slopes[0]), -float(slopes[1]), float(intercept), 0.0 if flat else max(0.0, 1 - left / whole))
+    intercept = float(s.mean() - changes.mean(0) @ slopes)
+    return Fit(-float(slopes[0]), -float(slopes[1]), intercept, 0.0 if flat else max(0.0, 1 - left / whole))
 
 
 def fits(
@@ -85,9 +79,6 @@ def fits(
 
     Args:
         similarity, identity_change, factor_change: (N,), grids of all instances. instance: (N,), of each point.
-
-    Raises:
-        ValueError: if an instance has a degenerate grid (see `fit`); the message names it.
     """
     s, identity, factor = _grid(similarity, identity_change, factor_change)
     found: dict[Name, Fit] = {}
@@ -109,17 +100,14 @@ def trend(
 ) -> dict[float, Interval]:
     """Mean similarity at each level of a change, over instances: a curve of Fig. 6's bottom row.
 
-    Points of one instance at one level are averaged first. For a curve of one factor give the points without a change
-    of the other.
+    Points of one instance at one level are averaged first. Levels of a single instance, such as the angles of one
+    video, have no interval and are left out. For a curve of one factor give the points without a change of the other.
 
     Args:
         similarity, change: (N,). instance: (N,). samples, seed: of the bootstrap over instances.
 
     Returns:
         Level -> mean with interval, levels rising.
-
-    Raises:
-        ValueError: if a number is not finite, shapes differ, or a level has fewer than two instances.
     """
     s, x = paired(similarity, change, ("similarity", "change"))
     members = _instances(instance, len(s))
@@ -128,13 +116,11 @@ def trend(
     for step in np.unique(x):
         at = [s[rows][x[rows] == step] for rows in members.values()]
         means = np.array([values.mean() for values in at if len(values)])
-        if len(means) < 2:
-            raise ValueError(f"change {step:g} has one instance alone: an interval needs two at least")
-        found[float(step)] = bootstrap(
-            lambda rows, means=means: means[rows].mean(),  # type: ignore[misc]  # mypy infers no default's type
-            np.arange(len(means)), samples=samples, seed=seed,
-        )  # fmt: skip
-
+        if len(means) > 1:
+            found[float(step)] = bootstrap(
+                lambda rows, means=means: means[rows].mean(),  # type: ignore[misc]  # mypy infers no default's type
+                np.arange(len(means)), samples=samples, seed=seed,
+            )  # fmt: skip
     return found
 
 

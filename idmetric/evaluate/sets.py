@@ -1,4 +1,6 @@
-"""How far apart are two sets of images? From their embeddings, such as real photos of a subject and generated ones.
+"""How different are the images of a set, and how far apart are two sets, such as real and generated photos?
+
+`mean_pairwise_distance` and `vendi_score` take the similarities of a set's images to each other.
 
 CMMD, the Frechet distance and the similarity of centroids compare sets, and see what pairs cannot: a generator that
 draws one good image again and again. They need images to do so; `idmetric eval sets` measures how many.
@@ -12,33 +14,71 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.evaluate.arrays import numbers
 
 Array = NDArray[np.float64]
-_ROWS = 2048  # of a kernel matrix that are held at once
+_SIGMA, _SCALE = 10.0, 1000.0  # of CMMD
 
 
-def cmmd(x: ArrayLike, y: ArrayLike, *, sigma: float = 10.0, scale: float = 1000.0, biased: bool = False) -> float:
-    """Squared maximum mean discrepancy of a Gaussian kernel, times `scale`; lower = more alike.
+def mean_pairwise_distance(similarities: ArrayLike) -> float:
+    """Mean of 1 - similarity over all unordered pairs; higher = more different.
 
-    MMD^2 = mean k(x, x') + mean k(y, y') - 2 mean k(x, y), with k(a, b) = exp(-|a - b|^2 / (2 sigma^2)).
+    Args:
+        similarities: (N, N), N >= 2; the diagonal is not read.
+    """
+    s = _square(similarities, 2)
+    return float(1 - s[~np.eye(len(s), dtype=bool)].mean())
 
-    CMMD (Jayasumana et al. 2024, arXiv 2401.09603) takes CLIP's unit-length features, sigma 10 and a factor of 1000.
-    The paper has an unbiased estimator, without the pairs of an image with itself (Gretton et al. 2012, eq. 3): 0 on
-    average for sets of one kind, and below 0 by chance. The released code (google-research/cmmd/distance.py) keeps
-    these pairs (Gretton et al., eq. 5), which adds about scale / sigma^2 (1 - mean cosine) (1 / N + 1 / M) on
-    unit-length features. Unbiased is the default here, since identities have few images.
 
-    With such a wide kernel, the value is close to scale / sigma^2 times the squared distance of the two means: it
-    says little about the spread of a set.
+def vendi_score(similarities: ArrayLike) -> float:
+    """Effective number of different images, 1..N: exp(-sum(l log l)) over the eigenvalues l of K / N.
+
+    Args:
+        similarities: K (N, N), positive semi-definite with ones on the diagonal, such as cosines of embeddings.
+
+    References:
+        Friedman and Dieng, "The Vendi Score: A Diversity Evaluation Metric for Machine Learning", TMLR 2023, eq. 1.
+    """
+    k = _square(similarities, 1)
+    values = np.linalg.eigvalsh((k + k.T) / 2 / len(k))
+    if values[0] < -1e-4:
+        raise ValueError("similarities must be positive semi-definite: use cosines of embeddings")
+    kept = values[values > 1e-12]
+    return float(np.exp(-(kept * np.log(kept)).sum()))
+
+
+def _square(similarities: ArrayLike, least: int) -> Array:
+    s = numbers("similarities", similarities, 2).astype(np.float64)
+    if s.shape[0] != s.shape[1] or len(s) < least:
+        raise ValueError(f"similarities must be (N, N) of at least {least} images, got {s.shape}")
+    return s
+
+
+# Two sets
+
+
+def cmmd(x: ArrayLike, y: ArrayLike) -> float:
+    """1000 times the squared maximum mean discrepancy of a Gaussian kernel of sigma 10; lower = more alike.
+
+    MMD^2 = mean k(x, x') + mean k(y, y') - 2 mean k(x, y), with k(a, b) = exp(-|a - b|^2 / (2 sigma^2)), without the
+    pairs of an image with itself (Gretton et al. 2012, eq. 3): on average 0 for sets of one kind, below 0 by chance.
+
+    This is the estimator of CMMD's paper (Jayasumana et al. 2024, arXiv 2401.09603), on CLIP's unit-length features.
+    Its released code (google-research/cmmd/distance.py) keeps these pairs (Gretton et al., eq. 5), which adds about
+    10 (1 - mean cosine) (1 / N + 1 / M).
+
+    With such a wide kernel, the value is close to 10 times the squared distance of the two means: it says little about
+    the spread of a set.
 
     Args:
         x: (N, D). y: (M, D). N and M are at least 2.
-        biased: as in the released code; 0 at least, and 0 for equal sets.
-
-    Raises:
-        ValueError: for other shapes, or numbers that are not finite.
     """
+    from scipy.spatial.distance import cdist
+
     a, b = _sets(x, y)
-    own = sum(_mean_kernel(s, s, sigma, 0 if biased else len(s)) for s in (a, b))
-    return float(scale * (own - 2 * _mean_kernel(a, b, sigma)))
+
+    def kernel(left: Array, right: Array) -> float:
+        return float(np.exp(-cdist(left, right, "sqeuclidean") / (2 * _SIGMA**2)).sum())
+
+    own = sum((kernel(s, s) - len(s)) / (len(s) * (len(s) - 1)) for s in (a, b))
+    return float(_SCALE * (own - 2 * kernel(a, b) / (len(a) * len(b))))
 
 
 def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
@@ -52,9 +92,6 @@ def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
 
     Args:
         x: (N, D). y: (M, D). N and M are at least 2.
-
-    Raises:
-        ValueError: for other shapes, or numbers that are not finite.
     """
     a, b = _sets(x, y)
     root_a, root_b = (_root(s) for s in (a, b))
@@ -69,9 +106,6 @@ def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
 
     Args:
         x: (N, D). y: (M, D), of unit length, so that images count equally.
-
-    Raises:
-        ValueError: for other shapes, numbers that are not finite, or a mean of zero.
     """
     a, b = (s.mean(0) for s in _sets(x, y, least=1))
     length = np.linalg.norm(a) * np.linalg.norm(b)
@@ -85,17 +119,6 @@ def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
     if a.shape[1] != b.shape[1] or min(len(a), len(b)) < least:
         raise ValueError(f"sets must be (N, D) and (M, D) of at least {least} images each, got {a.shape}, {b.shape}")
     return a, b
-
-
-def _mean_kernel(a: Array, b: Array, sigma: float, left_out: int = 0) -> float:
-    """Mean of the kernel over all pairs; without `left_out` of them, pairs of an image with itself."""
-    squares = np.square(b).sum(1)
-    total = 0.0
-    for start in range(0, len(a), _ROWS):
-        part = a[start : start + _ROWS]
-        far = np.square(part).sum(1)[:, None] + squares - 2 * part @ b.T
-        total += float(np.exp(-far.clip(0) / (2 * sigma**2)).sum())
-    return (total - left_out) / (len(a) * len(b) - left_out)  # k(a, a) = 1
 
 
 def _root(x: Array) -> Array:

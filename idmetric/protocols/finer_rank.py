@@ -3,82 +3,67 @@
     idmetric data import finer DreamBooth/ OminiControl/ -o finer.parquet
     idmetric eval finer --data finer.parquet --model tiny --model hf-hub:BVRA/MegaDescriptor-T-224 --out results/
 
-Every generated image is a query. It searches the real images of its species (a bird's family, a kind of animal), among
-which those of its own identity are the positives. A method of high similarity whose subjects cannot be told apart has a
-low mAP here.
-
-| column | meaning |
-|---|---|
-| mAP | mean over queries of AP = sum over k of P(k) rel(k) / positives; 0 for a query without a positive |
-| P@1 | share of queries with the nearest image of their identity |
+Every generated image (split "query", the method in the column engine) is a query. It searches the real images of its
+species (split "gallery", column category), among which those of its own identity are the positives. A method of high
+similarity whose subjects cannot be told apart has a low mAP here. AP = sum over k of P(k) rel(k) / positives; 0 for a
+query without a positive.
 
 A row for each method and species, and with several species the method's mean over them. The method "real photos" takes
 the images that the generators learned from as queries (split "train"), and so shows what generated images could reach.
-Intervals are by identity.
-
-Rows of the manifest: split "gallery" is searched; split "query" holds generated images, with the method in the column
-engine; the column category holds the species. `--gallery all` searches the real images of all species.
-
-The released code (evaluation/Evaluate.py) searches within a species in its tables and everything without one; both are
-options here. It orders equal scores by chance; here they share a place (`idmetric.evaluate.ranking`).
+Intervals are by identity. The released code (evaluation/Evaluate.py) orders equal scores by chance, and here they share
+a place (`idmetric.evaluate.ranking`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1
-from idmetric.protocols.common.columns import Truths, listed, named, texts
+from idmetric.protocols.common.columns import listed, named, texts
 from idmetric.protocols.common.intervals import averages, mean
-from idmetric.protocols.common.ranked import Measure, Nearest, Search, measure
+from idmetric.protocols.common.ranked import Measure, Search, measure
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
-from idmetric.protocols.options import FinerOptions
 
-Gallery = Literal["species", "all"]
 REAL = "real photos"  # the method of the row that takes training images as queries
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
 
 
-@dataclass(frozen=True)
-class Task:
-    """The queries of a method and species; `has` (Q,) says which have a positive."""
+class Task(NamedTuple):
+    """The queries of a method and species."""
 
     method: str
     species: str
     search: Search
-    has: Truths
 
 
-def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: FinerOptions = FinerOptions()
-) -> list[Result]:
+def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
     Raises:
         ValueError: if there are no queries, one has no identity or species, or a species has no gallery.
         UnreadableError: see `scorers.bind`.
     """
-    tasks(data, options.gallery)  # before anything is embedded
+    tasks(data)  # before anything is embedded
     bound = bind(data, models, settings)
-    found = tasks(bound.manifest, options.gallery)
-    notes = _notes(found, bound.manifest)
-    about = {**settings.as_dict(), "gallery": options.gallery}
-
+    found = tasks(bound.manifest)
     results = []
-    for scorer, result in bound.results("finer", about, notes):
+    for scorer, result in bound.results("finer", settings.as_dict(), _notes(found, bound.manifest)):
         rows = [_measure(scorer, bound.manifest, task, settings, result) for task in found]
-        result.rows.extend(_with_means(rows))
+        for method in dict.fromkeys(task.method for task in found):
+            own = [row for row in rows if row["method"] == method]
+            result.rows.extend(own)
+            if len(own) > 1:  # each species has equal weight
+                result.rows.append({"method": method, "species": "mean", **averages(own)})
         results.append(result)
     return results
 
 
-def tasks(data: Manifest, gallery: Gallery = "species") -> list[Task]:
+def tasks(data: Manifest) -> list[Task]:
     """The searches of each method and species, in the manifest's order, real photos last."""
     split, species = texts(data, "split", ""), texts(data, "category", "")
     method = np.where(split == "train", REAL, texts(data, "engine", "generated"))
@@ -97,17 +82,16 @@ def tasks(data: Manifest, gallery: Gallery = "species") -> list[Task]:
     pairs = dict.fromkeys(zip(method[queries].tolist(), species[queries].tolist(), strict=True))
     for name, kind in sorted(pairs, key=lambda pair: pair[0] == REAL):
         own = np.flatnonzero(queries & (method == name) & (species == kind))
-        near = np.flatnonzero(searched & ((species == kind) | (gallery == "all")))
+        near = np.flatnonzero(searched & (species == kind))
         if not len(near):
             raise ValueError(f"no gallery image has the category {kind!r} of {len(own)} queries of {name}")
-        search = Search.of(data, own, near)
-        found.append(Task(name, kind, search, search.positives() > 0))
+        found.append(Task(name, kind, Search.of(data, own, near)))
     return found
 
 
 def _notes(found: Sequence[Task], data: Manifest) -> list[str]:
     """Which queries count as 0."""
-    lone = [row for task in found for row in task.search.queries[~task.has]]
+    lone = [row for task in found for row in task.search.queries[task.search.positives() == 0]]
     if not lone:
         return []
     names = listed(texts(data, "identity")[lone])
@@ -117,29 +101,10 @@ def _notes(found: Sequence[Task], data: Manifest) -> list[str]:
 def _measure(scorer: Scorer, data: Manifest, task: Task, settings: Settings, result: Result) -> Row:
     """The row of a task; its queries are kept."""
     queries, ids = task.search.queries, texts(data, "id")
-    values, near = {name: np.zeros(len(queries)) for name in MEASURES}, Nearest.empty(0)
-    if task.has.any():
-        found, near = measure(scorer, task.search.only(task.has), MEASURES)
-        for name, of in found.items():
-            values[name][task.has] = of
-
+    found, near = measure(scorer, task.search, MEASURES)
+    values = {name: np.nan_to_num(of) for name, of in found.items()}
     labels = {"method": task.method, "species": task.species}
-    columns = near.columns(ids)
-    for column, kept in columns.items():
-        places = iter(kept)
-        columns[column] = [next(places) if has else None for has in task.has]
     result.keep("queries", **{name: [text] * len(queries) for name, text in labels.items()}, id=ids[queries],
-                identity=texts(data, "identity")[queries], **values, **columns)  # fmt: skip
+                identity=texts(data, "identity")[queries], **values, **near.columns(ids))  # fmt: skip
     owner = task.search.identity[queries]
     return {**labels, **{name: mean(of, owner, settings) for name, of in values.items()}}
-
-
-def _with_means(rows: Sequence[Row]) -> list[Row]:
-    """The rows, and after a method's species its mean over them, each of equal weight."""
-    found: list[Row] = []
-    for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        found += own
-        if len(own) > 1:
-            found.append({"method": method, "species": "mean", **averages(own)})
-    return found

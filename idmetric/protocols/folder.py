@@ -31,8 +31,8 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
 from idmetric.protocols.common.columns import listed, named, texts
-from idmetric.protocols.common.intervals import averages, mean
-from idmetric.protocols.common.ranked import Measure, Search, within_kept
+from idmetric.protocols.common.intervals import auc, averages, mean
+from idmetric.protocols.common.ranked import Measure, Search, searched
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.options import FolderOptions
@@ -60,12 +60,12 @@ def run(
 
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
-    """The search within each dataset over the queries with a positive, and notes on images without one."""
+    """The search of each dataset's images among each other, and notes on images without a positive."""
     names = texts(data, "dataset", "")
     found, notes = {}, []
     for name in dict.fromkeys(names):
         rows = np.flatnonzero(names == name)
-        search = Search.of(data, rows, rows)
+        search = found[name or "all"] = Search.of(data, rows, rows)
         has = search.positives() > 0
         place = f" of {name}" if name else ""
         if not has.any():
@@ -75,7 +75,6 @@ def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
                 f"{int((~has).sum())} images{place} have no positive and are searched but not queried: "
                 f"{listed(data.take(rows[~has]).column('identity'))}"
             )
-        found[name or "all"] = search.only(has)
 
     if not found:
         raise ValueError("no row has an identity: retrieval needs to know which images show the same one")
@@ -100,14 +99,15 @@ def _measure(
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for dataset, search in searches.items():
-        kept = f"folder.{result.model}.{dataset}"
-        found, near, both, area = within_kept(scorer, search, measures(options.k), settings, kept)
+        found, near, both = searched(scorer, search, measures(options.k), settings.seed)
+        has = search.positives() > 0
+        queries, found = search.queries[has], {name: of[has] for name, of in found.items()}
         row: Row = {"dataset": dataset}
-        row |= {m: mean(values, search.identity[search.queries], settings) for m, values in found.items()}
-        row |= area
+        row |= {name: mean(of, search.identity[queries], settings) for name, of in found.items()}
+        row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
         result.rows.append(row)
-        result.keep("queries", dataset=[dataset] * len(search.queries), id=ids[search.queries],
-                    identity=identities[search.queries], **found, **near.columns(ids))  # fmt: skip
+        result.keep("queries", dataset=[dataset] * len(queries), id=ids[queries],
+                    identity=identities[queries], **found, **near.take(has).columns(ids))  # fmt: skip
         result.keep("pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
                     same=both.same)  # fmt: skip
 

@@ -1,7 +1,6 @@
 """Selective sensitivity: how fast similarity falls with identity, and with context (ID-Sim, 4.4, F, Fig. 6).
 
     idmetric eval sensitivity --model tiny --model hsv --out results/ --plots svg               rendered grids
-    idmetric data generate anchors.parquet --task grid -o grid.parquet                          edited photos
     idmetric eval sensitivity --data grid.csv --model dinov3_vitl16 --rescale --out results/    your own edits
 
 An instance has an anchor image and a grid of edits of it, by identity strength and one context factor. Over each
@@ -10,7 +9,7 @@ instance's grid
     similarity to the anchor = b0 + b1 factor change + b2 identity change
 
 is fitted by least squares; sensitivities are the negative slopes, similarity lost per unit of change. Instances are
-averaged; 1,000 bootstrap samples (`--bootstrap`) draw instances. A selective metric has a high identity, a low context.
+averaged; bootstrap samples draw instances. A selective metric has a high identity, a low context.
 
 | column | meaning |
 |---|---|
@@ -18,22 +17,15 @@ averaged; 1,000 bootstrap samples (`--bootstrap`) draw instances. A selective me
 | context | sensitivity to the factor |
 | R^2 | share of the similarities' variance that the plane explains, mean over instances |
 
-The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights.
-It prints no numbers, only bars (Fig. 6): ID-Sim is the most sensitive to identity and little to context; CLIP,
-OpenCLIP and LPIPS are the least sensitive to identity; DINOv3 is a little less sensitive to light than ID-Sim.
+The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights,
+and prints bars alone. Without --data the procedural world's grids are rendered: six identity strengths x five levels of
+background, viewpoint and light, all in 0..1, in `OUT/world/grids`, which the protocol `world` shares.
 
-Without --data the procedural world's grids are rendered, of 100 objects (`--identities`): six identity strengths x five
-levels of background, viewpoint and light, all in 0..1. They lie in `OUT/world/grids`, which the protocol `world`
-shares; it takes the first 30.
-
-Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md): `group` is the instance, slot
-`anchor` the unchanged image, slot `candidate` an edit; `x_factor`, `x_factor_change` and `x_identity_change` (or these
-names without x_ in `parameters`) name the change and its size. Rows of factor "none" have no change of context and
-count for every factor. The anchor is a point of the grid too, without a change: the fit takes "all points in the joint
-edit grid" (F), but it is unclear whether the paper's grids contain theirs. `--no-anchor` leaves it out.
-
-Units are those of the columns, which the paper leaves open: `--rescale` divides each change by its largest, which makes
-slopes of factors in different units (degrees, strengths) comparable.
+Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md). Rows of factor "none" have no
+change of context and count for every factor. The anchor is a point of the grid too, without a change: the fit takes
+"all points in the joint edit grid" (F), but it is unclear whether the paper's grids contain theirs. Units are those of
+the columns, which the paper leaves open: `--rescale` divides each change by its largest, which makes slopes of factors
+in different units (degrees, strengths) comparable.
 """
 
 from __future__ import annotations
@@ -47,9 +39,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.bootstrap import Interval, bootstrap
 from idmetric.evaluate.sensitivity import Fit, fits
 from idmetric.protocols.common.columns import Array, free, groups, parameters
+from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
@@ -84,7 +76,11 @@ def cells(data: Manifest) -> list[Cell]:
     Raises:
         ValueError: if there are no grids, a row lacks its changes, or an instance does not have exactly one anchor.
     """
-    about = _about(data)
+    columns = {name: free(data, name) for name in _COLUMNS}
+    about = [
+        {name: given.get(name) if values[row] in (None, "") else values[row] for name, values in columns.items()}
+        for row, given in enumerate(parameters(data))
+    ]
     found: list[Cell] = []
 
     for (group, split), own in groups(data).items():
@@ -92,24 +88,20 @@ def cells(data: Manifest) -> list[Cell]:
         anchors = own.get("anchor", [])
         if not edits:
             continue
-        if not anchors:
+        if len(anchors) != 1:
             raise ValueError(
-                f"row {edits[0] + 1}: its instance (group {group!r}) has no anchor: slot anchor = unchanged"
-            )
-        if len(anchors) > 1:
-            raise ValueError(
-                f"row {anchors[1] + 1}: a second anchor of the instance (group) {group!r}: one is unchanged"
+                f"row {[*anchors, *edits][-1] + 1}: its instance (group {group!r}) has {len(anchors)} anchors: one is "
+                "unchanged (slot anchor)"
             )
         instance = group if split is None else f"{split}/{group}"
         found.append(Cell(anchors[0], anchors[0], instance, NONE, 0.0, 0.0))
         for row in edits:
-            factor = about[row]["factor"]
-            if factor is None:
+            if about[row]["factor"] is None:
                 raise ValueError(
                     f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)"
                 )
             numbers = [_number(about[row][name], name, row) for name in _COLUMNS[1:]]
-            found.append(Cell(row, anchors[0], instance, str(factor), *numbers))
+            found.append(Cell(row, anchors[0], instance, str(about[row]["factor"]), *numbers))
 
     if not found:
         raise ValueError(
@@ -132,15 +124,6 @@ def rescaled(grid: Sequence[Cell]) -> list[Cell]:
         )
         for cell in grid
     ]  # fmt: skip
-
-
-def _about(data: Manifest) -> list[dict[str, Any]]:
-    """The changes of each row, by its columns x_... or its parameters."""
-    columns = {name: free(data, name) for name in _COLUMNS}
-    return [
-        {name: given.get(name) if values[row] in (None, "") else values[row] for name, values in columns.items()}
-        for row, given in enumerate(parameters(data))
-    ]
 
 
 def _number(given: Any, name: str, row: int) -> float:
@@ -193,9 +176,8 @@ def run(
     grid = cells(data)
     _factors(grid)  # before anything is embedded
     bound = bind(data.take(np.unique([row for cell in grid for row in (cell.row, cell.anchor)])), models, settings)
-    grid = [cell for cell in cells(bound.manifest) if options.anchor or cell.row != cell.anchor]
-    grid = rescaled(grid) if options.rescale else grid
-    about = {**settings.as_dict(), "rescale": options.rescale, "anchor": options.anchor}
+    grid = rescaled(cells(bound.manifest)) if options.rescale else cells(bound.manifest)
+    about = {**settings.as_dict(), "rescale": options.rescale}
     results = []
     for scorer, result in bound.results("sensitivity", about):
         measure(scorer, grid, settings, result)
@@ -231,7 +213,7 @@ def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, F
 
 
 def measure(scorer: Scorer, grid: Sequence[Cell], settings: Settings, result: Result) -> None:
-    """Add a row for each factor and one for all, and the items behind them: cells with their scores, fits, samples.
+    """Add a row for each factor and one for all, and the items behind them: cells with their scores, and fits.
 
     Cells without a score (a judge may have no answer) are left out, with a note.
 
@@ -252,7 +234,7 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: Settings, result: Re
         found = factor_fits(scores, grid, factor)
         row: Row = {"bench": "sensitivity", "which": factor}
         for attribute, name in _NAMES.items():
-            row[name] = _mean([getattr(one, attribute) for one in found.values()], settings, result, factor, name)
+            row[name] = _mean([getattr(one, attribute) for one in found.values()], settings)
         result.rows.append(row)
         for instance, one in found.items():
             slopes.setdefault(instance, []).append(one.identity)
@@ -260,18 +242,10 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: Settings, result: Re
                         intercept=[one.intercept], r2=[one.r2])  # fmt: skip
 
     if len(result.rows) > 1:
-        value = _mean([np.mean(own) for own in slopes.values()], settings, result, ALL, "identity")
+        value = _mean([float(np.mean(own)) for own in slopes.values()], settings)
         result.rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
 
 
-def _mean(values: Sequence[Any], settings: Settings, result: Result, factor: str, name: str) -> Value:
-    """The mean over instances; the bootstrap statistics of supplement F go to the items."""
-    slopes, count = np.array(values), len(values)
-    if settings.bootstrap < 2 or count < 2:
-        return Value(float(slopes.mean()), None, None, count)
-    found: Interval = bootstrap(
-        lambda rows: float(slopes[rows].mean()), np.arange(count), samples=settings.bootstrap, seed=settings.seed
-    )
-    result.keep("bootstrap", factor=[factor], which=[name], value=[found.value], mean=[found.mean],
-                deviation=[found.deviation], low=[found.low], high=[found.high], samples=[found.samples])  # fmt: skip
-    return Value(found.value, found.low, found.high, count)
+def _mean(values: Sequence[float], settings: Settings) -> Value:
+    """The mean over instances."""
+    return mean(np.array(values), np.arange(len(values)), settings)

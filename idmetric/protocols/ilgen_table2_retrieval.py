@@ -9,24 +9,10 @@ A query searches the database; its positives are the database images of its iden
   unknown identity among them; or
 * without either, every image of a known identity is a query against all others (SOP).
 
-The column dataset names a row's benchmark, which sets the depth of mAP and the paper's value:
-
-| dataset | paper | queries | database | measure | pretrained SigLIP (Table 3, ID 1) | ILGen-ALL (ID 7) |
-|---|---|---|---|---|---|---|
-| met | MET | 19K | 397K | mAP@100 | 67.3 | 75.0 |
-| roxford_*, rparis_* | ROP: their mean | 70, 70 | 4.9K, 6K | mAP (Radenović's), medium and hard | 45.0 | 48.7 |
-| gldv2 | GLD | 1K | 761K | mAP@100 | 15.7 | 18.3 |
-| sop | SOP | 60.5K | 60.5K | mAP@100 | 55.4 | 55.3 |
-| instre | INS | 1.2K | 27K | mAP | 80.6 | 87.4 |
-| mini_ilias | mIL | 1.2K | 5M | mAP@1K | 21.0 | 30.8 |
-
-"avg" is the mean of the paper's six columns. Any other dataset is measured by mAP@`--k`, or mAP without one. A query
-never finds its own image.
-
-Images that do not count for a query ("junk" in Revisited Oxford and Paris) are named in the query's
-`parameters` as `x_ignore`, a list of row ids. Import each of several settings (medium, hard) as a separate dataset:
-`roxford_medium`, `roxford_hard`, `rparis_medium`, `rparis_hard`. ROP is their mean. A query with junk positives
-only has no positive.
+The column dataset names a row's benchmark, which sets the depth of mAP (`DEPTHS`; any other: `--k`) and the paper's
+value. Revisited Oxford and Paris have Radenović's mAP, and each of several settings is a dataset: `roxford_medium`,
+`roxford_hard`, `rparis_medium`, `rparis_hard`; "rop" is their mean, "avg" that of the paper's six columns. Images that
+do not count for a query ("junk" there) are named in the query's `parameters` as `x_ignore`, a list of row ids.
 
 The paper leaves the division of mAP@k open; here it is by min(k, positives), as the sets' own codes do
 (`idmetric.evaluate.ranking.average_precision`).
@@ -44,7 +30,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.ranking import average_precision, precision_at_1, trapezoid_average_precision
 from idmetric.protocols.common.columns import Ints, named, parameters, texts
 from idmetric.protocols.common.intervals import average, mean
-from idmetric.protocols.common.paper_numbers import ILGEN_COLUMNS, ilgen_printed
+from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
@@ -116,17 +102,13 @@ def _place(slot: str | None, split: str | None) -> str | None:
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that do not count for it."""
     number = {name: row for row, name in enumerate(data.column("id"))}
-    about, found = parameters(data), {}
-    for row in queries.tolist():
-        wanted = about[row].get("x_ignore")
-        if wanted is None:
-            continue
-        missing = [name for name in wanted if name not in number]
+    about = parameters(data)
+    wanted = {row: about[row]["x_ignore"] for row in queries.tolist() if about[row].get("x_ignore") is not None}
+    for row, names in wanted.items():
+        missing = [name for name in names if name not in number]
         if missing:
             raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, but no row has this id")
-        found[row] = [number[name] for name in wanted]
-
-    return found
+    return {row: [number[name] for name in names] for row, names in wanted.items()}
 
 
 # Numbers
@@ -140,7 +122,8 @@ def _measure(
     options: RetrievalOptions,
     result: Result,
 ) -> None:
-    paper = ilgen_printed(result.signature.get("model", ""), options.paper)
+    # a checkpoint of `idmetric train ilgen` does not name its training data: --paper does
+    paper = printed("ilgen", "table_5", options.paper or row_of("ilgen", result.signature.get("model", "")))
     ids, identities = texts(data, "id"), texts(data, "identity")
 
     for name, search in found.items():
@@ -173,13 +156,14 @@ def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
     value = {str(row["dataset"]): v for row in rows if isinstance(v := row["mAP"], Value)}
     oxford, paris = ({n.removeprefix(start) for n in value if n.startswith(start)} for start in REVISITED)
     found: list[Row] = []
-    printed = paper if oxford == {"_medium", "_hard"} else {}
+    papers = paper if oxford == {"_medium", "_hard"} else {}
     if oxford and oxford == paris:
         both = [value[start + setting] for start in REVISITED for setting in sorted(oxford)]
-        value["rop"] = average(both, printed.get("rop"), independent=False)
+        value["rop"] = average(both, papers.get("rop"), independent=False)
         found.append({"dataset": "rop", "measure": f"mean of {len(both)}", "mAP": value["rop"]})
 
-    if all(name in value for name in ILGEN_COLUMNS[1:]):
-        whole = average([value[name] for name in ILGEN_COLUMNS[1:]], printed.get("avg"), independent=False)
+    six = [*DEPTHS, "rop"]
+    if all(name in value for name in six):
+        whole = average([value[name] for name in six], papers.get("avg"), independent=False)
         found.append({"dataset": "avg", "measure": "mean of the six", "mAP": whole})
     return found

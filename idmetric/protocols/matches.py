@@ -31,7 +31,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.images.masks import read_mask
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.columns import Truths
+from idmetric.protocols.common.columns import Truths, texts
 from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
@@ -71,23 +71,18 @@ def run(
     list(pairs(known))  # before anything is embedded
 
     bound = bind(known, models, replace(settings, distance="patch"))
-    names, dataset = bound.manifest.column("identity"), bound.manifest.column("dataset")
-    ids, results = bound.manifest.column("id"), []
+    ids, names, dataset = (texts(bound.manifest, column, "") for column in ("id", "identity", "dataset"))
+    results = []
     for scorer, result in bound.results("matches", {**settings.as_dict(), "distance": "patch", "count": options.count}):
         found = list(_measured(cast(VectorScorer, scorer), bound.manifest, options.count))
-        columns: dict[str, list[Any]] = defaultdict(list)
-        for a, b, shares in found:
-            columns["reference"].append(ids[a])
-            columns["image"].append(ids[b])
-            for name, share in shares.items():
-                columns[name].append(share)
-        result.items["pairs"] = dict(columns)
-        for one in sorted({dataset[a] or "" for a, _, _ in found}):
-            mine = [(names[a], shares) for a, _, shares in found if (dataset[a] or "") == one]
+        a, b = (np.array(side, dtype=np.int64) for side in zip(*((a, b) for a, b, _ in found), strict=True))
+        columns = {name: np.array([shares[name] for *_, shares in found]) for name in COLUMNS.values()}
+        result.keep("pairs", reference=ids[a], image=ids[b], **columns)
+        for one in sorted(set(dataset[a])):
+            own = dataset[a] == one
             row: Row = {"dataset": one}
             for title, name in COLUMNS.items():
-                values = np.array([shares[name] for _, shares in mine])
-                row[title] = intervals.mean(values, np.array([name for name, _ in mine]), settings)
+                row[title] = intervals.mean(columns[name][own], names[a][own], settings)
             result.rows.append(row)
         results.append(result)
     return results

@@ -1,27 +1,19 @@
 """NearID-bench and Mind-the-Glitch: does identity outweigh a matched context? (NearID, Tables 1, 5 and 7)
 
-    idmetric data import nearid Aleksandar/NearID Aleksandar/NearID-Flux ... -o nearid.parquet
-    idmetric data import mtg abdo-eldesokey/mtg-dataset -o mtg.parquet
-    idmetric data merge nearid.parquet mtg.parquet -o bench.parquet
     idmetric eval nearid --data bench.parquet --split test --model nearid --out results/
     idmetric eval nearid --data bench.parquet --split test --model nearid --subject crop --out results-fg/
 
-| row | content | expected for `NearID()`: SSR, PA |
-|---|---|---|
-| an engine, such as Flux_1024 | 500 test identities and its distractors (Table 5) | 97.8 .. 99.8, 99.1 .. 99.9 |
-| training, unseen fill, unseen canny, all | the averages of Table 5, weighted by support | 98.3 .. 99.3, 99.3 .. 99.8 |
-| fill | the seven of Table 1 | 99.17, 99.71 |
-| MTG | part-edits of Mind-the-Glitch's 100 test identities | 35.0, 46.5; M-O 0.465, M-O-pair 0.486 |
-
-SSR: share of samples with all margins s(p_i, p_j) - s(p_i, n_i) above 0; PA: share of margins above 0 (section 3.4,
-equations 4 and 5). M-O: correlation with 1 - |part| / |object|, Fisher-z mean over four pairings of views and
-edits, M-O-pair: over the two of a view and its own edit. `--subject crop` (FG only, Table 7) shows models the
-subject alone, by the manifest's masks.
+Rows: each engine's distractors (Table 5), the averages of Table 5, weighted by support, and the part-edits of
+Mind-the-Glitch (MTG). SSR: share of samples with all margins s(p_i, p_j) - s(p_i, n_i) above 0; PA: share of margins
+above 0 (section 3.4, equations 4 and 5). M-O: correlation with 1 - |part| / |object|, Fisher-z mean over four pairings
+of views and edits, M-O-pair: over the two of a view and its own edit. `--subject crop` (FG only, Table 7) shows models
+the subject alone, by the manifest's masks.
 
 The released code counts each sample's mean margin as one more trial of PA, and the paper's numbers may do so too;
 `--released-pa` follows it. Equation 5, the default, does not. SSR is the same either way.
 
-Own data in this form: `idmetric data generate --task distractor` (docs/data-nearid.md), or `idmetric data world`.
+docs/protocols-nearid.md has the data and the papers' numbers. Own data in this form: `idmetric data generate --task
+distractor` (docs/data-nearid.md), or `idmetric data world`.
 """
 
 from __future__ import annotations
@@ -30,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.columns import Array, listed
+from idmetric.protocols.common.columns import Array
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
-from idmetric.protocols.common.paper_numbers import ALL_ENGINES, PART_EDITS, nearid_oracle, nearid_printed, nearid_row
+from idmetric.protocols.common.paper_numbers import ALL_ENGINES, NONE, PART_EDITS, printed, row_of
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.options import NearIDOptions
@@ -58,7 +50,10 @@ def run(
     _check(*_samples(data))  # before anything is embedded
     bound = bind(data, models, settings)
     samples, parts = _samples(bound.manifest)
-    notes = [*_check(samples, parts), *_splits(bound.manifest)]
+    _check(samples, parts)
+    splits = ", ".join(sorted({name for name in bound.manifest.column("split") if name}))
+    note = f"measured on the split {splits}; the paper's numbers are of test (--split)"
+    notes = [note] if splits not in ("", "test") else []
     about = {**settings.as_dict(), "released_pa": options.released_pa}
     results = []
     for scorer, result in bound.results("nearid", about, notes):
@@ -74,47 +69,31 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
     return whole, matched(data, ("part-edit",), lambda row: PART_EDITS).of_edited_views()
 
 
-def _check(samples: Matched, parts: Matched) -> list[str]:
-    """Notes on identities without a margin.
-
-    Raises:
-        ValueError: if no identity has one.
-    """
+def _check(samples: Matched, parts: Matched) -> None:
+    """Raise ValueError if no identity has a margin."""
     if not len(samples) and not len(parts):
         raise ValueError(
             "no distractors or part-edits of known views: give rows of these roles with an identity's view as parent"
         )
-
-    notes = []
     for these, what in ((samples, "distractors"), (parts, "part-edits")):
-        lone = (these.views >= 0).sum(1) < 2
-        if len(these) and lone.all():
+        if len(these) and ((these.views >= 0).sum(1) < 2).all():
             raise ValueError(f"no identity with {what} has two views: a margin needs a positive in another context")
-        if lone.any():
-            few = set(these.identity[lone])
-            shown = listed(these.identity[lone])
-            notes.append(f"{len(few)} identities with {what} have one view and no margin: {shown}")
-
-    return notes
-
-
-def _splits(data: Manifest) -> list[str]:
-    names = sorted({name for name in data.column("split") if name})
-    which = (
-        f"measured on the split{'s' * (len(names) > 1)} {', '.join(names)}; the paper's numbers are of test (--split)"
-    )
-    return [which] if names and names != ["test"] else []
 
 
 def _measure(
     scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: NearIDOptions,
     result: Result,
 ) -> None:  # fmt: skip
-    model, masked, rows = nearid_row(result.signature.get("model", "")), settings.look.masked, result.rows
+    model, masked, rows = row_of("nearid", result.signature.get("model", "")), settings.look.masked, result.rows
+    table = {"fill": tuple(printed("nearid", "table_7", model).values()) or NONE} if masked else (
+        printed("nearid", "table_5", model)
+    )  # fmt: skip
+    oracle = printed("nearid", "oracle", model)
+    part = (oracle.get("M-O of foregrounds"), None) if masked else (oracle.get("M-O"), oracle.get("M-O-pair"))
 
-    def add(source: str, margins: Array, identity: NDArray[np.object_], printed: bool = True) -> None:
+    def add(source: str, margins: Array, identity: NDArray[np.object_], shown: bool = True) -> None:
         if (~np.isnan(margins)).any():
-            paper = nearid_printed(model, source, masked) if printed else (None, None)
+            paper = table.get(source, NONE) if shown else NONE
             found = rates(margins, identity, settings, count_mean=options.released_pa, paper=paper)
             rows.append({"source": source, **found})
 
@@ -130,13 +109,13 @@ def _measure(
                 add(group, margins[own], samples.identity[own])
         if len(there) > 1:
             nine = set(there) == set(GROUPS["fill"] + GROUPS["unseen canny"])  # the paper's engines
-            add(ALL_ENGINES, margins, samples.identity, printed=nine)
+            add(ALL_ENGINES, margins, samples.identity, shown=nine)
 
     if len(parts):
         margins = margins_of(scorer, parts, result.notes)
         _keep(result, parts, margins)
         add(PART_EDITS, margins, parts.identity)
-        found, result.items["parts"] = part_edits(scorer, data, parts, settings, nearid_oracle(model, masked))
+        found, result.items["parts"] = part_edits(scorer, data, parts, settings, result.notes, part)
         if rows and rows[-1]["source"] == PART_EDITS:
             rows[-1] |= found
         elif found:

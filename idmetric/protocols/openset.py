@@ -10,18 +10,10 @@ they are made: by chance, this share of the identities becomes unknown and all t
 each other identity, half become the gallery (rounded up), the rest queries. A known identity with a single image is
 searched, but not queried.
 
-| number | meaning |
-|---|---|
-| closed | share of the known identity's queries with the nearest image of their identity, mean over identities |
-| AUC | the chance that a known query has a nearer gallery image than an unknown one |
-| OSCR | area under the curve of BAKS over 1 - BAUS at all thresholds |
-| tau | the threshold, a similarity |
-| BAKS | share of the known identity's queries that get their name, mean over identities |
-| BAUS | share of the unknown identity's queries called new, mean over identities |
-| score | sqrt(BAKS x BAUS), AnimalCLEF 2025's score |
-
-Rows "every" need no threshold. Those of a calibration (--rate, --calibration) or of given thresholds (--threshold) are
-results. The row "oracle" has the threshold that is best on these queries: an upper bound.
+BAKS (balanced accuracy on known samples): the share of a known identity's queries that get their name, BAUS (on unknown
+ones): of an unknown identity's queries called new, both averaged over identities; score: sqrt(BAKS x BAUS), AnimalCLEF
+2025's. OSCR: the area under the curve of BAKS over 1 - BAUS at all thresholds. docs/protocols-openset.md lists all
+columns. The row "oracle" has the threshold that is best on these queries: an upper bound.
 
 All numbers weigh identities equally, the intervals draw whole identities, and n counts identities. Each dataset is a
 gallery of its own; with several, last rows hold the means.
@@ -30,6 +22,7 @@ gallery of its own; with several, last rows hold the means.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -39,7 +32,7 @@ from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.open_set import Answers
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.protocols.common.intervals import any_statistic, averages
-from idmetric.protocols.common.ranked import HasMatrix, Search
+from idmetric.protocols.common.ranked import Search
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
 from idmetric.protocols.options import OpenSetOptions
@@ -60,7 +53,11 @@ def run(
     """
     known = data.take(named(data))
     _searches(known, options, settings.seed)  # before anything is embedded
-    limits = {name: _limits(model, settings, options) for name, model in models.items()}
+    limits = {name: by_label(options.threshold, "given ") for name in models}
+    for name, model in models.items():
+        for rate in () if options.threshold else options.rate:
+            tau = calibrated(model, settings, options.calibration, rate)
+            limits[name] |= {} if tau is None else {f"{rate:g} of pairs": tau}
     bound = bind(known, models, settings)
     searches, notes = _searches(bound.manifest, options, settings.seed)
     if len(known) < len(data):
@@ -68,24 +65,16 @@ def run(
     about = {**settings.as_dict(), "unknown": options.unknown}
     results = []
     for scorer, result in bound.results("openset", about, notes):
-        taus, remark = limits[result.model]
-        result.notes.extend(remark)
+        taus = limits[result.model]
+        if not taus:
+            lacks = "the model has no calibration for this distance; give --threshold or --calibration"
+            result.notes.append(f"no threshold: {lacks}")
         for dataset, search in searches.items():
             _measure(scorer, bound.manifest, dataset, search, taus, settings, result)
         if len(searches) > 1:
             result.rows.extend(_means(result.rows))
         results.append(result)
     return results
-
-
-def _limits(model: object, settings: Settings, options: OpenSetOptions) -> tuple[dict[str, float], list[str]]:
-    """Label -> threshold, and a note where there is none."""
-    if options.threshold:
-        return by_label(options.threshold, "given "), []
-    found = {f"{rate:g} of pairs": calibrated(model, settings, options.calibration, rate) for rate in options.rate}
-    limits = {label: tau for label, tau in found.items() if tau is not None}
-    lacks = "no threshold: the model has no calibration for this distance; give --threshold or --calibration"
-    return limits, [] if limits else [lacks]
 
 
 # Galleries and queries
@@ -107,7 +96,8 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
             search = Search(rows[query[rows]], rows[gallery[rows]], whole.identity, whole.image)
         else:
             search = _made(whole, share, seed)
-            alone = _alone(search)
+            identity, first = np.unique(search.identity[search.gallery], return_index=True)
+            alone = search.gallery[first[~np.isin(identity, search.identity[search.queries])]]
             if len(alone):
                 notes.append(f"{len(alone)} known identities{of} have a single image, which is searched but not "
                              f"queried: {listed(data.take(alone).column('identity'))}")  # fmt: skip
@@ -119,7 +109,9 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
         if not is_known.any():
             notes.append(f"no query{of} shows an identity of the gallery: left out")
             continue
-        notes.append(_counted(search, is_known, of))
+        parts = (search.gallery, search.queries[is_known], search.queries[~is_known])
+        counts = [f"{len(part)} images of {len(np.unique(search.identity[part]))} identities" for part in parts]
+        notes.append(f"gallery{of}: {counts[0]}; queries: {counts[1]} known, {counts[2]} unknown")
         if is_known.all():
             notes.append(f"no unknown identities{of}: a closed set, without AUC, OSCR, BAUS, score and oracle")
         found[name or "all"] = search
@@ -148,22 +140,7 @@ def _made(whole: Search, share: float, seed: int) -> Search:
     return Search(np.sort(np.concatenate(queries)), np.sort(np.concatenate(gallery)), whole.identity, whole.image)
 
 
-def _alone(search: Search) -> Ints:
-    """A row of each gallery identity without a query."""
-    identity, first = np.unique(search.identity[search.gallery], return_index=True)
-    return search.gallery[first[~np.isin(identity, search.identity[search.queries])]]
-
-
-def _counted(search: Search, known: Truths, of: str) -> str:
-    def counts(rows: Ints) -> str:
-        several = len(np.unique(search.identity[rows]))
-        return f"{len(rows)} images of {several} {'identity' if several == 1 else 'identities'}"
-
-    return (f"gallery{of}: {counts(search.gallery)}; queries: {counts(search.queries[known])} known, "
-            f"{counts(search.queries[~known])} unknown")  # fmt: skip
-
-
-def nearest(scorer: HasMatrix, search: Search) -> tuple[Ints, Array]:
+def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
     """The gallery row (Q,) nearest to each query, and its similarity (Q,), block by block."""
     rows, scores = np.empty(len(search.queries), np.int64), np.empty(len(search.queries))
     for part in search.blocks():
@@ -186,50 +163,34 @@ def _measure(
     near, score = nearest(scorer, search)
     identity, known = search.identity[search.queries], search.positives() > 0
     right = known & (search.identity[near] == identity)
-    answers = Answers.of(score, right, known, identity)
+    answers, closed = Answers.of(score, right, known, identity), bool(known.all())
     ids, names = texts(data, "id"), texts(data, "identity")
     result.keep("queries", dataset=[dataset] * len(near), id=ids[search.queries], identity=names[search.queries],
                 known=known, nearest=ids[near], nearest_identity=names[near], score=score, right=right)  # fmt: skip
 
-    every: Row = {"dataset": dataset, "threshold": EVERY}
-    every |= _values(answers, identity, settings, closed=open_set.known_accuracy)
+    def value(of: Callable[[Answers], float], chosen: Truths | None = None) -> Value:
+        """A measure of some queries (default all), with its interval over their identities."""
+        own, who = (answers, identity) if chosen is None else (answers.rows(chosen), identity[chosen])
+        count = len(np.unique(who))
+        return any_statistic(lambda rows: of(own.rows(rows)), [np.arange(len(who))], who, settings, count=count)
+
+    every: Row = {"dataset": dataset, "threshold": EVERY, "closed": value(open_set.known_accuracy, known)}
     result.rows.append(every)
-    if not known.all():
-        every |= _values(answers, identity, settings, AUC=open_set.known_auc, OSCR=open_set.oscr_area)
+    if not closed:
+        every |= {"AUC": value(open_set.known_auc), "OSCR": value(open_set.oscr_area)}
         taus, baks, baus = open_set.curve(answers)
         result.keep("curve", dataset=[dataset] * len(taus), threshold=taus, BAKS=baks, BAUS=baus)
         limits = {**limits, ORACLE: open_set.best_threshold(answers)}
+
     for label, tau in limits.items():
-        row: Row = {"dataset": dataset, "threshold": label}
-        result.rows.append(row | _decided(answers, identity, tau, label, settings))
-
-
-def _decided(answers: Answers, identity: Ints, tau: float, label: str, settings: Settings) -> Row:
-    """The numbers at a threshold; an oracle's have no interval, because it would be chosen again in each sample."""
-    measures: dict[str, Callable[[Answers], float]] = {"BAKS": lambda a: open_set.known_accuracy(a, tau)}
-    if not answers.known.all():
-        measures["BAUS"] = lambda a: open_set.unknown_accuracy(a, tau)
-        measures["score"] = lambda a: open_set.open_set_score(a, tau)
-    row = _values(answers, identity, settings, **measures)
-    row["tau"] = Value(tau, None, None, len(np.unique(identity)))
-    if label == ORACLE:
-        row |= {name: Value(v.value, None, None, v.count) for name, v in row.items() if isinstance(v, Value)}
-    return {name: row[name] for name in ("tau", *measures)}
-
-
-def _values(answers: Answers, identity: Ints, settings: Settings, **measures: Callable[[Answers], float]) -> Row:
-    """Measures with intervals over the identities that they are of."""
-    row: Row = {}
-    for name, measure in measures.items():
-        chosen = np.ones(len(identity), dtype=bool)
-        if name in ("closed", "BAKS", "BAUS"):
-            chosen = ~answers.known if name == "BAUS" else answers.known
-        own = answers.rows(chosen)
-        row[name] = any_statistic(
-            lambda rows, own=own, measure=measure: measure(own.rows(rows)), [np.arange(int(chosen.sum()))],
-            identity[chosen], settings, count=len(np.unique(identity[chosen])),
-        )  # fmt: skip
-    return row
+        row: Row = {"tau": Value(tau, None, None, len(np.unique(identity)))}
+        row["BAKS"] = value(partial(open_set.known_accuracy, threshold=tau), known)
+        if not closed:
+            row["BAUS"] = value(partial(open_set.unknown_accuracy, threshold=tau), ~known)
+            row["score"] = value(partial(open_set.open_set_score, threshold=tau))
+        if label == ORACLE:  # without intervals, because it would be chosen again in each sample
+            row = {name: Value(v.value, None, None, v.count) for name, v in row.items() if isinstance(v, Value)}
+        result.rows.append({"dataset": dataset, "threshold": label, **row})
 
 
 def _means(rows: Sequence[Row]) -> list[Row]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from idmetric.io.settings import Checked, option
-from idmetric.protocols.common.paper_numbers import IDSIM_ROWS, ILGEN_TABLE_5, VISME_MMEB, VISME_TABLE_1
+from idmetric.protocols.common.paper_numbers import rows
 from idmetric.protocols.generator.layouts import LAYOUTS
 
 # literals, as their modules import torch or pyarrow; tests compare them
@@ -59,7 +59,7 @@ class RetrievalOptions(Checked):
     k: int | None = option(
         None, "depth of mAP for datasets not in ILGen's Table 2 (default: all)", least=1, metavar="K"
     )
-    paper: str | None = option(None, _PAPER, choices=tuple(ILGEN_TABLE_5))
+    paper: str | None = option(None, _PAPER, choices=rows("ilgen", "table_5"))
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ class IDSimOptions(Checked):
     """Options of the protocol `idsim`."""
 
     set: str | None = option(None, "which benchmark all rows are (default: by dataset)", choices=BENCHMARKS)
-    triplets: int = option(10, "of each of CUTE's objects and modes (default 10, as in the paper)", least=1)
-    paper: str | None = option(None, _PAPER, choices=IDSIM_ROWS)
+    paper: str | None = option(None, _PAPER, choices=rows("idsim", "fig_25", "table_2b", "table_2a"))
 
 
 @dataclass(frozen=True)
@@ -81,14 +80,14 @@ class MVEBOptions(Checked):
         metavar="DATASET=TASK",
         repeated=True,
     )
-    paper: str | None = option(None, _PAPER, choices=tuple(VISME_TABLE_1))
+    paper: str | None = option(None, _PAPER, choices=rows("visme", "mveb"))
 
 
 @dataclass(frozen=True)
 class MMEBOptions(Checked):
     """Options of the protocol `mmeb`."""
 
-    paper: str | None = option(None, _PAPER, choices=tuple(VISME_MMEB))
+    paper: str | None = option(None, _PAPER, choices=rows("visme", "mmeb"))
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,6 @@ class SensitivityOptions(Checked):
     """Options of the protocol `sensitivity`."""
 
     rescale: bool = option(False, "divide identity changes, and each factor's changes, by their largest")
-    anchor: bool = option(True, "take the anchor, compared with itself, for a point of its grid")
     identities: int = option(
         100, "objects to render grids of if there is no --data (default 100, as in the paper)", least=2
     )
@@ -108,12 +106,8 @@ class SensitivityOptions(Checked):
 class SegmentationOptions(Checked):
     """Options of the protocol `segmentation`."""
 
-    references: int = option(1, "images shown of a subject; PerSAM, and so Table 2c, takes one", least=1)
     others: int | None = option(
         None, "images of other subjects to search for each subject, drawn by the seed (default: all)", least=0
-    )
-    score: Literal["box", "mask"] = option(
-        "box", "compare the mask's box or the mask itself with the reference (default box, as PODS's code)"
     )
     sam: str | None = option(
         None,
@@ -121,7 +115,6 @@ class SegmentationOptions(Checked):
         "(default: the prior alone)",
         metavar="SOURCE",
     )
-    points: tuple[int, int] = option((1, 1), "points on and off the subject (default 1 1; PODS's code: 2 0)")
     identities: int = option(30, "objects to render if there is no --data", least=2)
 
 
@@ -138,26 +131,11 @@ class ILIASOptions(Checked):
     """Options of the protocol `ilias`."""
 
     k: int = option(1000, "depth of mAP and of the oracle", least=1, metavar="K")
-    scores: Path | None = option(
-        None, "keep {query: {image: score}} for ILIAS's evaluate.py; of one --model", metavar="FILE.json"
-    )
-
-
-@dataclass(frozen=True)
-class FinerOptions(Checked):
-    """Options of the protocol `finer`."""
-
-    gallery: Literal["species", "all"] = option(
-        "species", "which real images a query searches: those of its species or all"
-    )
 
 
 @dataclass(frozen=True)
 class DreamBenchOptions(Checked):
-    """Options of the protocol `dreambench`.
-
-    `published_rounding` moves a cell by at most 0.00005, which matters only for a third decimal on the edge.
-    """
+    """Options of the protocol `dreambench`."""
 
     category: tuple[str, ...] = option(
         CATEGORIES,
@@ -165,12 +143,7 @@ class DreamBenchOptions(Checked):
         choices=CATEGORIES,
         repeated=True,
     )
-    published_rounding: bool = option(
-        False, "round correlations to four decimals before they are averaged, as the released code does"
-    )
-    ratings: Path | None = option(
-        None, "ratings: the published folder, or a file with lists (default: those of an imported manifest)"
-    )
+    ratings: Path | None = option(None, "the published folder of ratings (default: those of an imported manifest)")
 
 
 @dataclass(frozen=True)
@@ -278,7 +251,6 @@ class _Copying(Checked):
 class GeneratorOptions(_Copying, _References, _Outputs):
     """Options of the protocol `generator`."""
 
-    copy_rate: bool = option(False, "add CopyRate, which compares with mirrored references and does not detect copies")
     by: tuple[str, ...] = option(
         (), "also group by this field or column; may be repeated", metavar="COLUMN", repeated=True
     )
@@ -297,7 +269,6 @@ class SetsOptions(_References, _Outputs):
     """Options of the protocol `sets`."""
 
     pool: bool = option(False, "take all subjects as one set")
-    biased: bool = option(False, "CMMD as in its released code (default: unbiased)")
     draws: int = option(100, "random draws of n images of a set", least=2)
 
 
@@ -341,7 +312,6 @@ OPTIONS: dict[str, type[Checked]] = {
     "segmentation": SegmentationOptions,
     "matches": MatchesOptions,
     "ilias": ILIASOptions,
-    "finer": FinerOptions,
     "dreambench": DreamBenchOptions,
     "openset": OpenSetOptions,
     "generator": GeneratorOptions,

@@ -10,14 +10,8 @@
 | sensitivity, by factor | negative slopes of similarity over identity and context, R^2 | ID-Sim, section 4.4 and F |
 
 Strength 1 is another object of the same kind and silhouette family; a lower strength changes the object itself. A
-grid's regression is over all its points, including the unchanged picture. No paper prints these numbers;
-docs/protocols-world.md has the scores of a few models. A world of another seed does not test the
-generalization of a model trained on the world.
-
-The bench is the world of seed 1000 at 224 pixels: 100 objects with three views, a distractor of each view at four
-strengths and a part edit of two views; 30 objects with edit grids over background, viewpoint and light. It is rendered
-once into `OUT/world`, and read from there afterwards. Pictures depend on the machine only through the versions of Mesa,
-VTK and NumPy (docs/world.md); numbers of two machines can differ in the third decimal.
+grid's regression is over all its points, including the unchanged picture. The bench is rendered once into `OUT/world`,
+and read from there afterwards. No paper prints these numbers; docs/protocols-world.md has the scores of a few models.
 """
 
 from __future__ import annotations
@@ -90,9 +84,14 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
         if len(near):
             _distractors(scorer, near, settings, result)
         if len(parts):
-            _parts(scorer, bound.manifest, parts, settings, result)
+            found = rates(margins_of(scorer, parts, result.notes), parts.identity, settings)
+            oracle, result.items["parts"] = part_edits(scorer, bound.manifest, parts, settings, result.notes)
+            result.rows.append({"bench": "part edits", "which": ALL, **found, **oracle})
         if grid:
-            _sensitivity(scorer, grid, settings, result)
+            own = replace(result, rows=[], items={})
+            measure(scorer, grid, settings, own)
+            result.rows.extend(row for row in own.rows if row["which"] != ALL)
+            result.items["grid"] = own.items["grid"]
         results.append(result)
 
     return results
@@ -105,17 +104,8 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
     """Views with their distractors, by strength, and views with their part edits, both without edit grids."""
     about = parameters(data)
     plain = np.array(["factor" not in a for a in about], dtype=bool)
-    kept, numbers = data.take(plain), np.flatnonzero(plain)
-
-    def strength(row: int) -> str:
-        return f"{float(about[int(numbers[row])].get('strength', 1)):.2f}"
-
-    parts = matched(kept, ("part-edit",), lambda row: "part edits").of_edited_views()
-    found = matched(kept, ("distractor",), strength), parts
-    # rows of the whole manifest again
-    numbers = np.append(numbers, -1)
-    near, parts = (replace(m, views=numbers[m.views], made=numbers[m.made]) for m in found)
-    return near, parts
+    near = matched(data, ("distractor",), lambda row: f"{float(about[row].get('strength', 1)):.2f}", plain)
+    return near, matched(data, ("part-edit",), lambda row: "part edits", plain).of_edited_views()
 
 
 def _distractors(scorer: Scorer, near: Matched, settings: Settings, result: Result) -> None:
@@ -131,23 +121,6 @@ def _distractors(scorer: Scorer, near: Matched, settings: Settings, result: Resu
                 margins=[m[~np.isnan(m)].tolist() for m in margins])  # fmt: skip
 
 
-def _parts(scorer: Scorer, data: Manifest, parts: Matched, settings: Settings, result: Result) -> None:
-    found = rates(margins_of(scorer, parts, result.notes), parts.identity, settings)
-    oracle, result.items["parts"] = part_edits(scorer, data, parts, settings)
-    result.rows.append({"bench": "part edits", "which": ALL, **found, **oracle})
-
-
-# Sensitivity
-
-
 def _grid(data: Manifest) -> list[Cell]:
     """The cells of all edit grids of a world."""
     return cells(data) if any("factor" in about for about in parameters(data)) else []
-
-
-def _sensitivity(scorer: Scorer, grid: list[Cell], settings: Settings, result: Result) -> None:
-    """Add the rows of protocol `sensitivity`, factor by factor."""
-    own = replace(result, rows=[], items={})
-    measure(scorer, grid, settings, own)
-    result.rows.extend(row for row in own.rows if row["which"] != ALL)
-    result.items["grid"] = own.items["grid"]

@@ -9,7 +9,7 @@ import base64
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from types import NoneType
@@ -118,78 +118,62 @@ class Table:
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
-    """List the items of a result that name images of the data, and the means of each identity's queries."""
+    """List the items of a result that name images of the data: all, those of each generator, and identities' means."""
     found = []
     for kind, columns in result.items.items():
-        pictured = [name for name, values in columns.items() if _are_images(values, ids)]
-        if not pictured:
+        if not any(_are_images(values, ids) for values in columns.values()):
             continue
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
-        order, about = _hardest(shown)
-        found.append(_table(result.model, kind, shown, order, about, ids))
-        found.extend(_by_method(result.model, kind, shown, ids))
+        found.append(_table(result.model, kind, shown, *_hardest(shown), ids))
+        methods = list(dict.fromkeys(shown.get("method", ())))
+        for method in methods if len(methods) > 1 else ():
+            own = [k for k, name in enumerate(shown["method"]) if name == method]
+            part = {name: [values[k] for k in own] for name, values in shown.items() if name != "method"}
+            found.append(_table(result.model, kind, part, *_hardest(part), ids, str(method)))
         if kind == "queries" and "identity" in shown:
             means = _by_identity(shown)
-            by = next((name for name in means if _is_numeric(means[name]) and name != "queries"), "queries")
-            lowest = np.argsort(comparable(means[by]), kind="stable")[:LINES].tolist()
-            found.append(_table(result.model, "identities", means, lowest, f"lowest mean {by} first", ids))
+            found.append(_table(result.model, "identities", means, *_hardest(means), ids))
 
     return found
 
 
-def _table(model: str, kind: str, columns: Columns, order: Sequence[int], about: str, ids: Mapping[str, int]) -> Table:
+def _table(
+    model: str, kind: str, columns: Columns, order: Sequence[int], about: str, ids: Mapping[str, int], method: str = ""
+) -> Table:
     """The list of the columns' items in this order; images come first, with their scores."""
     total = len(next(iter(columns.values())))
     pictured = [name for name, values in columns.items() if _are_images(values, ids)]
-    scores = {name: f"{name}_score" for name in pictured if f"{name}_score" in columns}
-    own = [name for name in columns if name not in pictured and name not in scores.values()]
-    constant = {name: _cell(columns[name][0]).text for name in own if total > 1 and _is_constant(columns[name])}
-    names = [*pictured, *(name for name in own if name not in constant)]
+    own = [name for name in columns if name not in pictured and name.removesuffix("_score") not in pictured]
+    alike = {name: _cell(columns[name][0]).text for name in own if total > 1 and len(set(columns[name])) == 1}
+    names = [*pictured, *(name for name in own if name not in alike)]
+    none = [None] * total
     lines = [
-        [_image(columns[name][k], columns.get(scores.get(name, ""), {k: None})[k], ids) if name in pictured
+        [_image(columns[name][k], columns.get(f"{name}_score", none)[k], ids) if name in pictured
          else _cell(columns[name][k]) for name in names]
         for k in order
     ]  # fmt: skip
     few = f"all {total}" if len(order) == total else f"{len(order)} of {total}"
-    alike = "".join(f"; {name}: {text}" for name, text in constant.items())
+    constant = "".join(f"; {name}: {text}" for name, text in alike.items())
     numbers = {_HEADS.get(name, name) for name in names if name not in pictured and _is_numeric(columns[name])}
-    return Table(model, kind, f"{few}, {about}{alike}", [_HEADS.get(name, name) for name in names], numbers, lines)
-
-
-def _by_method(model: str, kind: str, columns: Columns, ids: Mapping[str, int]) -> list[Table]:
-    """A list for each method of a generator, where the items are of several."""
-    methods = list(dict.fromkeys(columns.get("method", ())))
-    if len(methods) < 2:
-        return []
-    found = []
-    for method in methods:
-        own = [k for k, name in enumerate(columns["method"]) if name == method]
-        part = {name: [values[k] for k in own] for name, values in columns.items() if name != "method"}
-        order, about = _hardest(part)
-        found.append(replace(_table(model, kind, part, order, about, ids), method=str(method)))
-    return found
+    heads = [_HEADS.get(name, name) for name in names]
+    return Table(model, kind, f"{few}, {about}{constant}", heads, numbers, lines, method)
 
 
 def _by_identity(queries: Columns) -> dict[str, list[Any]]:
-    """Means of the queries' measures for each identity of each dataset, with its first query as picture."""
-    same = list(zip(queries.get("dataset", queries["identity"]), queries["identity"], strict=True))
-    names = [
-        name for name, values in queries.items()
-        if _is_numeric(values) and not name.endswith("_score") and name != "right_rank"
-    ]  # fmt: skip
+    """Means of the queries' known measures for each identity of each dataset, with its first query as picture."""
     rows: dict[Any, list[int]] = {}
-    for k, name in enumerate(same):
-        rows.setdefault(name, []).append(k)
-    first = {name: [queries[name][of[0]] for of in rows.values()] for name in ("id", "dataset", "identity")
-             if name in queries}  # fmt: skip
-    means = {name: [_mean([queries[name][k] for k in of]) for of in rows.values()] for name in names}
-    return {**first, "queries": [len(of) for of in rows.values()], **means}
-
-
-def _mean(values: Sequence[float | None]) -> float:
-    """The mean of the known values; NaN without any."""
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    return float(np.mean(known)) if known else math.nan
+    for k, owner in enumerate(zip(queries.get("dataset", queries["identity"]), queries["identity"], strict=True)):
+        rows.setdefault(owner, []).append(k)
+    found: dict[str, list[Any]] = {
+        name: [queries[name][of[0]] for of in rows.values()]
+        for name in ("id", "dataset", "identity")
+        if name in queries
+    }
+    for name, values in queries.items():
+        if _is_numeric(values) and not name.endswith("_score") and name != "right_rank":
+            known = [[v for k in of if (v := values[k]) is not None and not math.isnan(v)] for of in rows.values()]
+            found[name] = [float(np.mean(own)) if own else math.nan for own in known]
+    return {**found, "queries": [len(of) for of in rows.values()]}
 
 
 def _are_images(values: Sequence[Any], ids: Mapping[str, int]) -> bool:
@@ -198,10 +182,6 @@ def _are_images(values: Sequence[Any], ids: Mapping[str, int]) -> bool:
 
 def _is_nested(values: Sequence[Any]) -> bool:
     return any(issubclass(kind, list | tuple | dict | np.ndarray) for kind in set(map(type, values)))
-
-
-def _is_constant(values: Sequence[Any]) -> bool:
-    return all(value == values[0] for value in values)
 
 
 def _is_numeric(values: Sequence[Any]) -> bool:
@@ -228,11 +208,12 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
         return order.tolist(), "sorted by the nearest wrong image's similarity less that of the first right one"
 
     first = next((name for name, values in columns.items() if _is_numeric(values)), None)
+    mean = "mean " if "queries" in columns else ""
     count = len(next(iter(columns.values())))
     if first is None:
         return list(range(min(count, LINES))), "in their order"
     values = np.array([math.nan if v is None else float(v) for v in columns[first]])
-    return [int(k) for k in np.argsort(comparable(values), kind="stable")[:LINES]], f"lowest {first} first"
+    return [int(k) for k in np.argsort(comparable(values), kind="stable")[:LINES]], f"lowest {mean}{first} first"
 
 
 def _image(name: str | None, score: float | None, ids: Mapping[str, int]) -> Cell:

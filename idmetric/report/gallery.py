@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from idmetric.embed.nearest import nearest
-from idmetric.evaluate.outliers import outliers
 from idmetric.gallery import Gallery, GalleryError, Item
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, read_image
@@ -100,27 +99,26 @@ def _removable(rows: Sequence[Record], items: Mapping[str, Item]) -> list[Record
     def fixed(row: Record, target: str) -> str:
         if row["image"] not in items[row["image"]].files:
             return "inside a manifest"
-        if not _is_text(row["image"]):
+        if os.fsencode(row["image"]).decode(errors="ignore") != row["image"]:
             return "its name is not UTF-8"
         return "linked to another file of the group" if real.count(target) > 1 else ""
 
     return [{**row, "fixed": fixed(row, target)} for row, target in zip(rows, real, strict=True)]
 
 
-def _is_text(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _marked(rows: Sequence[Record]) -> list[Record]:
-    """Add `outlier` to each row of a cluster, and order them by their distance from its center."""
+    """Add `outlier` to each row of a cluster, and order them by their distance from its center.
+
+    Outliers of four members or more, without the center itself, lie above Tukey's fence, Q3 + 1.5 (Q3 - Q1)
+    (Exploratory Data Analysis, 1977).
+    """
     others = sorted((row for row in rows if not row["center"]), key=lambda row: float(row["distance"]))
-    far = outliers(np.array([row["distance"] for row in others], dtype=np.float64))
+    fence = np.inf
+    if len(others) >= 4:
+        low, high = np.quantile([row["distance"] for row in others], (0.25, 0.75))
+        fence = high + 1.5 * (high - low)
     center = [{**row, "outlier": False} for row in rows if row["center"]]
-    return center + [{**row, "outlier": bool(mark)} for row, mark in zip(others, far, strict=True)]
+    return center + [{**row, "outlier": bool(row["distance"] > fence)} for row in others]
 
 
 def _pictures(gallery: Gallery, items: Sequence[Item], limit: int) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,6 +1,6 @@
 """Pictures of heatmaps over images; needs only Pillow and NumPy.
 
-overlay("desk.jpg", heat, truth=mask).save("desk_heat.png")
+overlay("desk.jpg", heat).save("desk_heat.png")
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from idmetric.images.read import ImageLike, read_image
 
 # dark violet, blue-green, green, yellow: lightness rises evenly, so it is readable in gray and for color-blind people
 _STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]], dtype=np.float64)
-_EDGE = (255, 0, 0)
+_OPACITY = 0.6
 
 
 def colors(values: ArrayLike, low: float | None = None, high: float | None = None) -> NDArray[np.uint8]:
@@ -32,45 +32,16 @@ def colors(values: ArrayLike, low: float | None = None, high: float | None = Non
     return found
 
 
-def overlay(
-    image: ImageLike,
-    heat: ArrayLike,
-    *,
-    truth: ArrayLike | None = None,
-    opacity: float = 0.6,
-    low: float | None = None,
-    high: float | None = None,
-) -> Image.Image:
+def overlay(image: ImageLike, heat: ArrayLike, *, low: float | None = None, high: float | None = None) -> Image.Image:
     """Blend a heatmap over its image, at the heatmap's size.
 
     Args:
         image: see `idmetric.images.read.read_image`; scaled to the heatmap's size.
         heat: (H, W), see `idmetric.scoring.heatmaps.heatmaps`; a torch tensor on the CPU does.
-        truth: bool (H, W), a mask; its outline is drawn in red.
-        opacity: of the colors, 0..1. low, high: values of the darkest and brightest color, to give several pictures
-            one scale.
-
-    Raises:
-        ValueError: for an opacity outside 0..1, or shapes that differ.
+        low, high: values of the darkest and brightest color, to give several pictures one scale.
     """
-    if not 0 <= opacity <= 1:
-        raise ValueError(f"opacity must be in 0..1, got {opacity}")
-    over = colors(heat, low, high)
-    height, width = over.shape[:2]
+    over = Image.fromarray(colors(heat, low, high))
     picture = read_image(image)
-    if picture.size != (width, height):
-        picture = picture.resize((width, height), Image.Resampling.BICUBIC)
-    mixed = np.rint(np.asarray(picture) * (1 - opacity) + over * opacity).astype(np.uint8)
-    if truth is not None:
-        mixed[outline(truth, (height, width))] = _EDGE
-    return Image.fromarray(mixed)
-
-
-def outline(mask: ArrayLike, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return the pixels of a mask (H, W) that touch a pixel outside it."""
-    m = np.asarray(mask).astype(bool)
-    if m.shape != size:
-        raise ValueError(f"a mask of {m.shape} over a heatmap of {size}")
-    wide = np.pad(m, 1, mode="edge")
-    inner = wide[:-2, 1:-1] & wide[2:, 1:-1] & wide[1:-1, :-2] & wide[1:-1, 2:]
-    return np.asarray(m & ~inner)
+    if picture.size != over.size:
+        picture = picture.resize(over.size, Image.Resampling.BICUBIC)
+    return Image.blend(picture, over, _OPACITY)

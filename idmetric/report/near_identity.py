@@ -8,7 +8,7 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from idmetric.scoring.attention import attention_maps
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR = ("distractor", "identity-edit", "part-edit")
-Kernel = Literal["cosine", "rbf", "linear"]
 
 
 def draw_near_identity(
@@ -32,9 +31,7 @@ def draw_near_identity(
     path: Place,
     *,
     identities: int = IDENTITIES,
-    kernel: Kernel = "cosine",
-    gamma: float | None = None,
-    batch_size: int = 32,
+    **kernel: Any,
 ) -> None:
     """Draw views and distractors of the manifest's first identities by kernel PCA, a panel per model (NearID, Fig. 5).
 
@@ -42,8 +39,8 @@ def draw_near_identity(
         metrics: name -> model.
         manifest: identities with two views or more, and distractors made from them.
         identities: number of identities.
-        kernel, gamma: of scikit-learn's KernelPCA, the same for all models, each of which has a projection of its own.
-            The paper says "identical settings" and gives none.
+        kernel: settings of scikit-learn's KernelPCA, the same for all models, each of which has a projection of its own
+            (default: kernel="cosine"). The paper says "identical settings" and gives none.
 
     Raises:
         ValueError: if the manifest has fewer such identities.
@@ -56,8 +53,8 @@ def draw_near_identity(
     owner, view = np.array([k for _, k, _ in chosen]), np.array([is_view for *_, is_view in chosen])
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
-        vectors = metric.embed(images, patches=False, batch_size=batch_size).cls
-        places = KernelPCA(2, kernel=kernel, gamma=gamma).fit_transform(vectors.double().cpu().numpy())
+        vectors = metric.embed(images, patches=False).cls
+        places = KernelPCA(2, **{"kernel": "cosine", **kernel}).fit_transform(vectors.double().cpu().numpy())
         for k in range(identities):
             for shown, marker in ((owner == k) & view, "o"), ((owner == k) & ~view, "x"):
                 x, y = places[shown].T

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,10 @@ def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values:
         ImportError: without jinja2.
     """
     environment = _environment()
+    from jinja2.utils import htmlsafe_json_dumps
     from markupsafe import Markup
 
+    dumps = partial(json_file.text, separators=(",", ":"))
     script = "\n".join(_text(file) for file in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return environment.get_template(f"{name}.html").render(
@@ -42,7 +45,7 @@ def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values:
         style=Markup(_text("style.css")),  # the package's files need no escape
         script=Markup(script),
         script_hash=f"sha256-{digest}",
-        **{key: Markup(_json(value)) for key, value in data.items()},
+        **{key: htmlsafe_json_dumps(value, dumps) for key, value in data.items()},
         **values,
     )
 
@@ -69,30 +72,18 @@ def _text(name: str) -> str:
     return (files("idmetric.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def _json(value: Any) -> str:
-    """Format JSON for a script element: nothing in it can end the element."""
-    text = json_file.text(value, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def write_page(page: str, path: str | os.PathLike[str]) -> None:
-    """Write a page atomically; bytes of file names that are not text become question marks.
-
-    Raises:
-        OSError: if it cannot be written.
-    """
-    with replacing(Path(path)) as temporary:
+    """Write a page atomically; bytes of file names that are not text become question marks."""
+    with replacing(Path(path), parents=True) as temporary:
         temporary.write_bytes(page.encode("utf-8", "replace"))
 
 
-def check_page(path: str | os.PathLike[str], plots: bool = False) -> None:
-    """Check, before the work, that a page (with plots) can be written there.
+def check_page(path: str | os.PathLike[str]) -> None:
+    """Check, before the work, that a page can be written there.
 
     Raises:
-        ImportError: without jinja2, or matplotlib for plots.
+        ImportError: without jinja2.
         OutputError: if the path is a folder, or its folder is absent or cannot be written to.
     """
     _environment()
-    if plots:
-        need("report", "a page with plots", matplotlib="matplotlib")
     check(path)

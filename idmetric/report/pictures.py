@@ -1,4 +1,4 @@
-"""Small pictures for a page: WebP (or JPEG) of bounded size, as data addresses."""
+"""Small pictures for a page: WebP of bounded size, as data addresses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import io
 import math
 
-from PIL import Image, features
+from PIL import Image
 
 SIDE = 640  # longest side in pixels, if there is room
 _LEAST = 48  # side in pixels below which a picture shows nothing
@@ -22,26 +22,19 @@ def room(count: int) -> int:
 
 
 def data_uri(picture: Image.Image, limit: int, side: int = SIDE, quality: int = _QUALITY) -> str:
-    """Encode a picture as a data address of at most `limit` bytes (before base64), unless it is tiny already.
+    """Encode a picture as a data address of at most `limit` bytes (before base64), or with the side `_LEAST`.
 
     Args:
         side: its longest side in pixels, at most. quality: of the encoder, 1 to 100.
     """
-    kind, data = compressed(picture, limit, side, quality)
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def compressed(picture: Image.Image, limit: int, side: int = SIDE, quality: int = _QUALITY) -> tuple[str, bytes]:
-    """Return file type and bytes of a picture, scaled down to at most `limit` bytes, or to the side `_LEAST`."""
-    kind = "webp" if features.check("webp") else "jpeg"
     small = picture.convert("RGB")
     side = min(side, max(small.size), max(_LEAST, round(math.sqrt(limit / _DENSITY))))
     while True:
         small.thumbnail((side, side), Image.Resampling.LANCZOS)
         file = io.BytesIO()
-        small.save(file, kind, quality=quality, **({"method": 1} if kind == "webp" else {}))
+        small.save(file, "webp", quality=quality, method=1)
         data = file.getvalue()
         if len(data) <= limit or side <= _LEAST:
-            return kind, data
+            return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"
         # the bytes grow a little more slowly than the area
         side = max(_LEAST, int(side * min(0.9, 0.95 * math.sqrt(limit / len(data)))))

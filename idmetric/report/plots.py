@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.pareto import on_front
+from idmetric.evaluate.arrays import Truths, comparable
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
 from idmetric.protocols.common.result import Result, Row, Value, names_of, slug
@@ -35,6 +34,7 @@ Array = NDArray[np.float64]
 _BINS = 60
 _COLUMNS = 3  # panels of steps in a row
 _ANCHOR = "real"  # dashed in the panel of identity
+_SAMPLES = 200  # of the bootstrap over instances that gives the bands of trends
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,7 @@ def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: Pla
     save_figure(figure, path)
 
 
-def sensitivity_bars(
-    found: Mapping[str, Mapping[str, tuple[Value, Value]]],
-    path: Place,
-    names: tuple[str, str] = ("identity", "context"),
-) -> None:
+def sensitivity_bars(found: Mapping[str, Mapping[str, tuple[Value, Value]]], path: Place) -> None:
     """Draw sensitivities to identity and to context with intervals, a panel per factor (ID-Sim, Fig. 6, top).
 
     Args:
@@ -115,13 +111,9 @@ def sensitivity_bars(
     figure, axes = new_figure(1, len(factors), width=3.4)
     for panel, factor in zip(axes, factors, strict=True):
         models = [name for name, own in found.items() if factor in own]
-        for k, label in enumerate(names):
+        for k, label in enumerate(("identity", "context")):
             values = [found[name][factor][k] for name in models]
-            heights = np.array([v.value for v in values])
-            spread = np.array(
-                [[v.value - (v.value if v.low is None else v.low), (v.value if v.high is None else v.high) - v.value]
-                 for v in values]
-            ).T.clip(0)  # fmt: skip
+            heights, spread = [v.value for v in values], np.concatenate([_spread(v) for v in values], 1)
             panel.bar(np.arange(len(models)) + 0.4 * k - 0.2, heights, 0.4, yerr=spread, capsize=3, label=label)
         panel.set_xticks(range(len(models)), models, rotation=30, ha="right")
         panel.axhline(0, color="0.3", linewidth=0.8)
@@ -130,15 +122,12 @@ def sensitivity_bars(
     save_figure(figure, path)
 
 
-def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, samples: int = 200) -> None:
+def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Place) -> None:
     """Draw mean similarity over growing identity change, and over each context change (ID-Sim, Fig. 6, bottom).
-
-    Levels with a single instance, such as the angles of one video, have no mean and are left out.
 
     Args:
         grids: model -> columns instance, factor, factor_change, identity_change, score; factor "none" marks points
             without a change of context.
-        samples: of the bootstrap over instances that gives the bands.
     """
     figure, axes = new_figure(1, len(grids), width=3.4)
     for panel, (name, grid) in zip(axes, grids.items(), strict=True):
@@ -150,24 +139,14 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
             if which != "none":
                 curves[which] = ((identity == 0) & np.isin(factor.astype(str), (which, "none")), context)
         for label, (chosen, change) in curves.items():
-            chosen = chosen & _shared(change, instance, chosen)
-            if not chosen.any():
-                continue
-            points = trend(score[chosen], change[chosen], instance[chosen], samples=samples)
-            [line] = panel.plot(list(points), [p.value for p in points.values()], marker=".", label=label)
-            low, high = ([getattr(p, side) for p in points.values()] for side in ("low", "high"))
-            panel.fill_between(list(points), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+            points = trend(score[chosen], change[chosen], instance[chosen], samples=_SAMPLES) if chosen.any() else {}
+            if points:
+                [line] = panel.plot(list(points), [p.value for p in points.values()], marker=".", label=label)
+                low, high = ([getattr(p, side) for p in points.values()] for side in ("low", "high"))
+                panel.fill_between(list(points), low, high, color=line.get_color(), alpha=0.15, linewidth=0)
         panel.set(title=name, xlabel="change", ylabel="similarity" if panel is axes[0] else "")
 
     save_figure(figure, path)
-
-
-def _shared(change: Array, instance: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Select the points at levels that at least two instances share among the chosen points."""
-    owners: dict[float, set[Any]] = {}
-    for level, name in zip(change[chosen].tolist(), instance[chosen], strict=True):
-        owners.setdefault(level, set()).add(name)
-    return np.isin(change, [level for level, names in owners.items() if len(names) > 1])
 
 
 def reliability(bins: Mapping[str, Mapping[str, Sequence[Any]]], path: Place, title: str = "") -> None:
@@ -190,7 +169,6 @@ def trade_off(
     found: Mapping[str, Mapping[str, tuple[Value, Value]]],
     path: Place,
     names: tuple[str, str],
-    title: str = "",
     copying: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> None:
     """Draw methods by two scores with intervals, a panel per model; the Pareto front is dashed.
@@ -204,22 +182,40 @@ def trade_off(
         x, y = (np.array([pair[k].value for pair in methods.values()]) for k in range(2))
         new = np.array([method not in copying.get(model, ()) for method in methods])
         for k, (method, (a, b)) in enumerate(methods.items()):
-            spread = [[[max(0.0, v.value - v.low)], [max(0.0, v.high - v.value)]]
-                      if v.low is not None and v.high is not None else None for v in (a, b)]  # fmt: skip
-            fill = "full" if new[k] else "none"
             panel.errorbar(
-                a.value, b.value, yerr=spread[1], xerr=spread[0], fmt="o", color=f"C{k % 10}", capsize=3, fillstyle=fill
-            )
-            at, label = (a.value, b.value), method if new[k] else f"{method} (copies)"
-            panel.annotate(label, at, xytext=(6, 6), textcoords="offset points", fontsize="small", parse_math=False)
+                a.value, b.value, yerr=_spread(b), xerr=_spread(a), fmt="o", color=f"C{k % 10}", capsize=3,
+                fillstyle="full" if new[k] else "none",
+            )  # fmt: skip
+            label = method if new[k] else f"{method} (copies)"
+            panel.annotate(label, (a.value, b.value), xytext=(6, 6), textcoords="offset points", fontsize="small",
+                           parse_math=False)  # fmt: skip
         if new.any():
             best = np.flatnonzero(new)[on_front(x[new], y[new])]
             best = best[np.argsort(x[best])]
             panel.plot(x[best], y[best], color="0.5", linestyle="--", linewidth=1, zorder=0)
         panel.margins(0.15)
-        panel.set(xlabel=names[0], ylabel=names[1], title=title or model)
+        panel.set(xlabel=names[0], ylabel=names[1], title=model)
 
     save_figure(figure, path)
+
+
+def on_front(x: ArrayLike, y: ArrayLike) -> Truths:
+    """Whether no other point (N,) is at least as high on both scores and higher on one.
+
+    >>> on_front([1, 2, 3, 2], [3, 2, 1, 1]).tolist()
+    [True, True, True, False]
+    """
+    a, b = comparable(x), comparable(y)
+    not_lower = (a[:, None] >= a) & (b[:, None] >= b)
+    higher = (a[:, None] > a) | (b[:, None] > b)
+    return np.logical_not((not_lower & higher).any(0))
+
+
+def _spread(value: Value) -> Array:
+    """The distances (2, 1) of an interval's ends from the value; 0 without an interval."""
+    ends = (value.value if end is None else end for end in (value.low, value.high))
+    found: Array = np.abs(np.array([[end - value.value] for end in ends]))
+    return found
 
 
 # Training steps
@@ -258,12 +254,12 @@ def step_curves(results: Sequence[Result], path: Place) -> None:
 def _curve(panel: Axes, rows: Mapping[int, Row], name: str, color: str, label: str) -> None:
     found = {step: value for step, row in sorted(rows.items()) if isinstance(value := row.get(name), Value)}
     panel.plot(list(found), [v.value for v in found.values()], color=color, marker=".", label=label, zorder=3)
-    banded = {step: v for step, v in found.items() if v.low is not None and v.high is not None}
-    low, high = ([getattr(v, end) for v in banded.values()] for end in ("low", "high"))
-    panel.fill_between(list(banded), low, high, color=color, alpha=0.15, linewidth=0)
-    for step, value in found.items():
-        if rows[step].get("best"):
-            panel.plot([step], [value.value], color=color, marker="o", markersize=11, fillstyle="none", zorder=4)
+    banded = [(step, v.low, v.high) for step, v in found.items() if v.low is not None and v.high is not None]
+    at, low, high = np.array(banded, dtype=np.float64).reshape(-1, 3).T
+    panel.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
+    best = {step: value.value for step, value in found.items() if rows[step].get("best")}
+    if best:
+        panel.plot(list(best), list(best.values()), "o", color=color, markersize=11, fillstyle="none", zorder=4)
 
 
 # All plots of results
@@ -297,18 +293,18 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
     bins = {r.model: r.items["reliability"] for r in results if "reliability" in r.items}
     if bins:
         reliability(bins, place("reliability"))
-    bars = {r.model: _sensitivities(r) for r in results}
-    if any(bars.values()):
-        sensitivity_bars({m: found for m, found in bars.items() if found}, place("sensitivity"))
+    bars = {r.model: found for r in results if (found := _two_values(r, "bench", "sensitivity", "context", "which"))}
+    if bars:
+        sensitivity_bars(bars, place("sensitivity"))
         similarity_trends({r.model: r.items["grid"] for r in results if "grid" in r.items}, place("trends"))
     for other in ("diversity", "CLIP-T"):
-        fronts = {r.model: methods for r in results if len(methods := _methods(r, other)) > 1}
+        methods = {r.model: _two_values(r, "group", "all", other, "method") for r in results}
+        fronts = {model: found for model, found in methods.items() if len(found) > 1}
         if fronts:
             copies = {r.model: copying(r) for r in results}
             trade_off(fronts, place("pareto", other), ("identity", other), copying=copies)
     if stepped := [result for result in results if steps_of(result)]:
         step_curves(stepped, place("steps"))
-
     return written
 
 
@@ -330,20 +326,12 @@ def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
     return found
 
 
-def _methods(result: Result, other: str) -> dict[str, tuple[Value, Value]]:
-    """Return method -> identity and another score, over all its images."""
-    found = {}
-    for row in result.rows:
-        identity, score = row.get("identity"), row.get(other)
-        if row.get("group") == "all" and isinstance(identity, Value) and isinstance(score, Value):
-            found[str(row["method"])] = identity, score
-    return found
-
-
-def _sensitivities(result: Result) -> dict[str, tuple[Value, Value]]:
-    found = {}
-    for row in result.rows:
-        identity, context = row.get("identity"), row.get("context")
-        if row.get("bench") == "sensitivity" and isinstance(identity, Value) and isinstance(context, Value):
-            found[str(row["which"])] = identity, context
-    return found
+def _two_values(result: Result, label: str, text: str, other: str, name: str) -> dict[str, tuple[Value, Value]]:
+    """Identity and another score of the rows whose label has this text, by another label."""
+    return {
+        str(row[name]): (identity, score)
+        for row in result.rows
+        if row.get(label) == text
+        and isinstance(identity := row.get("identity"), Value)
+        and isinstance(score := row.get(other), Value)
+    }

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from PIL import Image
-
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.protocols.judges.questions import INDIVIDUAL
 from idmetric.protocols.study.study import Question, Study, Task
@@ -67,10 +65,7 @@ def write_pages(study: Study, folder: Path, progress: Callable[[int, int], None]
 
 def _page(study: Study, number: int, asked: list[dict[str, object]], pictures: list[str]) -> str:
     criterion = " ".join(INDIVIDUAL.split())
-    record = {
-        "study": study.id, "origin": study.origin, "page": number, "task": study.task, "questions": asked,
-        "pictures": pictures,
-    }  # fmt: skip
+    record = {"study": study.id, "page": number, "task": study.task, "questions": asked, "pictures": pictures}
     return render(
         "study", ("theme.js", "study.js"), {"record": record},
         title=study.title, task=study.task, study=study.id, page=number, pages=len(study.pages), count=len(asked),
@@ -85,15 +80,9 @@ def _pictures(study: Study, question: Question) -> Iterator[str]:
     for k, row in enumerate(question.rows):
         source = study.items.source(row)
         picture = read_image(source or b"")
-        yield _encoded(_middle(picture) if k and source == anchor else picture, study.side)
-
-
-def _encoded(picture: Image.Image, side: int) -> str:
-    return data_uri(picture, side * side, side, _QUALITY)  # a byte for each pixel: noise alone takes more
-
-
-def _middle(picture: Image.Image) -> Image.Image:
-    """The middle of an image, 0.9 of its width and height."""
-    width, height = picture.size
-    left, top = round(width * (1 - _PART) / 2), round(height * (1 - _PART) / 2)
-    return picture.crop((left, top, max(left + 1, width - left), max(top + 1, height - top)))
+        if k and source == anchor:
+            width, height = picture.size
+            left, top = round(width * (1 - _PART) / 2), round(height * (1 - _PART) / 2)
+            picture = picture.crop((left, top, max(left + 1, width - left), max(top + 1, height - top)))
+        # a byte for each pixel: noise alone takes more
+        yield data_uri(picture, study.side * study.side, study.side, _QUALITY)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
-from rows import Row, table
+from rows import Row
 from timing import Clock
 
 from benchmarks import speed
 from idmetric import Backbone, IDSim
-from idmetric.cli.bench import make_files, open_model
+from idmetric.cli.bench import make_files
 
 CLOCK = Clock(torch.device("cpu"), repeats=3, warmup=1)
 
@@ -66,33 +65,6 @@ def test_files_are_scored_exactly_and_fast(
     assert metric.decode == "exact"
 
 
-def test_variants_say_what_they_gain_and_what_they_change(metric: IDSim, setting: speed.Compared) -> None:
-    change = speed._CHANGES.pop("compiled")  # a minute of compiling
-    try:
-        found = by_name(speed.variants(metric, setting))
-    finally:
-        speed._CHANGES["compiled"] = change
-    for what in ("bfloat16", "channels-last"):
-        row = found[what]
-        assert row.ratio is not None
-        assert row.numbers is not None
-        assert row.numbers["largest change of a cls distance"] < (0.05 if what == "bfloat16" else 1e-5)
-    assert found["files, read by threads"].against == "files, one after another"
-    assert metric.dtype == torch.float32
-
-
-def test_a_variant_that_fails_is_left_out_with_the_reason(
-    metric: IDSim, setting: speed.Compared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(metric: Any, photos: Any) -> Any:
-        raise RuntimeError("no C++ compiler")
-
-    monkeypatch.setattr(speed, "_CHANGES", {"compiled": broken})
-    row = by_name(speed.variants(metric, setting))["compiled"]
-    assert row.timing is None
-    assert row.note == "RuntimeError: no C++ compiler"
-
-
 def test_the_sinkhorn_matrix_has_the_values_of_geomloss(setting: speed.Compared) -> None:
     pytest.importorskip("geomloss")
     found = by_name(speed.sinkhorn(setting))
@@ -127,10 +99,3 @@ def test_the_pairwise_section_counts_what_is_embedded(metric: IDSim, setting: sp
     assert found["pairwise, 2 x 3"].note == "5 embedded for all pairs"
     assert found["pair by pair"].note == "12 embedded for all pairs"
     assert "embed_pixels" not in vars(metric)  # the counter is gone
-
-
-def test_random_weights_are_said_in_the_table(setting: speed.Compared) -> None:
-    model = open_model("timm:test_vit", random_weights=True, device="cpu")
-    assert "random weights" in model.label
-    rows = list(speed.overhead(model, setting))
-    assert "random weights" in table(rows)

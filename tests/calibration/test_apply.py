@@ -23,7 +23,7 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 from idmetric import IDSim, load
 from idmetric.calibration import fitting, quality, thresholds
 from idmetric.calibration.apply import Calibration, CalibrationError, CalibrationWarning, Model, read
-from idmetric.calibration.curves import Isotonic, Platt, from_log_odds, log_odds
+from idmetric.calibration.curves import Isotonic, Platt, from_log_odds
 from tests.conftest import random_model
 
 
@@ -107,19 +107,6 @@ def test_held_out_pairs_get_the_share_of_the_others_where_no_curve_rises(method:
         fitting.fit(scores[rest], same[rest], method)
 
 
-def test_the_error_of_training_pairs_would_flatter() -> None:
-    """With few identities whose scores differ, the curve fits them: the reported error must not be of these pairs."""
-    rng = np.random.default_rng(1)
-    offset = rng.normal(0, 0.3, 12)
-    first = rng.integers(12, size=800)
-    same = rng.random(800) < 0.5
-    second = np.where(same, first, (first + rng.integers(1, 12, 800)) % 12)
-    scores = 0.3 * same + offset[first] + offset[second] + rng.normal(0, 0.05, 800)
-    unseen = fitting.held_out(scores, same, np.stack([first, second], 1), "isotonic", limit=0.05)
-    seen = from_log_odds(fitting.fit(scores, same, "isotonic", 0.05).log_odds(scores))
-    assert quality.expected_calibration_error(unseen, same) > 2 * quality.expected_calibration_error(seen, same)
-
-
 def test_the_calibration_error_equals_torchmetrics_and_a_loop() -> None:
     classification = pytest.importorskip("torchmetrics.classification")
     _, same, _ = pairs(2)
@@ -167,7 +154,7 @@ def test_bad_pairs_are_refused() -> None:
         fitting.fit(scores, np.ones(200, bool))
     with pytest.raises(ValueError, match="scores must be finite"):
         fitting.fit(np.where(scores > 0.5, np.nan, scores), same)
-    with pytest.raises(ValueError, match=r"more identities are needed|3 identities"):
+    with pytest.raises(ValueError, match="more identities than 2 are needed"):
         fitting.held_out(scores, same, identities % 2)
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
         quality.expected_calibration_error([1.5, 0.5], [True, False])
@@ -323,12 +310,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         assert "c.json" in str(caught.value)
     with pytest.raises(CalibrationError, match=r"absent\.json"):
         read(tmp_path / "absent.json")
-
-
-def test_log_odds_and_back() -> None:
-    p = np.array([1e-12, 0.2, 0.5, 1 - 1e-9])
-    assert from_log_odds(log_odds(p)) == pytest.approx(p, rel=1e-6)
-    assert from_log_odds([-1000.0, 1000.0]).tolist() == [0, 1]
 
 
 def test_every_probability_says_which_images_it_rests_on() -> None:

@@ -15,7 +15,7 @@ from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.calibration.curves import Platt
 from idmetric.checkpoints.fingerprint import Sample, weights_digest
 from idmetric.gallery import Gallery
-from idmetric.protocols.calibrate import _check_models
+from idmetric.protocols.calibrate import check_models
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -230,4 +230,4 @@ def test_saving_names_weights_that_are_new_or_changed(model: IDSim, named: IDSim
 def test_a_changed_model_cannot_be_calibrated_before_it_is_saved(named: IDSim) -> None:
     shake(named)
     with pytest.raises(ValueError, match="the weights of run have no revision: save the model first"):
-        _check_models({"run": named})
+        check_models({"run": named})

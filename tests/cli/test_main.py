@@ -87,7 +87,7 @@ def test_an_option_has_one_meaning_in_all_commands() -> None:
 
 
 def test_literals_are_those_of_the_library() -> None:
-    from idmetric.protocols.common.result import FORMATS
+    from idmetric.protocols.common.tables import FORMATS
 
     assert options.DISTANCES == DISTANCES
     assert tuple(FORMATS) == eval_cli.FORMATS

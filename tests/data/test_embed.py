@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.checkpoints.fingerprint import weights_digest
@@ -152,27 +152,6 @@ def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_pa
     expected = metric.embed([pictures.source(5)], masks=[pictures.source(5, "mask")], outside="crop").cls
     np.testing.assert_allclose(alone.vectors([5]), expected, atol=1e-6)
     assert np.abs(alone.vectors([5]) - whole.vectors([5])).max() > 1e-3
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_mirrored_images_are_kept_apart_and_embedded_with_their_masks(
-    pictures: Manifest, tmp_path: Path, masked: bool
-) -> None:
-    metric = random_model("dinov3")
-    models = {"m": EmbedderModel(metric), "pixels": open_model("pixels")}
-    for name in dict.fromkeys(pictures.column("path")[:3]):
-        for file in (tmp_path / name, tmp_path / name.replace(".png", "-mask.png")):
-            ImageOps.mirror(Image.open(file)).save(tmp_path / f"turned-{file.name}")
-    turned = [tmp_path / f"turned-{name}" for name in pictures.column("path")[:3]]
-    masks = [path.with_name(path.name.replace(".png", "-mask.png")) for path in turned] if masked else None
-    look = Look(masked=masked, outside="black", mirrored=True)
-    found = embed(pictures, models, range(3), store=tmp_path / "store", look=look)
-    np.testing.assert_allclose(found["m"].vectors(range(3)), metric.embed(turned, masks=masks).cls, atol=1e-5)
-    if not masked:
-        expected = baselines.small_pixels(turned)
-        np.testing.assert_allclose(found["pixels"].vectors(range(3)), expected, atol=1e-6)
-    plain = embed(pictures, models, store=tmp_path / "store", look=replace(look, mirrored=False))["m"]
-    assert np.abs(plain.vectors(range(3)) - found["m"].vectors(range(3))).max() > 1e-3
 
 
 def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manifest, tmp_path: Path) -> None:
@@ -332,62 +311,6 @@ def test_baselines_stand_beside_models(pictures: Manifest) -> None:
         assert "model" in scorer.signature(), name
 
 
-def test_ssim_agrees_with_its_formula(pictures: Manifest) -> None:
-    pytest.importorskip("torchmetrics")
-    ssim = open_model("ssim", device="cpu")
-    x, y = (ssim.prepare(pictures.image(r), None, "black") for r in (0, 4))
-    found = float(ssim.compare(x[None], y[None])[0])
-    assert found == pytest.approx(slow_ssim(x.numpy() / 255, y.numpy() / 255), abs=1e-6)
-
-
-def slow_ssim(x: np.ndarray, y: np.ndarray) -> float:
-    """Wang et al. 2004, by SciPy's Gaussian filter; (C, H, W) in [0, 1]; edges mirrored, as torchmetrics does."""
-    from scipy.ndimage import gaussian_filter
-
-    def blur(z: np.ndarray) -> np.ndarray:
-        return np.stack([gaussian_filter(c, 1.5, truncate=3.5, mode="mirror") for c in z])
-
-    mx, my = blur(x), blur(y)
-    vx, vy, vxy = blur(x * x) - mx * mx, blur(y * y) - my * my, blur(x * y) - mx * my
-    c1, c2 = 0.01**2, 0.03**2
-    return float((((2 * mx * my + c1) * (2 * vxy + c2)) / ((mx**2 + my**2 + c1) * (vx + vy + c2))).mean())
-
-
-def test_each_two_images_are_compared_once(pictures: Manifest) -> None:
-    class Differences:
-        background = (255, 255, 255)
-        compared = 0
-
-        def signature(self) -> dict[str, str]:
-            return {"model": "differences"}
-
-        def prepare(self, image: Image.Image, mask: Any, outside: Any) -> torch.Tensor:
-            return torch.from_numpy(np.array(image)).float()
-
-        def compare(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            self.compared += len(a)
-            return -(a - b).abs().flatten(1).mean(1)
-
-    model = Differences()
-    scorer = bind(pictures, {"d": model}, Settings(batch_size=7)).models["d"]
-    matrix = scorer.matrix(range(13), range(13))
-    assert model.compared == 12 * 13 // 2
-    images = [np.asarray(pictures.image(r)).astype(float) for r in range(13)]
-    expected = [[-np.abs(a - b).mean() for b in images] for a in images]
-    np.testing.assert_allclose(matrix, expected, rtol=1e-5)
-
-
-def test_lpips_is_its_package_s(pictures: Manifest) -> None:
-    lpips = pytest.importorskip("lpips")
-    torch.manual_seed(0)
-    network = lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, verbose=False)
-    model = baselines.Lpips("cpu", network)
-    x, y = (model.prepare(pictures.image(r), None, "black") for r in (0, 4))
-    with torch.no_grad():
-        expected = 1 - network(x[None].float() / 127.5 - 1, y[None].float() / 127.5 - 1)
-    assert float(model.compare(x[None], y[None])[0]) == pytest.approx(float(expected.flatten()[0]), abs=1e-6)
-
-
 @pytest.mark.parametrize(("name", "package"), [("lpips", "lpips"), ("dreamsim", "dreamsim")])
 def test_a_missing_package_is_named_with_the_way_to_install_it(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
@@ -428,18 +351,6 @@ def test_branches_of_dreamsim_are_opened_by_its_package(name: str, monkeypatch: 
     assert signature["model"] == name
 
 
-@pytest.mark.parametrize("error", [TypeError, KeyError])
-def test_a_package_of_dreamsim_without_the_branch_is_named(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dreamsim(pretrained: bool, device: str, **options: Any) -> Any:
-        raise error("dreamsim_type")
-
-    monkeypatch.setitem(sys.modules, "dreamsim", SimpleNamespace(dreamsim=dreamsim))
-    with pytest.raises(ImportError, match=r"no branch 'dinov2_vitb14': pip install -U dreamsim"):
-        open_model("dreamsim:dinov2_vitb14", device="cpu")
-
-
 def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> None:
     with pytest.raises(ValueError, match="models without patches: hsv"):
         bind(pictures, {"hsv": open_model("hsv")}, Settings(distance="patch"))
@@ -461,14 +372,6 @@ def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
     assert bound.notes == ["1 images could not be used (2 rows that depend on them are left out)"]
     assert bound.models["m"].matrix([0, 10], [1]).shape == (2, 1)
     assert "i1" in bound.manifest.column("identity")
-
-
-def test_nothing_is_embedded_again_once_the_unreadable_is_known(pictures: Manifest, tmp_path: Path) -> None:
-    (tmp_path / "1-1.png").write_bytes(b"no image")
-    model = Counting(random_model("dinov3"))
-    scorer = bind(pictures, {"m": model}, Settings(on_error="skip", distance="patch")).models["m"]
-    assert model.embedded == 11
-    assert scorer.pairs([0], [1]).shape == (1,)
 
 
 def test_the_untrained_twin_has_other_weights_and_the_same_shape() -> None:

@@ -253,24 +253,24 @@ def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
     from idmetric.protocols.common import paper_numbers as paper
 
     text = (DOCS / "choosing.md").read_text(encoding="utf-8")
-    at = [paper.IDSIM_COLUMNS.index(column) for column in (
-        ("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("petface", "AUC"),
-        ("cute hard", "accuracy"), ("subjects2k", "AP"),
-    )]  # fmt: skip
+    columns = (("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("petface", "AUC"),
+               ("cute hard", "accuracy"), ("subjects2k", "AP"))  # fmt: skip
     names = {"UNED": "Universal Embedding (ViT-H)"}
     for model in ("LPIPS", "CLIP ViT-L", "DreamSim", "DINOv3 ViT-L", "UNED", "ID-Sim"):
-        printed = [paper.IDSIM_FIG_25[model][i] for i in at]
+        own = paper.printed("idsim", "fig_25", model)
+        printed = [own[column] for column in columns]
         assert row_of(text, names.get(model, model)) == pytest.approx(printed, abs=5.1e-4), model
     assert row_of(text, "class features (Fig. 25)") == [row_of(text, "ID-Sim")[i] for i in (0, 1, 2, 4, 5)]
-    patches = dict(zip(paper.IDSIM_PATCH_COLUMNS, paper.IDSIM_TABLE_2B["ID-Sim"], strict=True))
-    columns = [("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("cute hard", "accuracy")]
-    printed = [patches[column] for column in (*columns, ("subjects2k", "AP"))]
+    patches = paper.printed("idsim", "table_2b", "ID-Sim")
+    printed = [patches[column] for column in columns if column[0] != "petface"]
     assert row_of(text, "patches (Table 2b)") == pytest.approx(printed, abs=5.1e-4)
-    fisher = [paper.NEARID_FISHER[x][0] for x in (paper.HUMAN, "gpt", "clip", "dino", "siglip2", "nearid")]
+    fisher = [
+        paper.printed("nearid", "fisher", x)["M-H"] for x in (paper.HUMAN, "gpt", "clip", "dino", "siglip2", "nearid")
+    ]
     assert "| " + " | ".join(f"{x:.3f}" for x in fisher) + " |" in text
     models = ("CLIP (ViT-large-14)", "SigLIP2 (so400m-14-384)", "GME (Qwen2-VL-7B)", "VLM2Vec-V2.0 (Qwen2-VL-2B)",
               "VisME (Qwen2.5-VL-3B)", "VisME (Qwen2.5-VL-7B)")  # fmt: skip
-    assert "| " + " | ".join(str(paper.VISME_TABLE_1[m][-1]) for m in models) + " |" in text
+    assert "| " + " | ".join(str(paper.PAPERS["visme"]["mveb"]["rows"][m][-1]) for m in models) + " |" in text
 
 
 # The page of limits

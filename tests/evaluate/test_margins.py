@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmetric.evaluate.margins import (
-    Margins,
     directed_margins,
     margin_rates,
     oracle_agreement,
@@ -46,7 +45,8 @@ def test_rates_agree_with_a_loop_over_pairs(seed: int, views: int, count_mean: b
         return
     assert [sorted(m[~np.isnan(m)]) for m in margins] == [sorted(m) for m in counted]
     rates = margin_rates(margins, count_mean=count_mean)
-    assert (rates.ssr, rates.pa, rates.samples, rates.trials) == pytest.approx(slow.success(counted, count_mean))
+    found = rates.ssr, rates.pa, len(rates.samples), rates.trials.sum()
+    assert found == pytest.approx(slow.success(counted, count_mean))
 
 
 @settings(deadline=None)
@@ -57,9 +57,9 @@ def test_stacked_samples_and_those_of_different_size_give_the_same(seed: int) ->
     together = directed_margins(positives, distractors)
     one_by_one = [directed_margins(*sample) for sample in data]
     assert np.array_equal(together, np.stack(one_by_one), equal_nan=True)
-    assert margin_rates(together) == margin_rates(one_by_one)
     valid = [m[~np.isnan(m)] for m in one_by_one]
-    assert margin_rates(valid) == margin_rates(together)
+    for rates in (margin_rates(one_by_one), margin_rates(valid)):
+        assert (rates.ssr, rates.pa) == (margin_rates(together).ssr, margin_rates(together).pa)
 
 
 def test_three_views_give_six_margins_and_a_tie_loses() -> None:
@@ -77,17 +77,10 @@ def test_a_pair_has_one_similarity_that_of_the_earlier_view_with_the_later() -> 
 
 def test_the_released_tables_count_a_samples_mean_margin_as_a_trial() -> None:
     two, three = np.array([0.3, -0.1]), np.array([0.1, 0.1, 0.1, 0.1, 0.1, -0.9])
-    assert margin_rates([two]).trials == 2
-    assert margin_rates([two], count_mean=True) == Margins(0.0, 2 / 3, 1, 3)
-    assert margin_rates([three], count_mean=True) == Margins(0.0, 5 / 7, 1, 7)
-    assert margin_rates([three]) == Margins(0.0, 5 / 6, 1, 6)
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(3, 3\) of 2 views"):
-        directed_margins(np.zeros((3, 3)), np.zeros(2))
-    with pytest.raises(ValueError, match=r"\(4, 3, 3\) of 3 views: \(5, 3, 3\) is needed"):
-        directed_margins(np.zeros((4, 3, 3)), np.zeros((5, 3)))
+    for margins, count_mean, wins, trials in ((two, False, 1, 2), (two, True, 2, 3), (three, False, 5, 6),
+                                              (three, True, 5, 7)):  # fmt: skip
+        rates = margin_rates([margins], count_mean=count_mean)
+        assert (rates.ssr, rates.wins.tolist(), rates.trials.tolist()) == (0, [wins], [trials])
 
 
 def test_samples_without_a_margin_are_refused() -> None:
@@ -139,8 +132,3 @@ def test_without_another_views_edits_there_is_only_the_pair() -> None:
     similarity[:, 0, 0] = 0.3, np.nan, np.nan
     with pytest.raises(ValueError, match="two samples with a view, its part-edit"):
         oracle_agreement(similarity, oracle)
-
-
-def test_oracles_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(S, V, V\), \(S, V\) are needed"):
-        oracle_agreement(np.zeros((3, 2, 2)), np.zeros((4, 2)))

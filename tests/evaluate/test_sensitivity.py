@@ -36,15 +36,6 @@ def test_the_regression_equals_scipys_and_scikit_learns(seed: int, count: int) -
     assert found.r2 == pytest.approx(LinearRegression().fit(x, similarity).score(x, similarity), abs=1e-8)
 
 
-def test_the_regression_equals_the_closed_form_of_a_crossed_grid() -> None:
-    """Where the changes are uncorrelated, each slope is its own covariance over its own variance."""
-    similarity, identity, factor = grid(0)
-    found = fit(similarity, identity, factor)
-    assert np.cov(identity, factor)[0, 1] == pytest.approx(0)
-    assert found.identity == pytest.approx(-np.cov(similarity, identity)[0, 1] / identity.var(ddof=1))
-    assert found.factor == pytest.approx(-np.cov(similarity, factor)[0, 1] / factor.var(ddof=1))
-
-
 def test_a_plane_is_found_exactly_and_sensitivity_is_similarity_lost_per_unit() -> None:
     found = fit(*grid(0, noise=0))
     assert (found.identity, found.factor, found.intercept, found.r2) == pytest.approx((0.5, 0.2, 0.9, 1.0))
@@ -65,22 +56,15 @@ def test_a_model_that_answers_always_the_same_has_no_sensitivity_and_explains_no
 
 def test_degenerate_grids_are_named() -> None:
     similarity, identity, factor = grid(0)
-    with pytest.raises(ValueError, match=r"identity_change is constant \(0.4\)"):
-        fit(similarity, np.full_like(identity, 0.4), factor)
-    with pytest.raises(ValueError, match=r"factor_change is constant \(0\)"):
-        fit(similarity, identity, np.zeros_like(factor))
-    with pytest.raises(ValueError, match="vary together: cross them in a grid"):
-        fit(similarity, identity, 3 * identity + 1)
+    for changes in ((np.full_like(identity, 0.4), factor), (identity, np.zeros_like(factor)), (identity, 3 * identity)):
+        with pytest.raises(ValueError, match="must both vary, and not together: cross them in a grid"):
+            fit(similarity, *changes)
     with pytest.raises(ValueError, match="three points for its three coefficients, got 2"):
         fit([0.1, 0.2], [0, 1], [1, 0])
     with pytest.raises(ValueError, match="factor_change must be finite, but 1 are not, the first nan at 2"):
         fit(similarity, identity, np.where(np.arange(12) == 2, np.nan, factor))
-    with pytest.raises(ValueError, match="similarity must be finite"):
-        fit(np.full_like(similarity, np.inf), identity, factor)
     with pytest.raises(ValueError, match="must be of one shape"):
         fit(similarity[1:], identity, factor)
-    with pytest.raises(ValueError, match="similarity must not be empty"):
-        fit([], [], [])
 
 
 # Many
@@ -125,20 +109,10 @@ def test_the_interval_equals_fitting_again_in_each_bootstrap_sample() -> None:
         assert interval.deviation == pytest.approx(column.std(ddof=1))
 
 
-def test_intervals_narrow_with_instances() -> None:
-    few, many = (
-        bootstrap(lambda rows, v=v: v[rows].mean(), np.arange(len(v)))
-        for v in (np.array([one.identity for one in fits(*instances(n)).values()]) for n in (6, 60))
-    )
-    assert few.samples == 1000
-    assert many.low <= 0.5 <= many.high
-    assert many.high - many.low < 0.6 * (few.high - few.low)
-
-
 def test_the_instance_whose_grid_is_degenerate_is_named() -> None:
     similarity, identity, factor, instance = instances(3)
     constant = np.where(instance == "thing 1", 0.5, factor)
-    with pytest.raises(ValueError, match=r"instance 'thing 1': factor_change is constant \(0.5\)"):
+    with pytest.raises(ValueError, match="instance 'thing 1': identity_change and factor_change must"):
         fits(similarity, identity, constant, instance)
     keep = (instance != "thing 2") | (np.arange(len(instance)) % 12 < 2)
     with pytest.raises(ValueError, match="instance 'thing 2': needs three points"):
@@ -163,12 +137,9 @@ def test_the_trend_is_the_mean_over_instances_at_each_level() -> None:
         assert interval.low < interval.value < interval.high
 
 
-def test_a_trend_needs_two_instances_at_each_level() -> None:
+def test_a_trend_leaves_levels_of_one_instance_out() -> None:
     similarity, identity, _, instance = instances(2)
     alone = (instance == "thing 0") | (identity < 1)
-    with pytest.raises(ValueError, match="change 1 has one instance alone"):
-        trend(similarity[alone], identity[alone], instance[alone])
-    with pytest.raises(ValueError, match="change must be finite"):
-        trend(similarity, np.full_like(identity, np.nan), instance)
+    assert list(trend(similarity[alone], identity[alone], instance[alone])) == STRENGTHS[:-1].tolist()
     with pytest.raises(ValueError, match="similarity and change must be of one shape"):
         trend(similarity, identity[1:], instance)

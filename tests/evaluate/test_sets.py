@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from idmetric.evaluate import sets
-from idmetric.evaluate.sets import centroid_similarity, cmmd, frechet_distance
+from idmetric.evaluate.sets import centroid_similarity, cmmd, frechet_distance, mean_pairwise_distance, vendi_score
 
 linalg = pytest.importorskip("scipy.linalg")
 
@@ -24,39 +23,21 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("sigma", [10.0, 1.5])
-def test_cmmd_is_a_double_loop(biased: bool, sigma: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sets, "_ROWS", 4)
+def test_cmmd_is_a_double_loop() -> None:
     x, y = two(7, 5, 3)
 
     def mean(a: np.ndarray, b: np.ndarray, itself: bool) -> float:
-        return float(np.mean([math.exp(-sum((p - q) ** 2) / (2 * sigma**2)) for i, p in enumerate(a)
-                              for j, q in enumerate(b) if itself or i != j]))  # fmt: skip
+        return float(np.mean([math.exp(-sum((p - q) ** 2) / 200) for i, p in enumerate(a) for j, q in enumerate(b)
+                              if itself or i != j]))  # fmt: skip
 
-    expected = mean(x, x, biased) + mean(y, y, biased) - 2 * mean(x, y, True)
-    assert cmmd(x, y, sigma=sigma, biased=biased) == pytest.approx(1000 * expected, rel=1e-9)
-    assert cmmd(x, y, sigma=sigma, scale=1, biased=biased) == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_published_cmmd_has_sigma_10_and_a_factor_of_1000() -> None:
-    x, y = np.array([[1.0, 0], [1, 0]]), np.array([[-1.0, 0], [-1, 0]])
-    assert cmmd(x, y) == pytest.approx(1000 * (2 - 2 * math.exp(-4 / 200)))
+    expected = mean(x, x, False) + mean(y, y, False) - 2 * mean(x, y, True)
+    assert cmmd(x, y) == pytest.approx(1000 * expected, rel=1e-9)
 
 
-def test_only_the_unbiased_cmmd_is_zero_on_average() -> None:
+def test_cmmd_is_zero_on_average() -> None:
     rng = np.random.default_rng(0)
-    pairs = [(unit(rng.normal(size=(6, 16))), unit(rng.normal(size=(6, 16)))) for _ in range(400)]
-    found = {b: np.array([cmmd(x, y, biased=b) for x, y in pairs]) for b in (True, False)}
-    error = found[False].std() / math.sqrt(len(pairs))
-    assert abs(found[False].mean()) < 4 * error
-    assert found[True].mean() == pytest.approx(10 * (1 / 6 + 1 / 6), rel=0.05)  # as the docstring says: cosines of 0
-    assert min(found[True]) >= 0
-
-
-def test_cmmd_is_nearly_the_distance_of_the_means() -> None:
-    x, y = (unit(s) for s in two(30, 40, 16))
-    assert cmmd(x, y, biased=True) == pytest.approx(10 * np.square(x.mean(0) - y.mean(0)).sum(), rel=0.03)
+    found = np.array([cmmd(unit(rng.normal(size=(6, 16))), unit(rng.normal(size=(6, 16)))) for _ in range(400)])
+    assert abs(found.mean()) < 4 * found.std() / math.sqrt(len(found))
 
 
 @pytest.mark.parametrize(("n", "m", "d"), [(40, 30, 6), (40, 4, 6), (5, 4, 9)])
@@ -74,7 +55,6 @@ def test_frechet_is_that_of_torchmetrics_and_scipy(n: int, m: int, d: int) -> No
 def test_sets_are_not_apart_from_themselves() -> None:
     x, y = two(9, 7, 4)
     assert frechet_distance(x, x) == pytest.approx(0, abs=1e-9)
-    assert cmmd(x, x, biased=True) == pytest.approx(0, abs=1e-9)
     assert centroid_similarity(x, x) == pytest.approx(1)
     for measure in (cmmd, frechet_distance, centroid_similarity):
         assert measure(x, y) == pytest.approx(measure(y, x))
@@ -96,3 +76,44 @@ def test_what_is_no_set_is_refused() -> None:
         cmmd(np.array([[1.0], [np.inf]]), np.ones((4, 1)))
     with pytest.raises(ValueError, match="cancel out"):
         centroid_similarity(np.array([[1.0], [-1.0]]), np.ones((4, 1)))
+
+
+# One set
+
+
+def cosines(count: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(seed).normal(size=(count, size))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    return x, x @ x.T
+
+
+@pytest.mark.parametrize(("count", "size"), [(2, 5), (6, 16), (9, 3)])
+def test_vendi_is_the_von_neumann_entropy(count: int, size: int) -> None:
+    x, k = cosines(count, size, count)
+    density = k / count + 1e-13 * np.eye(count)  # the logarithm of a singular matrix is not defined
+    slow = np.exp(-np.trace(density @ linalg.logm(density)).real)
+    assert vendi_score(k) == pytest.approx(slow, rel=1e-5)
+    dual = np.linalg.eigvalsh(x.T @ x / count)  # the same spectrum, of the features
+    dual = dual[dual > 1e-12]
+    assert vendi_score(k) == pytest.approx(np.exp(-(dual * np.log(dual)).sum()), rel=1e-9)
+
+
+def test_known_sets() -> None:
+    assert vendi_score(np.eye(5)) == pytest.approx(5)
+    assert vendi_score(np.ones((5, 5))) == pytest.approx(1)
+    two = np.kron(np.eye(2), np.ones((3, 3)))  # two kinds, three copies of each
+    assert vendi_score(two) == pytest.approx(2)
+    assert mean_pairwise_distance(np.ones((3, 3))) == pytest.approx(0)
+    assert mean_pairwise_distance(np.eye(4)) == pytest.approx(1)
+
+
+def test_pairwise_distance_is_that_of_a_loop() -> None:
+    _, k = cosines(7, 4, 0)
+    slow = np.mean([1 - k[i, j] for i in range(7) for j in range(i)])
+    assert mean_pairwise_distance(k) == pytest.approx(slow)
+
+
+@pytest.mark.parametrize("k", [[[1, -2], [-2, 1]], [[1, 0, 0]], [[np.nan]]])
+def test_matrices_without_a_vendi_score_are_refused(k: list[list[float]]) -> None:
+    with pytest.raises(ValueError, match="similarities"):
+        vendi_score(k)

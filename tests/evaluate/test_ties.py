@@ -15,13 +15,13 @@ from idmetric.evaluate import open_set, ranking
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.arrays import comparable, first_highest
 from idmetric.evaluate.margins import margin_rates
-from idmetric.evaluate.pareto import on_front
 from idmetric.evaluate.references import percentile
 from idmetric.evaluate.resampled import resampled_auc
 from idmetric.evaluate.segmentation import mask_map
 from idmetric.protocols import openset
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.ranked import Search
+from idmetric.report.plots import on_front
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 
@@ -135,6 +135,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize("seed", range(4))
 def test_searches_rank_copies_equally(seed: int, cells: int, threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
+    monkeypatch.setattr(ranked, "_FEWEST", 1)
     vectors, shown = copies(seed)
     identity, at = np.random.default_rng(seed).integers(0, 6, len(shown)), np.arange(len(shown))
     search = Search(at, at, identity, at)
@@ -142,7 +143,7 @@ def test_searches_rank_copies_equally(seed: int, cells: int, threads: None, monk
         "AP": ranking.average_precision,
         "hit": lambda s, r: ranking.hit_at_k(s, r, 3),
     }
-    values, near, pairs = ranked.within(Vectors(vectors), search, measures)
+    values, near, pairs = ranked.searched(Vectors(vectors), search, measures)
 
     cosines = exact(shown)
     for query in at:

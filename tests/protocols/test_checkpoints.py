@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch.nn.functional as F
-from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.checkpoints.protocol import best_step, drift_of, run
-from idmetric.protocols.checkpoints.reading import Where, read
+from idmetric.protocols.checkpoints.reading import read
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings
@@ -25,7 +23,6 @@ from idmetric.protocols.options import CheckpointsOptions
 from idmetric.report.plots import draw, step_curves
 from tests.protocols.parts import PLAIN, picture, values
 from tests.protocols.test_generator import cosine
-from tests.protocols.test_mveb import clip_folder
 from tests.runner import Runner
 
 QUICK = CheckpointsOptions(copies=False)
@@ -46,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def given(folder: Path, **more: str) -> Manifest:
-    return read(Where(folder / "out", NAMES, str(folder / "refs"), **more))  # type: ignore[arg-type]
+    return read(folder / "out", NAMES, references=str(folder / "refs"), **more)  # type: ignore[arg-type]
 
 
 # Columns
@@ -101,7 +98,6 @@ def test_drift_is_over_all_prompts_by_default(folder: Path, metric: IDSim) -> No
     (folder / "out" / "1000" / f"{CLASS}_1.png").unlink()
     [result] = run(given(folder), {"m": metric}, PLAIN, QUICK)
     assert values(result, step="1000")["drift"].count == 5
-    assert "drift compares fewer than the base model's 6 images at steps 1000 (5)" in result.notes
     assert any(note.startswith("step 1000 lacks 1 of 6 combinations") for note in result.notes)
 
 
@@ -135,7 +131,7 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
         picture(folder / "r" / str(subject) / "0.png", subject)
         for k in range(4):
             picture(folder / "o" / "5" / f"{subject}-{k}.png", subject + k, k)
-    data = read(Where(folder / "o", "{step}/{subject}-{prompt}.png", str(folder / "r")))
+    data = read(folder / "o", "{step}/{subject}-{prompt}.png", references=str(folder / "r"))
     [result] = run(data, {"hsv": open_model("hsv")}, Settings(workers=1), QUICK)
     items = result.items["images"]
     means = [np.mean([v for v, s in zip(items["identity"], items["subject"], strict=True) if s == name])
@@ -144,24 +140,9 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
     assert (row.low, row.high) == (pytest.approx(min(means)), pytest.approx(max(means)))
 
 
-def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
-    clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
-    [result] = run(
-        given(folder), {"hsv": open_model("hsv")}, PLAIN, CheckpointsOptions(drift_prompt=(CLASS,), copies=False), clip
-    )
-    items = result.items["images"]
-    found = []
-    for name, prompt, step in zip(items["image"], items["prompt"], items["step"], strict=True):
-        if step == 100:
-            pixels = clip.prepare(Image.open(folder / "out" / name).convert("RGB"), None, "black", None)
-            [text] = clip.texts([prompt.replace("_", " ")])
-            found.append(float(F.normalize(clip.embed([pixels], False).cls[0], dim=0) @ text))
-    assert values(result, step="100")["CLIP-T"].value == pytest.approx(np.mean(found), abs=1e-5)
-
-
 def test_what_does_not_fit_is_refused(folder: Path) -> None:
     model = {"hsv": open_model("hsv")}
-    with pytest.raises(ValueError, match=r"--drift-prompt 'a cat': no images of this prompt; there are .*a dog"):
+    with pytest.raises(ValueError, match=r"--drift-prompt 'a cat': no images of this prompt; there are a_dog, sks"):
         run(given(folder), model, PLAIN, CheckpointsOptions(drift_prompt=("a cat",)))
     with pytest.raises(ValueError, match="no images of a checkpoint that show the subject"):
         run(given(folder), model, PLAIN, CheckpointsOptions(drift_prompt=(CLASS, *PROMPTS)))
@@ -187,10 +168,13 @@ def rows(**columns: list[float | tuple[float, float]]) -> dict[int, Row]:
 @pytest.mark.parametrize(
     ("columns", "step", "reason"),
     [
-        ({"identity": [0.1, 0.5, (0.62, 0.5), (0.7, 0.61), (0.69, 0.6)]}, 200, "0.610, the lower end of the interval"),
-        ({"identity": [0.1, 0.5, (0.60, 0.5), (0.7, 0.61), (0.69, 0.6)]}, 300, "the highest identity (0.700)"),
+        (
+            {"identity": [0.1, 0.5, (0.62, 0.5), (0.7, 0.61), (0.69, 0.6)]}, 200,
+            "at least 0.610; the highest is 0.700 (interval from 0.610) at step 300",
+        ),
+        ({"identity": [0.1, 0.5, (0.60, 0.5), (0.7, 0.61), (0.69, 0.6)]}, 300, "at least 0.610; the highest is 0.700"),
         # no interval, and step 0 is the base model
-        ({"identity": [0.9, 0.5, 0.7, 0.7]}, 200, "reaches it (no interval); copies were not looked for"),
+        ({"identity": [0.9, 0.5, 0.7, 0.7]}, 200, "0.700 (no interval) at step 200; copies were not looked for"),
         (
             {"identity": [0.1, 0.5, (0.6, 0.4), (0.9, 0.8)], "copies": [0, 0, 0, 0.25]}, 100,
             "among the 2 of 3 steps with copies of at most 0",
@@ -198,7 +182,7 @@ def rows(**columns: list[float | tuple[float, float]]) -> dict[int, Row]:
         ({"identity": [0.1, 0.5], "copies": [0, 0.25]}, None, "none of 1 has copies of at most 0"),
         (
             {"identity": [0.1, 0.5, 0.6, 0.9], "CLIP-T": [0.4, 0.31, 0.292, 0.285]}, 200,
-            "with CLIP-T of at least 0.290 (0.02 below the highest); no earlier one",
+            "with CLIP-T of at least 0.290 (0.02 below the highest)",
         ),
         (
             {"identity": [0.1, 0.5, 0.9], "copies": [0, 1, 0], "CLIP-T": [0.3, 0.4, 0.3]}, None,

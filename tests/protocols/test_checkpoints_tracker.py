@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +17,10 @@ from torch import nn
 from idmetric import IDSim, ImageReadError
 from idmetric.data.embed import UnreadableError
 from idmetric.protocols.checkpoints.protocol import run
-from idmetric.protocols.checkpoints.reading import Where, read
+from idmetric.protocols.checkpoints.reading import read
 from idmetric.protocols.checkpoints.tracker import Tracker
-from idmetric.protocols.common.result import table
 from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.tables import table
 from idmetric.protocols.options import CheckpointsOptions
 from tests.protocols.parts import PLAIN, picture, values
 
@@ -58,7 +57,9 @@ def photos(folder: Path) -> tuple[str, str]:
 
 def test_numbers_are_the_commands_for_pictures_and_tensors(folder: Path, metric: IDSim) -> None:
     options, settings = CheckpointsOptions(drift_prompt=(CLASS,), held_out=True), Settings(bootstrap=50)
-    data = read(Where(folder / "out", "{step}/{prompt}_{seed}.png", *photos(folder)))
+    data = read(
+        folder / "out", "{step}/{prompt}_{seed}.png", references=str(folder / "refs"), training=str(folder / "train")
+    )
     [expected] = run(data, {"m": metric}, settings, options)
 
     logged: list[tuple[int, dict[str, float]]] = []
@@ -156,7 +157,7 @@ def test_what_does_not_fit_is_refused(folder: Path, metric: IDSim, tmp_path: Pat
         tracker.update(-1, samples(folder, 50), WORDS)
     with pytest.raises(TypeError, match="float"):
         tracker.update(0.5, samples(folder, 50), WORDS)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="6 images, 2 prompts and 2 seeds"):
+    with pytest.raises(ValueError, match="6 images and 2 prompts"):
         tracker.update(1, samples(folder, 50), WORDS[:2])
     with pytest.raises(ImageReadError, match="NaN"):
         tracker.update(1, torch.full((1, 3, 8, 8), torch.nan), "x")
@@ -170,21 +171,3 @@ def test_references_seen_in_training_are_warned_of_once(folder: Path, metric: ID
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tracker.update(100, samples(folder, 100), WORDS)
-
-
-def test_the_function_of_the_page_scores_a_pipeline(folder: Path, metric: IDSim) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
-    [code] = re.findall(r"```python\n(import torch\n.*?)```", page, flags=re.S)
-    tracker = Tracker(metric, *photos(folder), options=QUICK, settings=PLAIN)
-    names: dict[str, Any] = {"tracker": tracker, "prompts": PROMPTS}
-    exec(code, names)
-
-    class Pipeline:
-        device = torch.device("cpu")
-
-        def __call__(self, prompt: str, generator: torch.Generator) -> SimpleNamespace:
-            name = f"{prompt}_{generator.initial_seed()}.png"
-            return SimpleNamespace(images=[Image.open(folder / "out" / "50" / name)])
-
-    expected = Tracker(metric, *photos(folder), options=QUICK, settings=PLAIN)
-    assert names["score_checkpoint"](Pipeline(), 50) == expected.update(50, samples(folder, 50)[:4], WORDS[:4])

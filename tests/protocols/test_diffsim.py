@@ -14,19 +14,14 @@ from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.weights import WeightsError
-from idmetric.data.manifest.schema import Row
-from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common import diffsim
-from idmetric.protocols.common.diffsim import NAMED, DiffSim, DiffSimSettings
+from idmetric.protocols.common.diffsim import NAMED, PROMPT, SEED, DiffSim
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.scorers import Settings, bind
 
 pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
 
 from tests.diffusion_parts import stable_diffusion
-
-SMALL = DiffSimSettings(side=32)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +46,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def metric(base: Any) -> DiffSim:
-    return DiffSim("cpu", SMALL, base)
+    return DiffSim("cpu", base=base, side=32)
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -63,25 +58,25 @@ def prepared(metric: DiffSim, *seeds: int) -> torch.Tensor:
     return torch.stack([metric.prepare(picture(seed), None, "black") for seed in seeds])
 
 
-def slow_projections(folder: str, pixels: torch.Tensor, settings: DiffSimSettings) -> list[list[np.ndarray[Any, Any]]]:
+def slow_projections(folder: str, pixels: torch.Tensor, step: int) -> list[list[np.ndarray[Any, Any]]]:
     """Queries, keys and values (heads, tokens, width), without and with the prompt, by diffusers' parts one by one."""
     from diffusers import StableDiffusionPipeline
 
     pipe = StableDiffusionPipeline.from_pretrained(folder, safety_checker=None)
     moments = pipe.vae.quant_conv(pipe.vae.encoder(pixels[None].float() / 127.5 - 1))
     mean, log_variance = moments.chunk(2, 1)
-    generator = torch.Generator().manual_seed(settings.seed)
+    generator = torch.Generator().manual_seed(SEED)
     latent = mean + torch.exp(log_variance.clamp(-30, 20) / 2) * torch.randn(mean.shape, generator=generator)
     latent = latent * pipe.vae.config.scaling_factor
 
     # the 600th of 1,000 steps from pure noise; PNDM repeats its second one
-    time = {600: 401, 750: 251}[settings.step]
+    time = {600: 401, 750: 251}[step]
     betas = np.linspace(0.00085**0.5, 0.012**0.5, 1000) ** 2
     kept = float(np.prod(1 - betas[: time + 1]))
     noisy = kept**0.5 * latent + (1 - kept) ** 0.5 * torch.randn(mean.shape, generator=generator)
 
     found = []
-    for text in ("", settings.prompt):
+    for text in ("", PROMPT):
         ids = pipe.tokenizer(text, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids
         outputs: dict[str, torch.Tensor] = {}
         block = pipe.unet.up_blocks[0].attentions[-1].transformer_blocks[-1].attn1
@@ -118,11 +113,10 @@ def slow_similarity(one: Any, two: Any) -> float:
 
 @pytest.mark.parametrize("name", ["diffsim:cute", "diffsim:dreambench++"])
 def test_similarities_are_those_of_the_formula_computed_slowly(base: Any, name: str) -> None:
-    settings = replace(NAMED[name], side=32)
-    metric = DiffSim("cpu", settings, base)
+    metric = DiffSim("cpu", NAMED[name], base, side=32)
     a, b = prepared(metric, 1, 2)
     with torch.no_grad():
-        expected = slow_similarity(*(slow_projections(base.repo, x, settings) for x in (a, b)))
+        expected = slow_similarity(*(slow_projections(base.repo, x, NAMED[name]) for x in (a, b)))
     found = float(metric.compare(a[None], b[None])[0])
     assert found == pytest.approx(expected, abs=1e-5)
     assert found < 0.999  # random weights still tell the two apart
@@ -150,46 +144,17 @@ def test_an_unknown_variant_of_a_baseline_lists_those_there_are(name: str) -> No
         open_model(name)
 
 
-def test_it_is_a_baseline_of_protocols(base: Any, metric: DiffSim, tmp_path: Path) -> None:
-    for k in range(3):
-        picture(k).save(tmp_path / f"{k}.png")
-    data = Manifest.from_rows([Row(f"i{k}", f"{k}.png") for k in range(3)], tmp_path)
-    scorer = bind(data, {"diffsim": metric}, Settings(store=tmp_path / "store")).models["diffsim"]
-    matrix = scorer.matrix([0, 1, 2], [0, 1, 2])
-    images = prepared(metric, 0, 1, 2)
-    expected = [[float(metric.compare(a[None], b[None])[0]) for b in images] for a in images]
-    np.testing.assert_allclose(matrix, expected, atol=1e-4)
-
-
-def test_names_have_the_settings_of_the_released_scripts() -> None:
-    assert NAMED["diffsim"] == NAMED["diffsim:cute"]
-    assert NAMED["diffsim"].step == 600
-    assert NAMED["diffsim:dreambench++"] == replace(NAMED["diffsim"], step=750)
-
-
-def test_a_name_may_give_a_folder_for_the_weights(base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NAMED, "diffsim:dreambench++", replace(NAMED["diffsim:dreambench++"], side=32))
+def test_a_name_may_give_a_folder_for_the_weights(base: Any, tmp_path: Path) -> None:
     opened = open_model(f"diffsim:dreambench++@{base.repo}", device="cpu")
-    assert opened.settings.step == 750
-    assert opened.signature()["revision"] == DiffSim("cpu", SMALL, base).signature()["revision"]
+    assert opened.step == 750
+    assert opened.signature()["revision"] == DiffSim("cpu", base=base, side=32).signature()["revision"]
     with pytest.raises(WeightsError, match="is not a folder"):
         open_model(f"diffsim@{tmp_path / 'none'}", device="cpu")
 
 
-def test_weights_that_cannot_be_fetched_are_named_with_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    import diffusers
-
-    def unreachable(*_: Any, **__: Any) -> None:
-        raise OSError("no network")
-
-    monkeypatch.setattr(diffusers.DiffusionPipeline, "download", unreachable)
-    with pytest.raises(WeightsError, match=r"cannot fetch stable-diffusion-v1-5.*no network.*diffsim@FOLDER"):
-        open_model("diffsim", device="cpu")
-
-
 def test_missing_packages_and_weights_are_named(base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WeightsError, match="cannot load"):
-        DiffSim("cpu", SMALL, replace(base, repo=str(tmp_path)))
+        DiffSim("cpu", base=replace(base, repo=str(tmp_path)), side=32)
     monkeypatch.setitem(sys.modules, "diffusers", None)
     with pytest.raises(ImportError, match=r"the baseline diffsim needs diffusers: pip install 'idmetric\[generate\]'"):
         open_model("diffsim", device="cpu")

@@ -12,7 +12,6 @@ from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.protocols import finer_rank
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.options import FinerOptions
 from tests.protocols.parts import PLAIN, Drawn, Images, values
 
 metrics = pytest.importorskip("sklearn.metrics")
@@ -53,26 +52,25 @@ def published(similarity: np.ndarray, relevant: np.ndarray) -> float:
     return total / relevant.sum()
 
 
-def slow(
-    found: Manifest, x: np.ndarray, method: str, species: str, everywhere: bool = False
-) -> tuple[list[float], list]:
+def slow(found: Manifest, x: np.ndarray, method: str, species: str) -> tuple[list[float], list]:
     """AP of each query of a method and species, and its identity."""
     split, names, kinds = (found.column(column) for column in ("split", "identity", "category"))
     engines = ["real photos" if s == "train" else e for s, e in zip(split, found.column("engine"), strict=True)]
-    gallery = [r for r in range(len(found)) if split[r] == "gallery" and (everywhere or kinds[r] == species)]
+    gallery = [r for r in range(len(found)) if split[r] == "gallery" and kinds[r] == species]
     own = [r for r in range(len(found)) if split[r] != "gallery" and engines[r] == method and kinds[r] == species]
     ap = [published(np.array([x[q] @ x[g] for g in gallery]), np.array([names[g] == names[q] for g in gallery]))
           for q in own]  # fmt: skip
     return ap, [names[q] for q in own]
 
 
-@pytest.mark.parametrize(("gallery", "cells"), [("species", 2**24), ("all", 2**24), ("species", 10)])
+@pytest.mark.parametrize("cells", [2**24, 10])
 def test_map_of_each_method_and_species(
-    draw: Images, tmp_path: Path, gallery: finer_rank.Gallery, cells: int, monkeypatch: pytest.MonkeyPatch
+    draw: Images, tmp_path: Path, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
+    monkeypatch.setattr(ranked, "_FEWEST", 1)
     found, model = data(draw, tmp_path), Drawn(spread=0.7)
-    [result] = finer_rank.run(found, {"m": model}, Settings(bootstrap=40), FinerOptions(gallery))
+    [result] = finer_rank.run(found, {"m": model}, Settings(bootstrap=40))
     x = model.of(found)
     labels = [(row["method"], row["species"]) for row in result.rows]
     assert labels == [
@@ -82,10 +80,10 @@ def test_map_of_each_method_and_species(
     for method, species in labels:
         row = values(result, method=str(method), species=str(species))
         if species == "mean":
-            both = [np.mean(slow(found, x, str(method), s, gallery == "all")[0]) for s in SPECIES]
+            both = [np.mean(slow(found, x, str(method), s)[0]) for s in SPECIES]
             assert row["mAP"].value == pytest.approx(np.mean(both))
             continue
-        ap, owner = slow(found, x, str(method), str(species), gallery == "all")
+        ap, owner = slow(found, x, str(method), str(species))
         expected = bootstrap(lambda rows, ap=ap: np.array(ap)[rows].mean(), np.array(owner), samples=40)
         assert (row["mAP"].value, row["mAP"].count) == (pytest.approx(np.mean(ap)), len(ap))
         assert (row["mAP"].low, row["mAP"].high) == pytest.approx((expected.low, expected.high))

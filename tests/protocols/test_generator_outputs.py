@@ -13,9 +13,8 @@ from PIL import Image, ImageColor
 
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.generator.layouts import uno
-from idmetric.protocols.generator.outputs import UnmatchedWarning, Where, read
-from idmetric.protocols.generator.pattern import OutputsError, Pattern, PatternError, split
+from idmetric.protocols.generator.outputs import read
+from idmetric.protocols.generator.pattern import OutputsError, fields_of, split
 from tests.protocols.parts import picture
 
 PLACE = "{method}/{subject}/{prompt}_{seed}.png"
@@ -52,13 +51,13 @@ def listed(data: Manifest, role: str, *columns: str) -> list[tuple[str | None, .
     ],
 )
 def test_a_pattern_gives_the_fields_of_a_path(pattern: str, path: str, fields: dict[str, str] | None) -> None:
-    assert Pattern(pattern).match(path) == fields
+    assert fields_of(pattern)(path) == fields
 
 
 @pytest.mark.parametrize("pattern", ["", "{}", "{a", "a}b", "{a}{b}", "{a b}", "/x/{a}", "../{a}", "{1a}"])
 def test_patterns_without_meaning_are_refused(pattern: str) -> None:
-    with pytest.raises(PatternError):
-        Pattern(pattern)
+    with pytest.raises(OutputsError, match="pattern "):
+        fields_of(pattern)
 
 
 def test_a_path_with_fields_is_split_at_the_first() -> None:
@@ -73,14 +72,14 @@ def test_a_path_with_fields_is_split_at_the_first() -> None:
 def test_outputs_and_references_become_rows_in_natural_order(tmp_path: Path) -> None:
     files(tmp_path / "out", "b/dog/run_10.png", "b/dog/run_9.png", "a/dog/run_9.png", "a/cat/in_the_sun_1.png")
     files(tmp_path / "refs", "dog/1.jpg", "dog/2.jpg", "cat/1.jpg")
-    data = read(Where(tmp_path / "out", PLACE, references=str(tmp_path / "refs")))
+    data = read(tmp_path / "out", PLACE, references=str(tmp_path / "refs"))
     assert listed(data, "generated", "method", "subject", "prompt", "seed") == [
         ["a", "cat", "in_the_sun", "1"], ["a", "dog", "run", "9"], ["b", "dog", "run", "9"], ["b", "dog", "run", "10"],
     ]  # fmt: skip
     assert listed(data, "reference", "subject") == [["cat"], ["dog"], ["dog"]]
     assert data.column("text")[0] == "in the sun"
     assert all(Path(p).is_file() for p in data.column("path"))
-    same = read(Where(tmp_path / "out", PLACE, references=str(tmp_path / "refs" / "{subject}" / "*.jpg")))
+    same = read(tmp_path / "out", PLACE, references=str(tmp_path / "refs" / "{subject}" / "*.jpg"))
     assert same.table.equals(data.table)
 
 
@@ -88,36 +87,31 @@ def test_images_that_do_not_match_are_listed(tmp_path: Path) -> None:
     files(tmp_path / "out", "a/dog/run_1.png", "a/grid.png", "a/dog/last.png")
     (tmp_path / "out" / "a" / "log.txt").write_text("no image")
     files(tmp_path / "refs", "dog/1.jpg")
-    where = Where(tmp_path / "out", PLACE, references=str(tmp_path / "refs"))
     with pytest.raises(OutputsError, match=r"2 images do not match[\s\S]*last\.png[\s\S]*grid\.png") as caught:
-        read(where)
+        read(tmp_path / "out", PLACE, references=str(tmp_path / "refs"))
     assert "log.txt" not in str(caught.value)
-    with pytest.warns(UnmatchedWarning, match="2 images"):
-        data = read(Where(**{**vars(where), "skip": True}))
+    with pytest.warns(UserWarning, match="2 images"):
+        data = read(tmp_path / "out", PLACE, references=str(tmp_path / "refs"), skip=True)
     assert len(listed(data, "generated")) == 1
 
 
 def test_what_is_missing_or_twice_there_is_named(tmp_path: Path) -> None:
     out, refs = files(tmp_path / "out", "a/dog/run_1.png", "a/cat/run_1.png"), files(tmp_path / "refs", "dog/1.jpg")
     with pytest.raises(OutputsError, match="no references of cat; there are references of dog"):
-        read(Where(out, PLACE, references=str(refs)))
+        read(out, PLACE, references=str(refs))
     with pytest.raises(OutputsError, match="no references: name their folder"):
-        read(Where(out, PLACE))
+        read(out, PLACE)
     with pytest.raises(OutputsError, match="--pattern, such as"):
-        read(Where(out, references=str(refs)))
+        read(out, references=str(refs))
     with pytest.raises(OutputsError, match="are both of method 'a', subject 'subject', prompt '', seed '1'"):
-        read(Where(out, "{method}/{ignore}/run_{seed}.png", references=str(refs / "dog")))
-    with pytest.raises(OutputsError, match="absent: no such file or folder"):
-        read(Where(out, PLACE, references=str(tmp_path / "absent")))
-    with pytest.raises(OutputsError, match=r"--benchmark b\.json: only --layout uno and xversebench read it"):
-        read(Where(out, PLACE, references=str(refs), benchmark=Path("b.json")))
-    with pytest.raises(OutputsError, match="unknown layout 'uni'"):
-        read(Where(out, layout="uni", references=str(refs)))
+        read(out, "{method}/{ignore}/run_{seed}.png", references=str(refs / "dog"))
+    with pytest.raises(OutputsError, match="absent: no such images"):
+        read(out, PLACE, references=str(tmp_path / "absent"))
 
 
 def test_images_without_seeds_count(tmp_path: Path) -> None:
     out, refs = files(tmp_path / "out", "a/dog/x.png", "a/dog/y.png"), files(tmp_path / "refs", "dog/1.jpg")
-    data = read(Where(out, "{method}/{subject}/*", references=str(refs)))
+    data = read(out, "{method}/{subject}/*", references=str(refs))
     assert listed(data, "generated", "seed") == [["0"], ["1"]]
 
 
@@ -133,14 +127,14 @@ def test_a_table_keeps_its_further_columns(tmp_path: Path) -> None:
         "prompt_class": ["action", "action", None, None], "held_out": [None, None, "Yes", None],
     }  # fmt: skip
     pa.parquet.write_table(pa.table(rows), tmp_path / "outputs.parquet")
-    data = read(Where(tmp_path / "outputs.parquet"))
+    data = read(tmp_path / "outputs.parquet")
     assert listed(data, "generated", "method", "seed", "prompt_class") == [["a", "7", "action"], ["b", "7", "action"]]
     assert listed(data, "reference", "held_out", "method") == [["yes", None]]
     assert len(listed(data, "training")) == 1
     assert data.column("text")[:2] == ["a dog, running", "p"]
     text = "path,method,subject,prompt,seed,role\no/1.png,a,dog,p,0,\no/2.png,b,dog,p,0.0,\nr.png,,dog,,,reference\n"
     (tmp_path / "outputs.csv").write_text(text)
-    found = listed(read(Where(tmp_path / "outputs.csv")), "generated", "method", "seed")
+    found = listed(read(tmp_path / "outputs.csv"), "generated", "method", "seed")
     assert found == [["a", "0"], ["b", "0"]]  # one seed, as pandas writes a column with gaps
 
 
@@ -154,14 +148,14 @@ def test_faults_of_a_table_are_named_by_row(tmp_path: Path) -> None:
     ):
         table.write_text(text)
         with pytest.raises(SourceError, match=message):
-            read(Where(table))
+            read(table)
 
 
 def test_equal_references_of_a_subject_count_once(tmp_path: Path) -> None:
     refs = files(tmp_path / "refs", "dog/1.jpg", "dog/2.jpg")
     (refs / "dog" / "3.jpg").write_bytes((refs / "dog" / "1.jpg").read_bytes())
     out = files(tmp_path / "out", "a/dog/run_1.png")
-    assert len(listed(read(Where(out, PLACE, references=str(refs))), "reference")) == 2
+    assert len(listed(read(out, PLACE, references=str(refs)), "reference")) == 2
 
 
 # Published layouts
@@ -172,11 +166,11 @@ def test_dreambench_plus_plus(tmp_path: Path) -> None:
     for prompt in (0, 4):
         picture(tmp_path / run / "src_image" / "object_00_motorcycle" / f"{prompt}_0.jpg", 1)
         picture(tmp_path / run / "tgt_image" / "object_00_motorcycle" / f"{prompt}_0.jpg", 2 + prompt)
-    data = read(Where(tmp_path, layout="dreambench++"))
+    data = read(tmp_path, layout="dreambench++")
     expected = [[run, "object_00_motorcycle", prompt, "0"] for prompt in ("0", "4")]
     assert listed(data, "generated", "method", "subject", "prompt", "seed") == expected
     assert listed(data, "reference", "subject") == [["object_00_motorcycle"]]  # saved once for each prompt
-    assert listed(read(Where(tmp_path / run, layout="dreambench++")), "generated", "method") == [[run], [run]]
+    assert listed(read(tmp_path / run, layout="dreambench++"), "generated", "method") == [[run], [run]]
 
 
 def test_uno(tmp_path: Path) -> None:
@@ -189,38 +183,33 @@ def test_uno(tmp_path: Path) -> None:
     benchmark.write_text(json.dumps(entries))
     files(tmp_path / "uno", "0_0.png", "0_1.png", "1_0.png")
     (tmp_path / "uno" / "0_0.json").write_text("{}")
-    data = read(Where(tmp_path / "uno", layout="uno", benchmark=benchmark))
+    data = read(tmp_path / "uno", layout="uno", benchmark=benchmark)
     assert listed(data, "generated", "method", "subject", "prompt", "seed") == [
         ["uno", "backpack", "a backpack in the jungle", "0"], ["uno", "backpack", "a backpack in the jungle", "1"],
         ["uno", "can", "a can on a beach", "0"],
     ]  # fmt: skip
     assert listed(data, "reference", "subject") == [["backpack"], ["can"]]
     with pytest.raises(OutputsError, match="needs --benchmark"):
-        read(Where(tmp_path / "uno", layout="uno"))
+        read(tmp_path / "uno", layout="uno")
     picture(tmp_path / "uno" / "2_0.png", 9)
     with pytest.raises(OutputsError, match="has no entry 2"):
-        read(Where(tmp_path / "uno", layout="uno", benchmark=benchmark))
+        read(tmp_path / "uno", layout="uno", benchmark=benchmark)
     (tmp_path / "uno" / "2_0.png").unlink()
     (tmp_path / "datasets" / "dreambooth" / "dataset" / "can" / "00.jpg").unlink()
     with pytest.raises(OutputsError, match=r"no file .*can/00\.jpg; paths are relative"):
-        read(Where(tmp_path / "uno", layout="uno", benchmark=benchmark))
+        read(tmp_path / "uno", layout="uno", benchmark=benchmark)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("{", "not JSON"), ("{}", "not a list"), ("[{}]", "entry 0 has no prompt"),
-        ('[{"prompt": "x", "image_paths": []}]', "entry 0 has no image_paths"),
-        ('[{"prompt": "x", "image_paths": ["a/0.jpg"], "index": 1}, {"prompt": "y", "image_paths": ["a/0.jpg"]}]',
-         "entry 1 has the index 1 of an earlier"),
-    ],
+    "content",
+    ["{", "[1]", "[{}]", '[{"prompt": "x", "image_paths": []}]',
+     '[{"prompt": "x", "image_paths": ["a/0.jpg"], "index": 1}, {"prompt": "y", "image_paths": ["a/0.jpg"]}]'],
 )  # fmt: skip
-def test_faults_of_a_benchmark_are_named(tmp_path: Path, content: str, message: str) -> None:
+def test_a_benchmark_of_another_form_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "b.json").write_text(content)
-    with pytest.raises(ValueError, match=message):
-        uno(tmp_path / "b.json")
-    with pytest.raises(ValueError, match=r"--benchmark .*absent\.json: no such file"):
-        uno(tmp_path / "absent.json")
+    out = files(tmp_path / "out", "m/0_0.png")
+    with pytest.raises(OutputsError, match=r"b\.json:.* not as the layout's project writes it"):
+        read(out, layout="uno", benchmark=tmp_path / "b.json")
 
 
 def test_uno_with_several_subjects_has_a_row_for_each(tmp_path: Path) -> None:
@@ -235,7 +224,7 @@ def test_uno_with_several_subjects_has_a_row_for_each(tmp_path: Path) -> None:
     benchmark = tmp_path / "datasets" / "dreambench_multiip.json"
     benchmark.write_text(json.dumps(entries))
     files(tmp_path / "out", "m/0_0.png", "m/1_0.png", "m/2_0.png", "m/2_1.png")
-    data = read(Where(tmp_path / "out", layout="uno", benchmark=benchmark))
+    data = read(tmp_path / "out", layout="uno", benchmark=benchmark)
     assert listed(data, "generated", "subject", "prompt", "seed", "subjects") == [
         ["can", f"{text} [0]", "0", "2"], ["dog", f"{text} [0]", "0", "2"],
         ["can", f"{text} [1]", "0", "2"], ["dog2", f"{text} [1]", "0", "2"],
@@ -245,8 +234,8 @@ def test_uno_with_several_subjects_has_a_row_for_each(tmp_path: Path) -> None:
     assert data.column("text")[2] == text
     assert data.column("path")[0] == data.column("path")[1]
     assert sorted(listed(data, "reference", "subject")) == [["can"], ["dog"], ["dog2"]]
-    everything = read(Where(tmp_path / "out", layout="uno", benchmark=benchmark,
-                            references=str(tmp_path / "datasets" / "dreambooth" / "dataset")))  # fmt: skip
+    everything = read(tmp_path / "out", layout="uno", benchmark=benchmark,
+                            references=str(tmp_path / "datasets" / "dreambooth" / "dataset"))  # fmt: skip
     assert len(listed(everything, "generated")) == 8
 
 
@@ -282,8 +271,8 @@ def test_xversebench(tmp_path: Path) -> None:
     (tmp_path / "results" / "m").mkdir(parents=True)
     grid.save(tmp_path / "results" / "m" / "0_A_man_is_riding_a_motorcycle..png")
     grid.save(tmp_path / "results" / "m" / "1_An_old_dog_sleeps..png")
-    where = Where(tmp_path / "results", layout="xversebench", benchmark=benchmark, cells=tmp_path / "r" / "cells")
-    data = read(where)
+    cells = tmp_path / "r" / "cells"
+    data = read(tmp_path / "results", layout="xversebench", benchmark=benchmark, cells=cells)
     rows = listed(data, "generated", "method", "subject", "prompt", "seed", "category", "label", "subjects")
     assert len(rows) == 12  # 2 subjects x 4 images, 1 x 4
     assert rows[:2] == [
@@ -295,7 +284,7 @@ def test_xversebench(tmp_path: Path) -> None:
         cell = data.image(8 + k)
         assert (cell.size, cell.getcolors()) == ((32, 32), [(1024, ImageColor.getrgb(color))])
     assert len(listed(data, "reference")) == 3
-    same = read(Where(**{**vars(where), "data": tmp_path / "results" / "m"}))
+    same = read(tmp_path / "results" / "m", layout="xversebench", benchmark=benchmark, cells=cells)
     assert listed(same, "generated", "method", "subject", "seed")[0] == ["m", "human_05_man", "0"]
 
 
@@ -304,23 +293,23 @@ def test_multiid_bench(tmp_path: Path) -> None:
     files(tmp_path / "withanyone", *(f"0001/{name}" for name in names), *(f"0002/{name}" for name in names[:3]))
     meta = tmp_path / "withanyone" / "0001" / "meta.json"
     meta.write_text(json.dumps({"prompt": "two people in a park"}))
-    data = read(Where(tmp_path, layout="multiid-bench"))
+    data = read(tmp_path, layout="multiid-bench")
     assert listed(data, "generated", "method", "subject", "prompt") == [
         ["withanyone", "0001", "two people in a park"], ["withanyone", "0002", None],
     ]  # fmt: skip
     assert data.column("text").count("two people in a park") == 1
     assert listed(data, "reference", "subject") == [["0001"], ["0002"]]
     assert listed(data, "training", "subject") == [["0001"], ["0001"], ["0002"]]
-    assert listed(read(Where(tmp_path / "withanyone", layout="multiid-bench")), "training") == [[], [], []]
+    assert listed(read(tmp_path / "withanyone", layout="multiid-bench"), "training") == [[], [], []]
     meta.write_text("[]")
     with pytest.raises(OutputsError, match=r"meta\.json: no prompt"):
-        read(Where(tmp_path, layout="multiid-bench"))
+        read(tmp_path, layout="multiid-bench")
 
 
 def test_imagenhub(tmp_path: Path) -> None:
     files(tmp_path / "results" / "exp", "input/sample_7.jpg", "DreamBooth/sample_7.jpg", "SuTI/sample_7.jpg")
     (tmp_path / "results" / "exp" / "dataset_lookup.json").write_text("{}")
-    data = read(Where(tmp_path / "results" / "exp", layout="imagenhub"))
+    data = read(tmp_path / "results" / "exp", layout="imagenhub")
     assert listed(data, "generated", "method", "subject") == [["DreamBooth", "7"], ["SuTI", "7"]]
     assert listed(data, "reference", "subject") == [["7"]]
 
@@ -328,20 +317,12 @@ def test_imagenhub(tmp_path: Path) -> None:
 def test_omnicontext(tmp_path: Path) -> None:
     files(tmp_path / "results", "OmniGen2/fullset/single_object/0003.png")
     refs = files(tmp_path / "refs", "0003/1.jpg")
-    data = read(Where(tmp_path / "results", layout="omnicontext", references=str(refs)))
+    data = read(tmp_path / "results", layout="omnicontext", references=str(refs))
     assert listed(data, "generated", "method", "task", "subject") == [["OmniGen2", "single_object", "0003"]]
 
 
 def test_mirrormetrics(tmp_path: Path) -> None:
     files(tmp_path, "Lora_Candidates/step 500/x.png", "Lora_Candidates/step 1000/y.png", "Reference_Images/1.jpg")
-    data = read(Where(tmp_path, layout="mirrormetrics"))
+    data = read(tmp_path, layout="mirrormetrics")
     assert listed(data, "generated", "method", "seed") == [["step 500", "0"], ["step 1000", "0"]]
     assert len(listed(data, "reference")) == 1
-
-
-def test_dreambooth_references(tmp_path: Path) -> None:
-    files(tmp_path / "dataset", "backpack/00.jpg", "backpack/01.jpg", "cat2/00.jpg")
-    (tmp_path / "dataset" / "prompts_and_classes.txt").write_text("")
-    out = files(tmp_path / "out", "a/backpack/p_0.png")
-    data = read(Where(out, PLACE, references=str(tmp_path / "dataset")))
-    assert listed(data, "reference", "subject") == [["backpack"], ["backpack"], ["cat2"]]

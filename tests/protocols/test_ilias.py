@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -132,33 +131,25 @@ def compare(result: Result, wanted: Published) -> None:
         assert {r["group"]: r[column].value for r in row(by)} == pytest.approx(wanted.categories(level))
 
 
-def test_what_a_query_does_not_search_is_not_near_it() -> None:
-    scores, none = np.array([[0.9, 0.1, 0.5, 0.5]]), np.array([], np.int64)
-    block = ranked.Block(slice(0, 1), scores, [none], [np.array([0])])
-    assert ilias._nearest(block, 0, 1).tolist() == [2, 3]
-    assert ilias._nearest(block, 0, 9).tolist() == [1, 2, 3]
-
-
 @pytest.mark.parametrize(("k", "ties", "cells"), [(7, False, 2**24), (7, False, 60), (1000, True, 2**24)])
 def test_every_number_is_that_of_the_published_evaluation_on_our_scores(
     draw: Images, tmp_path: Path, k: int, ties: bool, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
-    found, model, file = data(draw, tmp_path, ties), Drawn(spread=1.6), tmp_path / "scores.json"
-    [result] = ilias.run(found, {"m": model}, PLAIN, ILIASOptions(k, file))
-    scores = json.loads(file.read_text())
+    monkeypatch.setattr(ranked, "_FEWEST", 1)
+    found, model = data(draw, tmp_path, ties), Drawn(spread=1.6)
+    [result] = ilias.run(found, {"m": model}, PLAIN, ILIASOptions(k))
+    cosines = (model.of(found) @ model.of(found).T).round(6)
+    names = [name.removeprefix("ilias/") for name in found.column("id")]
+    at = [row for row, split in enumerate(found.column("split")) if split == "query"]
+    scores = {names[q]: {names[g]: cosines[q, g] for g in range(len(names)) if g not in at} for q in at}
     assert len(scores) == 13
-    most = 2 + 3  # positives of an object
-    assert {len(each) for each in scores.values()} == {min(k + most, 60)}
     assert [row["by"] for row in result.rows].count("scale") == 4
     compare(result, Published(found, scores, k))
 
-    x, at = model.of(found), {name.removeprefix("ilias/"): row for row, name in enumerate(found.column("id"))}
-    for query, each in scores.items():
-        assert list(each.values()) == sorted(each.values(), reverse=True)
-        assert each == pytest.approx({name: x[at[query]] @ x[at[name]] for name in each}, abs=1e-6)
     [whole] = [row for row in result.rows if row["by"] == "all"]
-    top = [[name.split("/")[0] == query.split("/")[0] for name in list(each)[:k]] for query, each in scores.items()]
+    ordered = {query: sorted(each, key=each.__getitem__, reverse=True) for query, each in scores.items()}
+    top = [[name.split("/")[0] == query.split("/")[0] for name in each[:k]] for query, each in ordered.items()]
     if not ties:
         own = [2 + int(query[6:9]) % 4 for query in scores]
         assert whole["oracle"].value == pytest.approx(np.mean([sum(t) / n for t, n in zip(top, own, strict=True)]))  # type: ignore[union-attr]
@@ -185,19 +176,10 @@ def test_intervals_draw_objects(draw: Images, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_breakdowns_need_their_columns(draw: Images, tmp_path: Path) -> None:
-    bare = Manifest.from_rows([Row(r.identity, r.path, id=r.id, split=r.split) for r in data(draw, tmp_path)], tmp_path)
-    [result] = ilias.run(bare, {"m": Drawn()}, PLAIN)
-    assert [row["by"] for row in result.rows] == ["all"]
-    assert "mAP@1000" in result.rows[0]
-
-
 def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) -> None:
     found = data(draw, tmp_path)
     with pytest.raises(ValueError, match=r"splits 'query' and 'gallery' are needed .*; there are 'query'$"):
         ilias.run(found.filter(split="query"), {"m": Drawn()}, PLAIN)
-    with pytest.raises(ValueError, match="--scores keeps the scores of one model, and 2 are given"):
-        ilias.run(found, {"a": Drawn("a"), "b": Drawn("b")}, PLAIN, ILIASOptions(scores=tmp_path / "s.json"))
     lone = found.filter(lambda row: row.split == "query" or row.identity != "ilias/thing_003")
     with pytest.raises(ValueError, match="ILIAS: 2 queries have no positive in the gallery: ilias/thing_003"):
         ilias.run(lone, {"m": Drawn()}, PLAIN)
@@ -205,20 +187,11 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
     assert result.rows[0]["P@1"].count == 11  # type: ignore[union-attr]
 
 
-def test_published_files_to_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_files_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
     found = import_dataset("ilias", root, images=tmp_path / "cut", options={"crop": "queries"})
     found.write(out)
-    file = tmp_path / "scores.json"
-    argv = ["ilias", "--data", str(out), "--model", "pixels", "--k", "3", "--scores", str(file), "--bootstrap", "0"]
-    assert cli.main([*argv, "--quiet"]) == 0
+    argv = ["ilias", "--data", str(out), "--model", "pixels", "--k", "3", "--bootstrap", "0", "--quiet"]
+    assert cli.main(argv) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in ("mAP@3", "scale", "clutter", "technology-gaming"))
-    scores = json.loads(file.read_text())
-    listed = [line.split(",")[0] for line in (root / "image_ids/image_query_ids.txt").read_text().splitlines()]
-    assert sorted(scores) == sorted(listed)
-    assert {name for each in scores.values() for name in each} <= {
-        line.split(",")[0] for line in (root / "image_ids/positive_ids.txt").read_text().splitlines()
-    }
-    assert cli.main([*argv[:-4], "--scores", str(out)]) != 0  # an input
-    assert "is an input" in capsys.readouterr().err

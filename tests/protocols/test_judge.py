@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +21,21 @@ from PIL import Image
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.images.read import ImageReadError
 from idmetric.protocols.common.scorers import Settings as Protocol
 from idmetric.protocols.common.scorers import bind
+from idmetric.protocols.judges import judge as module
 from idmetric.protocols.judges.endpoint import Endpoint
-from idmetric.protocols.judges.judge import Judge, Settings
-from idmetric.protocols.judges.questions import EVIDENCE, INSTANCE, AnswerError, read_question
-from idmetric.protocols.judges.reply import JudgeError
+from idmetric.protocols.judges.judge import Judge, JudgeError
+from idmetric.protocols.judges.questions import EVIDENCE, INSTANCE
 from idmetric.protocols.judges.scorer import JudgeModel, open_judge
 
-pytest.importorskip("httpx")
+httpx = pytest.importorskip("httpx")
 
 GOOD = {"match_cues": ["dent"], "conflict_cues": [], "background_used": False, "confidence": "high", "score": 8}
-QUICK = Settings(side=32, pause=0.01, concurrency=1)
+QUICK = {"side": 32, "concurrency": 1}
 SECRET = "sk-very-secret-0123456789"
 
-Handler = BaseHTTPRequestHandler
-Act = Callable[[Handler], None]
-
-
-def send(handler: Handler, body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> None:
-    handler.send_response(status)
-    handler.send_header("Content-Type", kind)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.end_headers()
-    handler.wfile.write(body)
+Act = Callable[[httpx.Request], httpx.Response]
 
 
 def says(text: str | dict[str, Any], usage: tuple[int, int] | None = (100, 20), finish: str = "stop") -> Act:
@@ -56,11 +43,19 @@ def says(text: str | dict[str, Any], usage: tuple[int, int] | None = (100, 20), 
     reply: dict[str, Any] = {"model": "fake-1", "choices": [{"message": {"content": content}, "finish_reason": finish}]}
     if usage:
         reply["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
-    return lambda handler: send(handler, json.dumps(reply).encode())
+    return lambda request: httpx.Response(200, json=reply)
 
 
 def fails(status: int, body: bytes = b"no", **headers: str) -> Act:
-    return lambda handler: send(handler, body, status, "text/plain", **headers)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda request: httpx.Response(status, content=body, headers=named)
+
+
+def breaks(error: Exception) -> Act:
+    def act(request: httpx.Request) -> httpx.Response:
+        raise error
+
+    return act
 
 
 @dataclass
@@ -68,50 +63,58 @@ class Server:
     """Follows its script, one act for each request, and repeats the last act."""
 
     script: list[Act]
+    url: str
     bodies: list[dict[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
+    headers: list[httpx.Headers] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
-    url: str = ""
+    lock: Any = field(default_factory=threading.Lock)
 
     @property
     def count(self) -> int:
         return len(self.bodies)
 
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        with self.lock:
+            act = self.script[min(self.count, len(self.script) - 1)]
+            self.bodies.append(json.loads(request.content))
+            self.headers.append(request.headers)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            return act(request)
+        finally:
+            with self.lock:
+                self.at_once -= 1
+
+
+SERVERS: dict[int | None, Server] = {}
+
 
 @contextmanager
 def serving(*script: Act) -> Iterator[Server]:
-    server, lock = Server(list(script)), threading.Lock()
-
-    class Answering(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            with lock:
-                act = server.script[min(server.count, len(server.script) - 1)]
-                server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                server.headers.append(dict(self.headers))
-                server.at_once += 1
-                server.most_at_once = max(server.most_at_once, server.at_once)
-            try:
-                act(self)
-            except OSError:  # the client has left
-                pass
-            finally:
-                with lock:
-                    server.at_once -= 1
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-    server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
-    thread = threading.Thread(target=lambda: http.serve_forever(poll_interval=0.02), daemon=True)
-    thread.start()
+    port = 8000 + len(SERVERS)
+    server = SERVERS[port] = Server(list(script), f"http://127.0.0.1:{port}/v1")
     try:
         yield server
     finally:
-        http.shutdown()
-        http.server_close()
-        thread.join()
+        del SERVERS[port]
+
+
+@pytest.fixture(autouse=True)
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of each client; all of them reach the servers of the test, and pauses are short."""
+    made: list[dict[str, Any]] = []
+    transport = httpx.MockTransport(lambda request: SERVERS[request.url.port].answer(request))
+    plain = httpx.Client
+
+    def client(**options: Any) -> httpx.Client:
+        made.append(options)
+        return plain(transport=transport, **options)
+
+    monkeypatch.setattr(httpx, "Client", client)
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
+    return made
 
 
 def image(value: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -122,8 +125,8 @@ def pairs(count: int) -> list[tuple[Image.Image, Image.Image]]:
     return [(image(k), image(k + 100)) for k in range(count)]
 
 
-def judge(server: Server, settings: Settings = QUICK, timeout: float = 5.0, **options: Any) -> Judge:
-    return Judge(Endpoint(server.url, "fake", timeout=timeout), settings=settings, **options)
+def judge(server: Server, **options: Any) -> Judge:
+    return Judge(Endpoint(server.url, "fake"), **{**QUICK, **options})
 
 
 # Requests
@@ -151,90 +154,60 @@ def test_a_question_holds_the_prompt_and_two_bounded_images_in_order() -> None:
 def test_fields_of_the_request_can_be_changed_and_taken_away() -> None:
     with serving(says(GOOD)) as server:
         extra = {"max_tokens": None, "max_completion_tokens": 900, "temperature": None}
-        Judge(Endpoint(server.url, "fake", extra=extra), settings=replace(QUICK, image_format="png")).ask(pairs(1))
+        Judge(Endpoint(server.url, "fake", extra=extra), **QUICK).ask(pairs(1))
     assert "max_tokens" not in server.bodies[0]
     assert "temperature" not in server.bodies[0]
     assert server.bodies[0]["max_completion_tokens"] == 900
-    assert server.bodies[0]["messages"][0]["content"][2]["image_url"]["url"].startswith("data:image/png;")
 
 
 def test_the_key_is_sent_and_shown_nowhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
-    echo = fails(500, f"your key {SECRET} is fine".encode())
-    with serving(echo, says(GOOD), fails(401, f"bad key {SECRET}".encode())) as server:
-        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK, store=tmp_path)
-        asked.ask(pairs(1))
-        assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
-        with pytest.raises(JudgeError, match="HTTP 401") as caught:
-            asked.ask(pairs(2)[1:])
-    texts = [str(caught.value), repr(asked.backend), str(asked.report()), str(asked.report().reasons), caplog.text]
-    texts += [str(asked.signature()), *(p.read_text() for p in tmp_path.rglob("*.json"))]
-    assert len(list(tmp_path.rglob("*.json"))) == 1
-    assert all(SECRET not in text for text in texts)
-    assert any("your key *** is fine" in reason for reason in asked.report().reasons)
-
-
-def test_a_key_in_headers_names_and_broken_replies_is_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("MY_KEY", SECRET)
     named = json.dumps({"model": SECRET, "choices": [{"message": {"content": json.dumps(GOOD)}}]}).encode()
     refused = json.dumps({"choices": [{"message": {"content": "", "refusal": f"not for {SECRET}"}}]}).encode()
     acts: list[Act] = [
-        lambda handler: send(handler, b"{}", kind=f"text/{SECRET}"),
-        lambda handler: handler.wfile.write(f"HTTP/1.1 200 {SECRET}\r\nno header {SECRET}\r\n\r\n".encode()),
-        lambda handler: handler.wfile.write(f"{SECRET}\r\n\r\n".encode()),
-        lambda handler: handler.wfile.write(f"HTTP/1.1 503 {SECRET}\r\nContent-Length: 0\r\n\r\n".encode()),
-        lambda handler: send(handler, refused),
-        lambda handler: send(handler, named),
+        fails(200, named),
+        fails(400, f"your key {SECRET} is fine".encode()),
+        *[breaks(httpx.RemoteProtocolError(f"illegal status line: {SECRET}"))] * 4,
+        *[fails(200, refused)] * 4,
+        fails(401, f"bad key {SECRET}".encode()),
     ]
     with serving(*acts) as server:
-        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=replace(QUICK, tries=6), store=tmp_path)
-        assert asked.ask(pairs(1))[0].similarity == 0.8
+        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK, store=tmp_path)
+        verdicts = asked.ask(pairs(4))
+        assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
+        with pytest.raises(JudgeError, match="HTTP 401") as caught:
+            asked.ask(pairs(5)[4:])
     [path] = tmp_path.rglob("*.json")
-    shown = str(asked.report().reasons)
-    assert len(asked.report().reasons) == 5
-    assert SECRET not in shown + path.read_text()
+    texts = [str(caught.value), repr(asked.backend), str(verdicts), asked.report(), caplog.text, path.read_text()]
+    assert all(SECRET not in text for text in [*texts, str(asked.signature())])
     assert json.loads(path.read_text())["by"] == "***"
+    for verdict, said in zip(verdicts[1:], ("your key *** is fine", "***", "refused: not for ***"), strict=True):
+        assert said in verdict.reason
 
 
-def test_a_placeholder_for_a_key_is_sent_and_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", "dent")  # a word of the answer
-    with serving(says(GOOD)) as server:
-        [verdict] = Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
-    assert server.headers[0]["Authorization"] == "Bearer dent"
-    assert verdict.answer == GOOD
-
-
-def test_a_server_on_this_machine_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_this_machine_is_reached_without_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, clients: list[dict[str, Any]]
+) -> None:
     monkeypatch.setenv("MY_KEY", SECRET)
-    with serving(says(GOOD)) as proxy, serving(says(GOOD)) as server:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
-        for name in ("NO_PROXY", "no_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
-        assert (proxy.count, server.count) == (0, 1)
+    for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "https://api.example.org:8000/v1"):
+        with serving(says(GOOD), fails(307)):
+            assert Endpoint(url, "fake", key="MY_KEY")._client
+    assert [one["trust_env"] for one in clients] == [False, False, True]
+    assert not any(one["follow_redirects"] for one in clients)  # the key would travel
 
 
 def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     with serving(says(GOOD)) as server, pytest.raises(JudgeError, match="MY_KEY is empty"):
-        Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
+        Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
     assert server.count == 0
     for url in ("api.openai.com/v1", "ftp://x/v1", "https://user:pw@x/v1"):
         with pytest.raises(ValueError, match="not the address"):
             Endpoint(url, "fake")
     with pytest.raises(ValueError, match="unencrypted"):
         Endpoint("http://example.org/v1", "fake", key="MY_KEY")
-
-
-def test_the_key_follows_no_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", SECRET)
-    with serving(says(GOOD)) as other, serving(fails(307, Location=f"{other.url}/chat/completions")) as server:
-        with pytest.raises(JudgeError, match="HTTP 307"):
-            Judge(Endpoint(server.url, "fake", key="MY_KEY"), settings=QUICK).ask(pairs(1))
-        assert other.count == 0
 
 
 # Valid answers
@@ -252,19 +225,17 @@ def test_fenced_and_thought_out_json_is_an_answer() -> None:
     ("change", "reason"),
     [
         ({"score": 11}, "score is '11', not a number from 0 to 10"),
-        ({"score": -1}, "number from 0 to 10"),
         ({"score": "8"}, "number from 0 to 10"),
         ({"score": True}, "number from 0 to 10"),
-        ({"score": None}, "number from 0 to 10"),
         ({"score": float("nan")}, "number from 0 to 10"),
-        ({"confidence": "sure"}, "one of \"high\""),
-        ({"background_used": 0}, "one of true, false"),
+        ({"confidence": "sure"}, "high, medium or low"),
+        ({"background_used": 0}, "true or false"),
         ({"match_cues": "dent"}, "a list of texts"),
-        ({"why": "x"}, "with unknown 'why'"),
+        ({"why": "x"}, "with the fields match_cues"),
     ],
 )  # fmt: skip
 def test_a_malformed_answer_is_refused(change: dict[str, Any], reason: str) -> None:
-    with pytest.raises(AnswerError, match=reason):
+    with pytest.raises(ValueError, match=reason):
         EVIDENCE.parse(json.dumps({**GOOD, **change}))
 
 
@@ -272,24 +243,20 @@ def test_other_texts_are_no_answer() -> None:
     missing = {k: v for k, v in GOOD.items() if k != "score"}
     sure = f"Sure! {json.dumps(GOOD)}"
     for text in ("", "score: 8", json.dumps(missing), sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
-        with pytest.raises(AnswerError):
+        with pytest.raises(ValueError, match=r"not (JSON|a JSON object)"):
             EVIDENCE.parse(text)
 
 
 # Failures
 
 
-def test_an_unreadable_answer_is_asked_again_with_another_seed_and_both_are_paid() -> None:
+def test_an_unreadable_answer_is_asked_again_with_another_seed_and_all_are_counted() -> None:
     with serving(says("I think so"), says({**GOOD, "score": 12}), says(GOOD)) as server:
-        asked = judge(server, prices=(2.0, 10.0))
+        asked = judge(server)
         assert asked.ask(pairs(1))[0].similarity == 0.8
     assert [b["temperature"] for b in server.bodies] == [0.0, 0.7, 0.7]
     assert [b["seed"] for b in server.bodies] == [0, 1, 2]
-    report = asked.report()
-    assert (report.requests, report.tokens_in, report.tokens_out, report.failed) == (3, 300, 60, 0)
-    assert report.cost == pytest.approx((300 * 2 + 60 * 10) / 1e6)
-    assert sum(report.reasons.values()) == 2
-    assert "3 requests, 300 + 60 tokens, cost 0.0012" in str(report)
+    assert "0 without an answer; 3 requests, 300 + 60 tokens" in asked.report()
 
 
 def test_a_full_server_is_given_the_time_it_asks_for() -> None:
@@ -305,9 +272,8 @@ def test_an_error_for_ever_is_a_failure_and_no_score() -> None:
         asked = judge(server)
         verdicts = asked.ask(pairs(2))
     assert [v.similarity for v in verdicts] == [None, None]
-    assert all("HTTP 500" in (v.reason or "") for v in verdicts)
-    assert server.count == 2 * QUICK.tries
-    assert (asked.report().failed, asked.report().unmetered) == (2, 8)
+    assert server.count == 2 * 4
+    assert "2 without an answer (such as: HTTP 500 Internal Server Error: no); 8 requests" in asked.report()
 
 
 def test_a_refused_request_is_not_repeated() -> None:
@@ -315,52 +281,35 @@ def test_a_refused_request_is_not_repeated() -> None:
         first, second = judge(server).ask(pairs(2))
     assert server.count == 2
     assert (first.similarity, second.similarity) == (None, 0.8)
-    assert "image refused" in (first.reason or "")
-
-
-def _truncated(handler: Handler) -> None:
-    handler.send_response(200)
-    handler.send_header("Content-Type", "application/json")
-    handler.send_header("Content-Length", "500")
-    handler.end_headers()
-    handler.wfile.write(b'{"choices": [')
+    assert "image refused" in first.reason
 
 
 @pytest.mark.parametrize(
-    ("act", "reason"),
+    ("act", "unread"),
     [
-        (_truncated, "without sending complete message body"),
-        (lambda handler: send(handler, b"<html>", kind="text/html"), "not JSON"),
-        (lambda handler: send(handler, b"{"), "not JSON"),
-        (lambda handler: send(handler, b"[]"), r"no choices\[0\]"),
-        (lambda handler: send(handler, b'{"choices": []}'), r"no choices\[0\]"),
-        (says(""), "answer is empty"),
-        (says(json.dumps(GOOD)[:40], finish="length"), "cut off at max_tokens"),
-        (lambda handler: time.sleep(0.6), "timed out"),
-        (lambda handler: handler.connection.close(), "."),
+        (breaks(httpx.RemoteProtocolError("peer closed connection")), False),
+        (breaks(httpx.ReadTimeout("")), False),
+        (fails(200, b"<html>"), False),
+        (fails(200, b"[]"), False),
+        (fails(200, b'{"choices": []}'), False),
+        (says(""), True),
+        (says(json.dumps(GOOD)[:40], finish="length"), True),
     ],
-)  # fmt: skip
-def test_what_a_server_breaks_is_asked_again(act: Act, reason: str) -> None:
+)
+def test_what_a_server_breaks_is_asked_again(act: Act, unread: bool) -> None:
     with serving(act, says(GOOD)) as server:
-        asked = judge(server, timeout=0.3)
+        asked = judge(server)
         assert asked.ask(pairs(1))[0].similarity == 0.8
     assert server.count == 2
-    [said] = asked.report().reasons
-    assert re.search(reason, said)
-    assert server.bodies[1]["temperature"] == (0.7 if "answer" in said else 0.0)
+    assert server.bodies[1]["temperature"] == (0.7 if unread else 0.0)
 
 
-def test_many_failures_in_a_row_stop_the_run() -> None:
-    with serving(says(GOOD), fails(503)) as server:
-        asked = judge(server, replace(QUICK, tries=1, give_up_after=3))
-        with pytest.raises(JudgeError, match="3 pairs in a row had no answer, the last because: HTTP 503"):
-            asked.ask(pairs(50))
+def test_many_failures_in_a_row_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GIVE_UP_AFTER", 3)
+    reason = "3 pairs in a row had no answer, the last because: HTTP 400"
+    with serving(says(GOOD), fails(400)) as server, pytest.raises(JudgeError, match=reason):
+        judge(server).ask(pairs(50))
     assert server.count < 10
-
-
-def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
-    with serving(says(GOOD)) as server, pytest.raises(ImageReadError, match=r"none\.jpg"):
-        judge(server).ask([(image(1), tmp_path / "none.jpg")])
 
 
 # Nothing is paid for twice
@@ -381,7 +330,7 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
         again = judge(server, store=tmp_path)
         assert [v.similarity for v in again.ask(pairs(5))] == [0.8, 0.3, 0.5, 0.5, 0.5]
         assert server.count == 3
-    assert (again.report().stored, again.report().requests) == (5, 0)
+    assert (again.counts["known"], again.counts["requests"]) == (5, 0)
     assert verdicts[0].answer == GOOD
 
 
@@ -390,9 +339,9 @@ def test_another_question_is_asked_again(tmp_path: Path) -> None:
         a, b = pairs(1)[0]
         judge(server, store=tmp_path).ask([(a, b)])
         others: list[tuple[Judge, Any]] = [
-            (Judge(Endpoint(server.url, "other"), settings=QUICK, store=tmp_path), (a, b)),
-            (judge(server, replace(QUICK, side=16), store=tmp_path), (a, b)),
-            (judge(server, replace(QUICK, seed=7), store=tmp_path), (a, b)),
+            (Judge(Endpoint(server.url, "other"), **QUICK, store=tmp_path), (a, b)),
+            (judge(server, side=16, store=tmp_path), (a, b)),
+            (judge(server, max_tokens=90, store=tmp_path), (a, b)),
             (judge(server, store=tmp_path), (b, a)),
             (judge(server, store=tmp_path), (a, image(1))),
         ]
@@ -405,8 +354,8 @@ def test_servers_on_two_ports_or_paths_of_a_host_share_no_answers(tmp_path: Path
     with serving(says(GOOD)) as one, serving(says({**GOOD, "score": 1})) as two:
         assert judge(one, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
         assert judge(two, store=tmp_path).ask(pairs(1))[0].similarity == 0.1
-        Judge(Endpoint(f"{one.url}/other", "fake"), settings=QUICK, store=tmp_path).ask(pairs(1))
-        Judge(Endpoint(f"{one.url}/", "fake"), settings=QUICK, store=tmp_path).ask(pairs(1))  # another spelling
+        Judge(Endpoint(f"{one.url}/other", "fake"), **QUICK, store=tmp_path).ask(pairs(1))
+        Judge(Endpoint(f"{one.url}/", "fake"), **QUICK, store=tmp_path).ask(pairs(1))  # another spelling
         assert (one.count, two.count) == (2, 1)
 
 
@@ -421,25 +370,20 @@ def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
     assert path.read_text() == whole
 
 
-def test_failures_are_not_kept(tmp_path: Path) -> None:
-    with serving(*[says("no idea")] * 4, says(GOOD)) as server:
-        assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity is None
-        assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
-
-
-def test_requests_at_a_time_are_bounded_and_equal_pairs_asked_once() -> None:
-    def slow(handler: Handler) -> None:
+def test_requests_at_a_time_are_bounded_and_pairs_asked_once() -> None:
+    def slow(request: httpx.Request) -> httpx.Response:
         time.sleep(0.05)
-        says(GOOD)(handler)
+        return says(GOOD)(request)
 
     with serving(slow) as server:
-        asked = judge(server, replace(QUICK, concurrency=3))
+        asked = judge(server, concurrency=3)
         seen: list[int] = []
-        verdicts = asked.ask([*pairs(6), *pairs(6)], lambda done, total: seen.append(done))
+        asked.ask(pairs(6), lambda done, total: seen.append(done))
+        verdicts = asked.ask(pairs(6))
     assert server.count == 6
     assert server.most_at_once <= 3
-    assert seen == list(range(1, 13))
-    assert sum(v.stored for v in verdicts) == 6
+    assert seen == list(range(1, 7))
+    assert all(v.stored for v in verdicts)
 
 
 # In protocols
@@ -456,9 +400,10 @@ def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> No
     manifest = Manifest.from_rows(rows, tmp_path)
     with serving(says(GOOD), *[says("?")] * 4, says({**GOOD, "score": 0})) as server:
         scorer = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol()).models["judge"]
-        scores = scorer.pairs([0, 0, 1], [1, 2, 2])
+        scores = scorer.pairs([0, 0, 1, 1], [1, 2, 2, 2])  # the last pair is asked about once
         assert np.isnan(scores[1])  # no answer is not the score 0
-        assert scores[[0, 2]].tolist() == [0.8, 0.0]
+        assert scores[[0, 2, 3]].tolist() == [0.8, 0.0, 0.0]
+        assert server.count == 6
         with pytest.raises(ValueError, match="a judge compares pairs"):
             scorer.matrix([0, 1], [1, 2])
         assert scorer.signature()["model"] == "judge:fake"
@@ -487,12 +432,12 @@ def write_pairs(root: Path) -> Path:
     return path
 
 
-def test_the_command_takes_a_judge_from_a_file_and_reports_its_cost(
+def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = write_pairs(tmp_path)
     with serving(says({**GOOD, "score": 2}), says({**GOOD, "score": 9}), says({**GOOD, "score": 5})) as server:
-        about = {"url": server.url, "model": "fake", "prices": [1, 2], "side": 32, "concurrency": 1}
+        about = {"url": server.url, "model": "fake", "side": 32, "concurrency": 1}
         (tmp_path / "judge.json").write_text(json.dumps(about))
         command = ["dreambench", "--data", str(data), "--model", f"fake=judge:{tmp_path / 'judge.json'}"]
         command += ["--out", str(tmp_path / "out"), "--bootstrap", "0", "--format", "csv"]
@@ -504,7 +449,7 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_cost(
     r = [np.corrcoef([2, 9, 5], people)[0, 1] for people in ([1, 2, 3], [3, 2, 4])]
     assert f"dreambench,fake,object,emu2,M-H,{np.mean(r):.4f}"[:-1] in said.out
     assert said.out == again.out
-    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens, cost 0.0004" in said.err
+    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens" in said.err
     assert "fake: 3 pairs, 3 of them known, 0 without an answer; 0 requests" in again.err
     assert len(list((tmp_path / "out" / "judge").rglob("*.json"))) == 3
 
@@ -512,16 +457,13 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_cost(
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({}, "give "),
+        ([], "give "),
         ({"url": "http://127.0.0.1/v1", "local": "x"}, "give "),
         ({"url": "http://127.0.0.1/v1"}, "model"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "api_key": "sk"}, "unknown 'api_key'"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "question": "why"}, "unknown question 'why'"),
-        ({"url": "http://127.0.0.1/v1", "model": "m", "prices": [1]}, "index"),
-        ({"url": "http://127.0.0.1/v1", "model": "m", "tries": 0}, "at least 1"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "side": 0}, "at least 1"),
         ({"url": "127.0.0.1", "model": "m"}, "not the address"),
-        ({"local": "none/here", "tries": "x"}, "judge.json"),
-        ([], "give "),
     ],
 )  # fmt: skip
 def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
@@ -530,77 +472,6 @@ def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason
     with pytest.raises(JudgeError, match=reason) as caught:
         open_judge(path)
     assert str(path) in str(caught.value)
-
-
-# Questions of one's own
-
-RUBRIC = {"prompt": "Rate.", "pattern": r"Score:\s*(\d+)", "range": [0, 4]}
-FORM = {"prompt": "Rate.", "similarity": "score", "fields": {"why": "text", "score": [1, 5], "sure": ["yes", "no"]}}
-
-
-def test_a_question_of_a_file_is_asked_and_its_range_becomes_the_similarity(tmp_path: Path) -> None:
-    form = ["prompt = '''", "Look twice.'''", "similarity = 'score'", "[fields]", "why = 'text'", "score = [1, 5]",
-            "sure = ['yes', 'no']"]  # fmt: skip
-    (tmp_path / "form.toml").write_text("\n".join(form))
-    answer = {"why": "seams", "score": 4, "sure": "yes"}
-    with serving(says({**answer, "sure": "maybe"}), says({**answer, "score": 6}), says(answer)) as server:
-        about = {"url": server.url, "model": "fake", "question": "form.toml", "pause": 0}
-        (tmp_path / "judge.json").write_text(json.dumps(about))
-        [verdict] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
-        assert server.count == 3
-        assert server.bodies[0]["messages"][0]["content"][0]["text"] == "Look twice."
-    assert (verdict.similarity, verdict.answer) == (0.75, answer)
-
-
-def test_a_pattern_takes_the_last_score_of_a_text_and_stored_answers_are_read_again(tmp_path: Path) -> None:
-    (tmp_path / "rubric.json").write_text(json.dumps(RUBRIC))
-    text = "A score such as Score: 1 would be harsh.\n### Analysis: alike.\n### Score: 3"
-    with serving(says("no number"), says("Score: 7"), says(text)) as server:
-        about = {"url": server.url, "model": "fake", "question": "rubric.json", "pause": 0, "store": "answers"}
-        (tmp_path / "judge.json").write_text(json.dumps(about))
-        [first] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
-        [again] = open_judge(tmp_path / "judge.json").judge.ask(pairs(1))
-        assert server.count == 3
-    assert first.similarity == again.similarity == 0.75
-    assert again.stored
-
-
-def test_another_range_is_another_question(tmp_path: Path) -> None:
-    names = set()
-    for high in (4, 5):
-        (tmp_path / "rubric.json").write_text(json.dumps({**RUBRIC, "range": [0, high]}))
-        names.add(read_question(tmp_path / "rubric.json").name)
-    assert len(names) == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ([], "needs a prompt"),
-        ({**RUBRIC, "prompt": " "}, "needs a prompt"),
-        ({**RUBRIC, "scores": 1}, "unknown 'scores'"),
-        ({**RUBRIC, "fields": {}}, "either fields"),
-        ({"prompt": "x"}, "either fields"),
-        ({**RUBRIC, "pattern": "("}, "not a regular expression"),
-        ({**RUBRIC, "pattern": "Score"}, "needs one group"),
-        ({**RUBRIC, "range": [4, 0]}, "range of two numbers"),
-        ({**RUBRIC, "range": None}, "range of two numbers"),
-        ({**RUBRIC, "max_tokens": 0}, "max_tokens"),
-        ({**RUBRIC, "similarity": "score"}, "unknown 'similarity'"),
-        ({**FORM, "range": [0, 4]}, "unknown 'range'"),
-        ({**FORM, "similarity": "mark"}, "similarity names"),
-        ({**FORM, "similarity": "why"}, "range of two numbers"),
-        ({**FORM, "fields": {"score": [0, 1], "x": 3}}, "field 'x'"),
-    ],
-)  # fmt: skip
-def test_a_wrong_question_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
-    path = tmp_path / "own.json"
-    path.write_text(json.dumps(given))
-    with pytest.raises(JudgeError, match=reason) as caught:
-        read_question(path)
-    assert str(path) in str(caught.value)
-    with pytest.raises(JudgeError, match=r"missing\.toml"):
-        read_question(tmp_path / "missing.toml")
 
 
 # A model on this machine
@@ -620,11 +491,11 @@ def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "qwen" / "chat_template.jinja").write_text(_TEMPLATE)
     model = LocalModel(tmp_path / "qwen", device="cpu", local_files_only=True)
     before = torch.get_rng_state()
-    asked = Judge(model, settings=replace(QUICK, side=56, tries=2, max_tokens=4), store=tmp_path / "judge")
+    asked = Judge(model, side=56, max_tokens=4, concurrency=1, store=tmp_path / "judge")
     [verdict] = asked.ask(pairs(1))
     assert verdict.similarity is None  # random weights say nothing
     assert torch.equal(torch.get_rng_state(), before)
-    assert asked.report().tokens_out == 2 * 4
+    assert asked.counts["tokens out"] == 4 * 4
     ends = np.atleast_1d(model.model.generation_config.eos_token_id).tolist()
     answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *ends])
     given: list[Any] = []

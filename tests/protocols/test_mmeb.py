@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,25 +11,24 @@ import pytest
 import torch
 
 from idmetric import VisIDEmbed
-from idmetric.cli.eval import main
-from idmetric.data.importers import mmeb_sets as datasets
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.idsim import IDSim
 from idmetric.models.visid import VisIDConfig
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.first_choice import means
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.options import MMEBOptions
-from idmetric.protocols.visme_table1_mmeb import ask, means, run
+from idmetric.protocols.visme_table1_mmeb import MMEB, ask, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.mmeb_files import write_eval
 from tests.protocols.parts import PLAIN, broken, values
 from tests.protocols.test_mveb import clip_folder
 
 pytest.importorskip("transformers")
+PRINTED = paper_numbers.PAPERS["visme"]["mmeb"]["rows"]
 SETS = {"ImageNet-1K": "Cls", "MSCOCO_t2i": "Ret", "OVEN": "Ret"}
 
 
@@ -139,57 +135,40 @@ def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest
         assert share(result, subset).value == pytest.approx(np.mean(slow(folder, subset, vector)))
 
 
-class Fixed:
-    """Rows with given vectors, in place of a model."""
-
-    def __init__(self, vectors: np.ndarray) -> None:
-        self.vectors = vectors
-
-    def matrix(self, rows: Any, columns: Any) -> np.ndarray:
-        return self.vectors[rows] @ self.vectors[columns].T
-
-
 def test_queries_of_one_image_are_one_unit_of_intervals(data: Manifest) -> None:
     paths, slots = data.column("path"), data.column("slot")
     one = next(path for path in paths if path)
     same = data.replace(
         path=[one if path and slot == "query" else path for path, slot in zip(paths, slots, strict=True)]
     )
-    units = {found.dataset: len(set(found.owner.tolist())) for found in ask(same).sets}
+    units = {found.dataset: len(set(found.owner.tolist())) for found in ask(same)[0]}
     assert units == {"ImageNet-1K": 1, "MSCOCO_t2i": 6, "OVEN": 1, "mmeb/Mine": 2}
-
-
-def test_a_tie_loses(data: Manifest) -> None:
-    from idmetric.protocols.visme_table1_mmeb import answers
-
-    scorer = Fixed(np.ones((len(data), 2)))
-    assert all(answers(scorer, one)[0].sum() == 0 for one in ask(data).sets)
 
 
 # Means
 
 
 def test_36_sets_in_four_meta_tasks_20_in_domain() -> None:
-    counts = {task: list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS}
+    counts = {task: list(MMEB.task_of.values()).count(task) for task in MMEB.sets}
     assert counts == {"Cls": 10, "VQA": 10, "Ret": 12, "Grd": 4}
-    assert (len(datasets.TASK_OF), len(datasets.OUT_OF_DOMAIN)) == (36, 16)
-    assert set(datasets.TASK_OF) > datasets.OUT_OF_DOMAIN
-    assert datasets.known_name("mmeb/ImageNet_1K") == "ImageNet-1K"
-    assert datasets.known_name("MSCOCO") == "MSCOCO"
-    assert datasets.known_name("mmeb/MSCOCO_i2t") == "MSCOCO_i2t"
-    assert datasets.known_name("mine") is None
+    assert (len(MMEB.task_of), len(MMEB.out_of_domain)) == (36, 16)
+    assert set(MMEB.task_of) > MMEB.out_of_domain
+    assert MMEB.known_name("mmeb/ImageNet_1K") == "ImageNet-1K"
+    assert MMEB.known_name("MSCOCO") == "MSCOCO"
+    assert MMEB.known_name("mmeb/MSCOCO_i2t") == "MSCOCO_i2t"
+    assert MMEB.known_name("mine") is None
 
 
 def test_means_over_meta_tasks_domains_and_all() -> None:
     rng = np.random.default_rng(0)
-    shares = {name: float(rng.random()) for name in datasets.TASK_OF}
-    rows = means({n: Value(v, None, None, 10) for n, v in shares.items()}, "VisME (Qwen2.5-VL-3B)")
+    shares = {name: float(rng.random()) for name in MMEB.task_of}
+    rows = means({n: Value(v, None, None, 10) for n, v in shares.items()}, MMEB, "VisME (Qwen2.5-VL-3B)")
     found = {(str(row["task"]), str(row["domain"])): row["P@1"] for row in rows}
     assert all(isinstance(v, Value) for v in found.values())
-    task_of = datasets.TASK_OF
+    task_of = MMEB.task_of
     expected = {(t, "-"): [v for n, v in shares.items() if task_of[n] == t] for t in ("Cls", "VQA", "Ret", "Grd")}
-    expected["-", "IND"] = [v for n, v in shares.items() if n not in datasets.OUT_OF_DOMAIN]
-    expected["-", "OOD"] = [v for n, v in shares.items() if n in datasets.OUT_OF_DOMAIN]
+    expected["-", "IND"] = [v for n, v in shares.items() if n not in MMEB.out_of_domain]
+    expected["-", "OOD"] = [v for n, v in shares.items() if n in MMEB.out_of_domain]
     expected["-", "MMEB"] = list(shares.values())
     assert {k: v.value for k, v in found.items()} == pytest.approx({k: sum(v) / len(v) for k, v in expected.items()})  # type: ignore[union-attr]
     papers = {k: v.paper for k, v in found.items()}  # type: ignore[union-attr]
@@ -199,35 +178,12 @@ def test_means_over_meta_tasks_domains_and_all() -> None:
     })  # fmt: skip
 
 
-def test_fewer_sets_have_no_paper_value(reader: VisIDEmbed, data: Manifest) -> None:
-    [result] = run(data, {"r": reader}, PLAIN, MMEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
-    assert values(result, task="Ret", dataset="mean of 2 of 12")["P@1"].paper is None
-    assert values(result, domain="MMEB", dataset="mean of 3 of 36")["P@1"].paper is None
-
-
 def test_the_average_of_table_1_is_over_the_36_sets() -> None:
-    counts = [list(datasets.TASK_OF.values()).count(task) for task in datasets.TASKS]
-    off = {
-        row: abs(float(np.average(printed[:4], weights=counts)) - printed[4])
-        for row, printed in paper_numbers.VISME_MMEB.items()
-    }
+    counts = [list(MMEB.task_of.values()).count(task) for task in MMEB.sets]
+    off = {row: abs(float(np.average(printed[:4], weights=counts)) - printed[4]) for row, printed in PRINTED.items()}
     # UniME's is the mean of its four meta-tasks
     assert {row for row, gap in off.items() if gap > 0.1} == {"UniME (Phi-3.5-V)"}
-    assert np.mean(paper_numbers.VISME_MMEB["UniME (Phi-3.5-V)"][:4]) == pytest.approx(64.2, abs=0.1)
-    assert set(paper_numbers.VISME_DOMAINS["mmeb"]) <= set(paper_numbers.VISME_MMEB)
-
-
-def test_the_pages_have_the_papers_numbers() -> None:
-    docs = Path(__file__).resolve().parents[2] / "docs"
-    page, training = ((docs / name).read_text(encoding="utf-8") for name in ("protocols-mmeb.md", "train-visme.md"))
-    for row in ("VisME (Qwen2.5-VL-7B)", "VisME (Qwen2.5-VL-3B)", "SigLIP2 (so400m-14-384)", "CLIP (ViT-large-14)"):
-        assert " | ".join(map(str, paper_numbers.VISME_MMEB[row])) in page
-    ind, ood = paper_numbers.VISME_DOMAINS["mmeb"]["VisME (Qwen2.5-VL-3B)"]
-    assert f"| 2, 4, 5 | VisME | {ind} | {ood} |" in training
-    assert f"{ind} in domain and {ood} out of domain" in page
-    named = {name for line in page.splitlines() if line.startswith(("| Cls", "| VQA", "| Ret", "| Grd"))
-             for name in re.sub(r"^\| \w+ \| | \|$", "", line).split(", ")}  # fmt: skip
-    assert named == {f"{name}*" if name in datasets.OUT_OF_DOMAIN else name for name in datasets.TASK_OF}
+    assert np.mean(PRINTED["UniME (Phi-3.5-V)"][:4]) == pytest.approx(64.2, abs=0.1)
 
 
 # Models, settings and faults
@@ -259,26 +215,3 @@ def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> No
         ask(Manifest(data.table.drop_columns("x_candidates")))
     with pytest.raises(ValueError, match="which has no row in the manifest"):
         ask(data.filter(slot="query"))
-
-
-def test_the_command_embeds_each_item_once_and_resumes(
-    qwen: Path, data: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data.write(tmp_path / "m.parquet")
-    seen: list[int] = []
-    embed = VisIDEmbed._run
-
-    def counted(self: VisIDEmbed, pixels: Any, *rest: Any, **options: Any) -> Any:
-        seen.append(len(pixels))
-        return embed(self, pixels, *rest, **options)
-
-    monkeypatch.setattr(VisIDEmbed, "_run", counted)
-    command = ["mmeb", "--data", str(tmp_path / "m.parquet"), "--model", f"q={qwen}", "--out", str(tmp_path / "r"),
-               "--device", "cpu", "--bootstrap", "50", "--quiet", "--format", "json"]  # fmt: skip
-    assert main(command) == 0
-    items = {(row.text, row.path) for row in data}
-    assert sum(seen) == len(items)
-    first = json.loads(capsys.readouterr().out)
-    assert main(command) == 0
-    assert sum(seen) == len(items)  # the store has all of them
-    assert json.loads(capsys.readouterr().out) == first

@@ -28,7 +28,7 @@ from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.options import MVEBOptions
-from idmetric.protocols.visme_table1_mveb import ask, run
+from idmetric.protocols.visme_table1_mveb import ask, edits, instructed, run
 from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 
@@ -171,26 +171,15 @@ def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: I
     assert mean_row(result, task="Re-ID")["dataset"] == "mean of 1 of 7"
 
 
-def test_the_papers_numbers_stand_beside_whole_means(
-    model: IDSim, data: Manifest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mveb, "TASK_OF", {"Market1501": "Re-ID", "Cars196": "ID-Rec", "GPTImageEdit": "ID-Edit"})
-    [result] = run(data, {"m": model}, PLAIN, MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
-    expected = {"ID-Rec": 0.787, "Re-ID": 0.677, "ID-Edit": 0.874}
-    assert {t: mean_row(result, task=t)["P@1"].paper for t in expected} == pytest.approx(expected)
-    domains = {d: mean_row(result, domain=d)["P@1"].paper for d in ("IND", "OOD", "MVEB")}
-    assert domains == pytest.approx({"IND": 0.777, "OOD": 0.741, "MVEB": 0.767})
-
-
 def test_the_average_of_table_1_is_over_the_28_sets() -> None:
-    counts = [list(mveb.TASK_OF.values()).count(task) for task in mveb.TASKS]
-    assert (counts, len(mveb.OUT_OF_DOMAIN)) == ([10, 7, 6, 5], 8)
+    counts = [list(mveb.MVEB.task_of.values()).count(task) for task in mveb.MVEB.sets]
+    assert (counts, len(mveb.MVEB.out_of_domain)) == ([10, 7, 6, 5], 8)
     off = {
         row: abs(float(np.average(values[:4], weights=counts)) - values[4])
-        for row, values in paper_numbers.VISME_TABLE_1.items()
+        for row, values in paper_numbers.PAPERS["visme"]["mveb"]["rows"].items()
     }
     assert max(off.values()) < 0.1  # of rounding
-    ind, ood = paper_numbers.VISME_DOMAINS["mveb"]["VisME (Qwen2.5-VL-3B)"]
+    ind, ood = paper_numbers.PAPERS["visme"]["mveb_domains"]["rows"]["VisME (Qwen2.5-VL-3B)"]
     assert (20 * ind + 8 * ood) / 28 == pytest.approx(76.7, abs=0.1)
 
 
@@ -198,14 +187,14 @@ def test_the_average_of_table_1_is_over_the_28_sets() -> None:
 
 
 def test_a_reader_gets_the_querys_text_or_its_meta_tasks_instruction(reader: VisIDEmbed, data: Manifest) -> None:
-    said = ask(data, {}).instructed()
+    said = instructed(data, ask(data, {})[0])
     text, slot = data.column("text"), data.column("slot")
     assert said[0] == TASKS["recognition"]  # the first query has no text of its own
     assert all(said[row] == text[row] for row in range(1, len(data)) if text[row])
     assert all(row not in said for row in range(len(data)) if slot[row] == "candidate" and not text[row])
     few = data.filter(dataset="mveb/GPTImageEdit")
     [result] = run(few, {"r": reader}, PLAIN)
-    said = ask(few, {}).instructed()
+    said = instructed(few, ask(few, {})[0])
 
     def vector(row: int) -> torch.Tensor:
         found: Embedding = reader.embed(few.source(row), instruction=said.get(row), patches=False)
@@ -228,15 +217,14 @@ def features(dual: DualEncoder, data: Manifest, row: int) -> torch.Tensor:
 
 def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncoder, data: Manifest) -> None:
     few = data.filter(dataset=("mveb/GPTImageEdit", "mveb/Cars196"))
-    asked = ask(few, {})
-    edits, text = asked.edits(), few.column("text")
+    edited, text = edits(few, ask(few, {})[0]), few.column("text")
     queries = [r for r in range(len(few)) if few.column("slot")[r] == "query"]
-    assert set(edits) == {r for r in queries if few.column("dataset")[r] == "mveb/GPTImageEdit"}
+    assert set(edited) == {r for r in queries if few.column("dataset")[r] == "mveb/GPTImageEdit"}
     [result] = run(few, {"d": dual}, PLAIN)
 
     def vector(row: int) -> torch.Tensor:
         image = features(dual, few, row)
-        if row not in edits:
+        if row not in edited:
             return image
         tokens = dual.tokenizer(text[row], padding="max_length", max_length=12, return_tensors="pt")["input_ids"]
         with torch.no_grad():
@@ -247,8 +235,8 @@ def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncod
     vectors = [vector(row) for row in range(len(few))]
     for name in ("GPTImageEdit", "Cars196"):
         assert value(result, name).value == pytest.approx(np.mean(slow(few, name, lambda r: vectors[r])))
-    found = dual.embed([dual.prepare(read_image(few.source(r)), None, "black", edits.get(r)) for r in (0, queries[-1])],
-                       False)  # fmt: skip
+    prepared = [dual.prepare(read_image(few.source(r)), None, "black", edited.get(r)) for r in (0, queries[-1])]
+    found = dual.embed(prepared, False)
     np.testing.assert_allclose(found.cls[0], vectors[0], atol=1e-5)
     np.testing.assert_allclose(found.cls[1], vectors[queries[-1]], atol=1e-5)
 
@@ -276,7 +264,7 @@ def test_sets_without_wrong_candidates_are_ranked_over_all_targets(model: IDSim,
 
 def test_targets_of_the_querys_identity_are_right_too(data: Manifest) -> None:
     one = targets(data).replace(identity=["a" if k < 4 else None for k in range(12)])
-    [found] = ask(one, {}).sets
+    [[found], _] = ask(one, {})
     assert found.pool is not None
     assert [own.tolist() for own, _ in found.pool.places(slice(0, 6))] == [[0, 1], [0, 1], [2], [3], [4], [5]]
 
@@ -292,9 +280,9 @@ def test_manifests_of_the_importer_are_read(model: IDSim, tmp_path: Path) -> Non
         )
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "COCOEdit.parquet")
     data = import_dataset("mveb", tmp_path / "COCOEdit.parquet")
-    [one] = ask(data, {}).sets
-    assert (one.dataset, one.task, len(one.queries), len(one.candidates)) == ("COCOEdit", "ID-Edit", 3, 9)
-    assert sorted(ask(data, {}).edits().values()) == [f"Find it: number {k}" for k in range(3)]
+    [[one], _] = ask(data, {})
+    assert (one.dataset, one.task, len(one.queries), len(one.rows())) == ("COCOEdit", "ID-Edit", 3, 12)
+    assert sorted(edits(data, [one]).values()) == [f"Find it: number {k}" for k in range(3)]
     [result] = run(data, {"m": model}, PLAIN)
     assert value(result, "COCOEdit").count == 3
 
@@ -305,8 +293,7 @@ def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, da
     assert next(r for r in result.rows if r["dataset"] == "mveb/mine")["task"] == "-"
     assert "not among MVEB's sets, and in no mean over them: mveb/mine" in result.notes
     assert mean_row(result, domain="MVEB")["dataset"] == "mean of 2 of 28"
-    told = ask(mine, {"mveb/mine": "ID-Edit"})
-    assert len(told.edits()) == 6
+    assert len(edits(mine, ask(mine, {"mveb/mine": "ID-Edit"})[0])) == 6
     [told_result] = run(mine, {"m": model}, PLAIN, MVEBOptions(("mveb/mine=ID-Edit",)))
     assert next(r for r in told_result.rows if r["dataset"] == "mveb/mine")["task"] == "ID-Edit"
     with pytest.raises(ValueError, match="--task x: expected DATASET=TASK"):
@@ -318,9 +305,9 @@ def test_other_sets_have_separate_rows_and_a_meta_task_if_given(model: IDSim, da
 def test_names_of_sets_are_known_however_they_are_written() -> None:
     for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
                         ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
-        assert mveb.known_name(given) == name
-    assert paper_numbers.visme_row("VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
-    assert paper_numbers.visme_row("VisIDEmbed:visid_3b_mine") is None
+        assert mveb.MVEB.known_name(given) == name
+    assert paper_numbers.row_of("visme", "VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
+    assert paper_numbers.row_of("visme", "VisIDEmbed:visid_3b_mine") is None
 
 
 def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import CheckpointError, IDSim
-from idmetric.distance.embedding import Embedding
+from idmetric import CheckpointError
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of, pick_points
-from idmetric.scoring.heatmaps import heatmaps
 
 transformers = pytest.importorskip("transformers")
 
@@ -57,23 +55,10 @@ def heat(height: int = 40, width: int = 100, seed: int = 0) -> np.ndarray:
 
 def test_points_are_the_hottest_and_the_coldest_place() -> None:
     values = heat()
-    points, labels = pick_points(values)
+    points = pick_points(values)
     (y, x), (v, u) = (np.unravel_index(k, values.shape) for k in (values.argmax(), values.argmin()))
     assert points.tolist() == [[x, y], [u, v]]
-    assert labels.tolist() == [1, 0]
-    assert pick_points(np.zeros((3, 4)))[0].tolist() == [[0, 0], [0, 0]]  # the first of equal ones
-
-
-def test_further_points_keep_their_distance_where_they_can() -> None:
-    y, x = np.mgrid[:64, :96]
-    values = np.exp(-((x - 20) ** 2 + (y - 20) ** 2) / 900) + 0.5 * np.exp(-((x - 80) ** 2 + (y - 50) ** 2) / 30)
-    points, labels = pick_points(values, 3, 0)
-    assert points[0].tolist() == [20, 20]
-    gaps = np.linalg.norm(points[:, None] - points[None], axis=-1)[np.triu_indices(3, 1)]
-    assert gaps.min() >= 96 / 16
-    assert labels.tolist() == [1, 1, 1]
-    crowded, _ = pick_points(np.arange(4.0).reshape(2, 2), 4, 0)
-    assert sorted(map(tuple, crowded.tolist())) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert pick_points(np.zeros((3, 4))).tolist() == [[0, 0], [0, 0]]  # the first of equal ones
 
 
 def by_hand(sam: PerSAM, image: Image.Image, values: np.ndarray) -> tuple[np.ndarray, list[dict[str, Any]]]:
@@ -145,32 +130,6 @@ def test_an_empty_mask_ends_the_cascade(monkeypatch: pytest.MonkeyPatch) -> None
     assert box_of(found.mask) is None
 
 
-def test_the_prior_comes_from_the_metrics_patches(sam: PerSAM, metric: IDSim) -> None:
-    reference, target = picture(50, 50, 1), picture(64, 64, 2)
-    mask = np.zeros((50, 50), dtype=bool)
-    mask[10:30, 5:40] = True
-    [prior] = heatmaps(metric, reference, target, masks=mask)
-    found = sam.segment(target, prior)
-    # by hand: coverage of each of 4 x 4 patches, weighted mean of unit tokens, cosine, bilinear interpolation
-    big = np.array(Image.fromarray(mask.astype(np.float32)).resize((400, 400), Image.Resampling.NEAREST))
-    weight = big.reshape(4, 100, 4, 100).mean((1, 3)).ravel()
-    one, other = metric.embed(reference), metric.embed(target)
-    assert isinstance(one, Embedding)
-    assert one.patches is not None
-    assert other.patches is not None
-    own, theirs = (
-        p[0].numpy() / np.linalg.norm(p[0].numpy(), axis=1, keepdims=True) for p in (one.patches, other.patches)
-    )
-    mean = weight @ own
-    grid = (theirs @ mean / np.linalg.norm(mean)).reshape(4, 4)
-    center = (np.arange(64) + 0.5) / 16 - 0.5
-    rows = np.stack([np.interp(center, range(4), grid[:, k]) for k in range(4)], 1)
-    slow = np.stack([np.interp(center, range(4), row) for row in rows])
-    assert prior.numpy() == pytest.approx(slow, abs=2e-3)
-    x, y = found.points[0].astype(int)
-    assert slow[y, x] == pytest.approx(slow.max(), abs=2e-3)
-
-
 def test_a_saved_sam_opens_and_anything_else_is_refused(tmp_path: Path, sam: PerSAM) -> None:
     sam.model.save_pretrained(tmp_path / "sam")
     sam.processor.save_pretrained(tmp_path / "sam")
@@ -189,5 +148,3 @@ def test_clear_errors(sam: PerSAM) -> None:
         sam.segment(picture(), heat(10, 10))
     with pytest.raises(ValueError, match="finite"):
         sam.segment(picture(), np.full((40, 100), np.nan))
-    with pytest.raises(ValueError, match="SamProcessor"):
-        PerSAM(sam.model)

@@ -46,6 +46,7 @@ def searches(search: Search, query: int) -> tuple[list[int], list[int]]:
 @pytest.mark.parametrize("seed", range(6))
 def test_tables_are_those_of_loops(seed: int, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
+    monkeypatch.setattr(ranked, "_FEWEST", 1)
     table, search = drawn(seed, ties=seed % 3)
     own_first = seed % 2  # a good model: the nearest images of others lie below the last positive
     for query in search.queries.tolist():
@@ -78,16 +79,19 @@ def test_tables_are_those_of_loops(seed: int, cells: int, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("cells", [2**24, 100])
 def test_pairs_within_a_gallery_are_named_once(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked, "_CELLS", cells)
+    monkeypatch.setattr(ranked, "_FEWEST", 1)
     table, search = drawn(0)
     rows = np.arange(len(search.identity))
     whole = Search(rows, rows, search.identity, search.image)
-    asked = whole.only(whole.positives() > 0)
-    values, near, pairs = ranked.within(table, asked, MEASURES)
-    alone, first = ranked.measure(table, asked, MEASURES)
+    values, near, pairs = ranked.searched(table, whole, MEASURES)
+    has = whole.positives() > 0
+    alone, first = ranked.measure(table, whole.only(has), MEASURES)
 
     for name in MEASURES:
-        np.testing.assert_array_equal(values[name], alone[name])
-    np.testing.assert_array_equal(near.wrong, first.wrong)
+        np.testing.assert_array_equal(values[name][has], alone[name])
+        assert np.isnan(values[name][~has]).all()
+    np.testing.assert_array_equal(near.take(has).wrong, first.wrong)
+    assert (near.right_rank > 0).tolist() == has.tolist()
     image, identity = search.image, search.identity
     expected = [(a, b) for a in rows for b in rows[a + 1 :] if image[a] != image[b]]
     np.testing.assert_array_equal(np.stack([pairs.a, pairs.b], 1), expected)

@@ -11,18 +11,8 @@ import numpy as np
 import pytest
 
 from idmetric.cli.eval import FORMATS as NAMES
-from idmetric.protocols.common.result import (
-    FORMATS,
-    Result,
-    Value,
-    as_csv,
-    as_json,
-    latex,
-    markdown,
-    slug,
-    table,
-    write,
-)
+from idmetric.protocols.common.result import Result, Value, as_csv, as_json, slug
+from idmetric.protocols.common.tables import FORMATS, latex, markdown, table, write
 
 
 @pytest.fixture
@@ -41,10 +31,10 @@ def results() -> list[Result]:
 
 def test_the_table_aligns_and_shows_interval_support_and_the_paper(results: list[Result]) -> None:
     assert table(results).splitlines() == [
-        "model        source                      SSR  SSR (paper)     PA     n",
-        "tiny         Flux_1024  0.250 [0.125, 0.500]        0.274  0.500  8/16",
-        "tiny         100%|x                    1.000            -      -     8",
-        "other model  Flux_1024                -0.500            -      -     8",
+        "model        source     n                      SSR  SSR (paper)     PA",
+        "tiny         Flux_1024  8/16  0.250 [0.125, 0.500]        0.274  0.500",
+        "tiny         100%|x     8                    1.000            -      -",
+        "other model  Flux_1024  8                   -0.500            -      -",
         "tiny: one view has no twin",
         "other model: odd",
     ]
@@ -52,17 +42,16 @@ def test_the_table_aligns_and_shows_interval_support_and_the_paper(results: list
 
 def test_markdown_cells_hold_no_bare_bars(results: list[Result]) -> None:
     lines = markdown(results).splitlines()
-    assert lines[0] == "| model | source | SSR | SSR (paper) | PA | n |"
-    assert lines[1] == "|---|---|---|---|---|---|"
+    assert lines[0] == "| model | source | n | SSR | SSR (paper) | PA |"
     assert "100%\\|x" in lines[3]
     assert lines[-1] == "- other model: odd"
 
 
 def test_latex_escapes_special_characters(results: list[Result]) -> None:
     text = latex(results)
-    assert r"Flux\_1024 & 0.250 [0.125, 0.500] & 0.274 & 0.500 & 8/16 \\" in text
-    assert r"100\%|x" in text
-    assert text.startswith("\\begin{tabular}{llrrrr}\n\\toprule\n")
+    assert r"Flux\_1024 & 8/16 & \textbf{0.250} & 0.274 & 0.500 \\" in text
+    assert r"100\%$|$x" in text
+    assert "% other model: odd" in text
 
 
 def test_csv_has_a_line_for_each_number_with_four_decimals(results: list[Result]) -> None:

@@ -211,20 +211,3 @@ def test_outliers_of_an_identity_are_marked(visit: Open, index: Path, tmp_path: 
     assert page.locator(".cluster li").last.locator(".see").get_attribute("data-image") == marked.get_attribute(
         "data-image"
     )
-
-
-@pytest.mark.slow
-def test_a_page_of_2000_images_stays_below_25_mb(tmp_path: Path) -> None:
-    from idmetric.gallery import Gallery
-    from idmetric.report.gallery import SHOWN, gallery_page
-    from idmetric.scoring.records import Records
-    from tests.conftest import random_model
-
-    (tmp_path / "photos").mkdir()
-    for k in range(SHOWN):
-        picture(k).save(tmp_path / "photos" / f"{k:04d}.jpg", quality=95)
-    gallery = Gallery(tmp_path / "index", random_model("dinov2"))
-    gallery.update(tmp_path / "photos")
-    page = gallery_page(gallery, Records([], ()), None, signature=gallery.metric.signature("cls"))
-    assert page.count("data:image/") == SHOWN
-    assert len(page.encode()) < 25_000_000

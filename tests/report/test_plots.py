@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.evaluate.pareto import on_front
 from idmetric.protocols.common.result import Result, Value
 from idmetric.report import plots
 from idmetric.report.plots import (
     Scored,
     distributions,
     draw,
+    on_front,
     precision_recall,
     roc,
     trade_off,
@@ -91,23 +91,3 @@ def test_copies_are_left_off_the_front(tmp_path: Path, monkeypatch: pytest.Monke
     [front] = [line for line in drawn[0].axes[0].lines if line.get_linestyle() == "--"]
     assert np.c_[front.get_data()].tolist() == [[0.5, 0.6], [0.8, 0.5]]
     assert [line for line in drawn[1].axes[0].lines if line.get_linestyle() == "--"] == []
-
-
-def test_methods_with_two_scores_give_a_trade_off(tmp_path: Path) -> None:
-    rows: list[dict[str, str | Value]] = [
-        {"method": m, "group": g, "identity": Value(0.5 + k / 10, 0.4, None, 9), "diversity": Value(0.3, 0.2, 0.4, 3)}
-        for k, m in enumerate(("lora", "<b>&")) for g in ("all", "x: 1")
-    ]  # fmt: skip
-    written = draw([Result("generator", "tiny", rows)], tmp_path, "g", "svg")  # type: ignore[arg-type]
-    assert [path.name for path in written] == ["g.diversity.pareto.svg"]
-    text = written[0].read_text(encoding="utf-8")
-    assert "lora" in text
-    assert "(copies)" not in text
-
-    rows[2]["copies"] = Value(0.2, None, None, 9)
-    draw([Result("generator", "tiny", rows)], tmp_path, "g", "svg")  # type: ignore[arg-type]
-    assert "(copies)" in written[0].read_text(encoding="utf-8")
-
-    one = {"tiny": {"lora": (Value(0.5, None, None, 9), Value(0.3, None, None, 9))}}
-    trade_off(one, tmp_path / "one.png", ("identity", "diversity"))
-    assert (tmp_path / "one.png").stat().st_size > 1000

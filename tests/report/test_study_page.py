@@ -107,7 +107,7 @@ def test_a_page_is_answered_by_keys_resumed_and_downloaded(
     assert content["answers"] == right
     assert (content["study"], content["page"], content["revision"]) == (study.id, 1, 1)
     assert sorted(content) == ["answers", "page", "participant", "revision", "study"]
-    votes = collect([file], [study])
+    votes = collect([file], study)
     assert not votes.refused
     assert votes.participants == {content["participant"]}
 

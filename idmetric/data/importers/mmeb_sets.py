@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 # meta-task -> its data sets; * = out of domain, for evaluation alone
-_SETS = {
+SETS = {
     "Cls": "ImageNet-1K N24News HatefulMemes VOC2007 SUN397 Place365* ImageNet-A* ImageNet-R* ObjectNet* Country211*",
     "VQA": "OK-VQA A-OKVQA DocVQA InfographicsVQA ChartQA Visual7W ScienceQA* VizWiz* GQA* TextVQA*",
     "Ret": "VisDial CIRR VisualNews_t2i VisualNews_i2t MSCOCO_t2i MSCOCO_i2t NIGHTS WebQA "
     "FashionIQ* Wiki-SS-NQ* OVEN* EDIS*",
     "Grd": "MSCOCO RefCOCO* RefCOCO-Matching* Visual7W-Pointing*",
 }
-TASKS = tuple(_SETS)
-TASK_OF = {name.rstrip("*"): task for task, names in _SETS.items() for name in names.split()}
-OUT_OF_DOMAIN = frozenset(n.rstrip("*") for names in _SETS.values() for n in names.split() if n.endswith("*"))
+TASK_OF = {name.rstrip("*"): task for task, names in SETS.items() for name in names.split()}
 _CAPTIONS = ("MSCOCO_i2t", "VisualNews_i2t")
 _WORDS = {"Cls": "Represent the class label: ", "VQA": "Represent the answer: "}
-IND, OOD, ALL = "IND", "OOD", "MMEB"  # in domain, out of domain, all sets
 
 
 def known_name(dataset: str) -> str | None:

@@ -27,34 +27,31 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
-from idmetric.protocols.checkpoints.reading import BASE, Where, read
+from idmetric.protocols.checkpoints.reading import BASE, read
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, texts
-from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
-from idmetric.protocols.generator.checks import notes_on, refuse_judges
+from idmetric.protocols.common.scorers import Models, Progress, Settings, bind
 from idmetric.protocols.generator.columns import (
     CLIP,
+    agreements,
     columns_of,
-    highest_agreements,
     image_items,
     keep_missing,
-    notes_on_gray,
+    notes_on,
     prompt_fidelity,
+    refuse_judges,
     side_by_side,
-    small_pictures,
 )
 from idmetric.protocols.generator.example import checkpoints_example
-from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
+from idmetric.protocols.generator.images import Images, Names, are_cosines, score
 from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.options import CheckpointsOptions
 
@@ -93,19 +90,17 @@ def best_step(rows: Mapping[int, Row], options: CheckpointsOptions) -> Best:
     highest, low = identity[top].value, identity[top].low
     bound = highest if low is None else low
     chosen = next(step for step in kept if comparable(identity[step].value) >= comparable(bound))
+    end = "no interval" if low is None else f"interval from {low:.3f}"
     among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
     unknown = "" if copies else "; copies were not looked for"
-    if chosen != top:
-        reach = f"{bound:.3f}, the lower end of the interval of the highest ({highest:.3f} at step {top})"
-        return Best(chosen, f"best step {chosen}: the earliest with an identity of at least {reach}{among}{unknown}")
-    end = "it (no interval)" if low is None else f"{bound:.3f}, the lower end of its interval"
-    return Best(top, f"best step {top}: the highest identity ({highest:.3f}){among}; no earlier one reaches {end}"
-                f"{unknown}")  # fmt: skip
+    return Best(
+        chosen, f"best step {chosen}: the earliest with an identity of at least {bound:.3f}; the highest is "
+        f"{highest:.3f} ({end}) at step {top}{among}{unknown}",
+    )  # fmt: skip
 
 
 def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:
-    found = {step: rows[step].get(name) for step in steps}
-    return {step: value for step, value in found.items() if isinstance(value, Value)}
+    return {step: value for step in steps if isinstance(value := rows[step].get(name), Value)}
 
 
 # Drift
@@ -149,15 +144,9 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
             raise ValueError("--out DIR is needed: the example is rendered there (or give samples: --data PATH)")
         return checkpoints_example(args.out / "example", progress=progress)
     return read(
-        Where(args.data, args.pattern, args.references, args.training, args.base, args.prompts, args.on_error == "skip")
-    )
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    options = replace(args.options, held_out=args.held_out or args.data is None)
-    clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
-    return run(data, models, settings, options, clip)
+        args.data, args.pattern, references=args.references, training=args.training, base=args.base,
+        prompts=args.prompts, skip=args.on_error == "skip",
+    )  # fmt: skip
 
 
 def run(
@@ -165,12 +154,12 @@ def run(
     models: Models,
     settings: Settings = Settings(),
     options: CheckpointsOptions = CheckpointsOptions(),
-    clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with a row for each step and the best step.
 
     Args:
-        data: as `reading.read` makes it. clip: adds prompt fidelity.
+        data: as `reading.read` makes it.
+        models: a `DualEncoder` of the name `CLIP-T` adds prompt fidelity.
 
     Raises:
         ValueError: for an unknown drift prompt, or a model that gives no similarities of all pairs.
@@ -178,41 +167,53 @@ def run(
     """
     refuse_judges(models)
     _check(Images.of(data), data, options)  # before anything is embedded
-    return measured(data, models, settings, options, clip)
+    return measured(data, models, settings, options)
 
 
-def measured(
-    data: Manifest, models: Models, settings: Settings, options: CheckpointsOptions, clip: DualEncoder | None
-) -> list[Result]:
+def measured(data: Manifest, models: Models, settings: Settings, options: CheckpointsOptions) -> list[Result]:
     """As `run`, for data without a checkpoint or drift prompts too."""
-    bound = bind(data, models if clip is None else {**models, CLIP: clip}, settings)
+    bound = bind(data, models, settings)
     every = Images.of(bound.manifest)
     drifting = _drifting(every, bound.manifest, options.drift_prompt)
     images = every.take(~drifting) if options.drift_prompt else every
     unit, notes = _units(images)
-    notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ")
-    copied = None
-    if options.copies:
-        small = small_pictures(images, bound.manifest, settings)
-        copied = highest_agreements(images, small, settings)
-        notes += notes_on_gray(images, bound.manifest, small)
-    fidelity = prompt_fidelity(images, bound, clip, notes)
+    agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
+    notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ") + gray
+    fidelity = prompt_fidelity(images, bound, models, notes)
 
+    compared = every.take(drifting)
+    own, base = pairs_with_base(compared)
+    steps = compared.method[own].astype(np.int64)
+    ids = np.array(bound.manifest.column("id"), dtype=object)
     about = {
         **settings.as_dict(), "drift_prompts": list(options.drift_prompt), "held_out": options.held_out,
         "max_copies": options.max_copies, "clip_tolerance": options.clip_tolerance,
     }  # fmt: skip
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
-        found = score(images, scorer, copied, fidelity)
+        found = score(images, scorer, agreement, fidelity)
         rows = {int(step): columns_of(images, found, images.method == step, unit, settings) for step in images.methods}
-        far = _drift(every.take(drifting), scorer)
-        result.notes.extend(_notes_on_drift(every, drifting, scorer, options))
-        for step in rows:
-            if (own := far.step == step).any():
-                rows[step]["drift"] = intervals.mean(far.drift[own], far.unit[own], settings)
+        if not len(own):
+            result.notes.append("no drift: there are no images of the base model (--base DIR, or step 0)")
+        elif not are_cosines(scorer):
+            result.notes.append("no drift: it needs a model with cosines, and --distance cls")
+        else:
+            drift = drift_of(scorer.pairs(compared.rows[own], compared.rows[base]))
+            for step in rows:
+                if (now := steps == step).any():
+                    rows[step]["drift"] = intervals.mean(drift[now], _units(compared)[0][own][now], settings)
+            result.keep("drift", image=ids[compared.rows[own]], base=ids[compared.rows[base]], drift=drift, step=steps)
+            if not options.drift_prompt:
+                result.notes.append("drift over all prompts: it grows as the subject is learned (--drift-prompt names "
+                                    "prompts without it)")  # fmt: skip
         add_rows(result, rows, options)
-        _keep(images, found, far, np.array(bound.manifest.column("id"), dtype=object), result)
+
+        items = image_items(images, found, ids)
+        step_of = items.pop("method").astype(np.int64)
+        result.keep("images", **items, step=step_of)  # last: pages sort by the first number
+        if len(images.methods) > 1:
+            result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
+        keep_missing(images, result, "step", int)
         results.append(result)
     return results
 
@@ -230,22 +231,14 @@ def add_rows(result: Result, rows: Mapping[int, Row], options: CheckpointsOption
 
 
 def _check(images: Images, data: Manifest, options: CheckpointsOptions) -> None:
-    """Refuse drift prompts and images that do not fit.
-
-    Raises:
-        ValueError: naming what is missing.
-    """
-    base = images.method == str(BASE)
+    """Refuse drift prompts and images that do not fit."""
+    base, drifting = images.method == str(BASE), _drifting(images, data, options.drift_prompt)
     for prompt in options.drift_prompt:
         if not _drifting(images, data, [prompt]).any():
-            spoken = texts(data, "text", "")[images.rows]
-            there = listed(text or name for text, name in zip(spoken, images.prompt, strict=True))
-            raise ValueError(f"--drift-prompt {prompt!r}: no images of this prompt; there are {there}")
-    drifting = _drifting(images, data, options.drift_prompt)
+            raise ValueError(f"--drift-prompt {prompt!r}: no images of this prompt; there are {listed(images.prompt)}")
     if options.drift_prompt and not (base & drifting).any():
         raise ValueError("--drift-prompt: no images of the base model for these prompts: give --base DIR, or step 0")
-    left = ~base & ~drifting if options.drift_prompt else ~base
-    if not left.any():
+    if not (~base & ~drifting if options.drift_prompt else ~base).any():
         raise ValueError("no images of a checkpoint that show the subject: there are only those of step 0 and of "
                          "drift prompts")  # fmt: skip
 
@@ -270,59 +263,3 @@ def _units(images: Images) -> tuple[Names, list[str]]:
             f"one subject: intervals draw its {count} prompts again, and hold for this subject alone"
         ]
     return images.prompt, ["one subject and one prompt: no intervals"]
-
-
-def _notes_on_drift(images: Images, drifting: Truths, scorer: Scorer, options: CheckpointsOptions) -> list[str]:
-    images = images.take(drifting)
-    total = int((images.method == str(BASE)).sum())
-    if total and not are_cosines(scorer):
-        return ["no drift: it needs a model with cosines, and --distance cls"]
-    if not total:
-        return ["no drift: there are no images of the base model (--base DIR, or step 0)"]
-    steps = images.method[pairs_with_base(images)[0]]
-    others = [step for step in images.methods if step != str(BASE)]
-    few = [f"{step} ({count})" for step in others if (count := int((steps == step).sum())) < total]
-    notes = [f"drift compares fewer than the base model's {total} images at steps {listed(few)}"] if few else []
-    if not options.drift_prompt:
-        notes.append(
-            "drift over all prompts: it grows as the subject is learned (--drift-prompt names prompts without it)"
-        )
-    return notes
-
-
-# Drift
-
-
-@dataclass(frozen=True)
-class _Drift:
-    """Pairs (P,) of images of a checkpoint and of the base model: rows of the manifest, step, unit and drift."""
-
-    own: Ints
-    base: Ints
-    step: Ints
-    unit: Names
-    drift: Array
-
-
-def _drift(images: Images, scorer: Scorer) -> _Drift:
-    """Compare images of checkpoints with those of the base model; no pairs without cosines."""
-    own, base = pairs_with_base(images) if are_cosines(scorer) else (np.empty(0, np.int64),) * 2
-    rows, others = images.rows[own], images.rows[base]
-    cosines = scorer.pairs(rows, others) if len(own) else np.empty(0)
-    unit = _units(images)[0][own]
-    return _Drift(rows, others, images.method[own].astype(np.int64), unit, drift_of(cosines))
-
-
-# Items
-
-
-def _keep(images: Images, found: Scores, far: _Drift, ids: Names, result: Result) -> None:
-    """Keep the scores of each image and place, and the missing places."""
-    columns: dict[str, Any] = image_items(images, found, ids)
-    steps = columns.pop("method").astype(np.int64)
-    result.keep("images", **columns, step=steps)  # last: pages sort by the first number, identity
-    if len(far.own):
-        result.keep("drift", image=ids[far.own], base=ids[far.base], drift=far.drift, step=far.step)
-    if len(images.methods) > 1:
-        result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
-    keep_missing(images, result, "step", int)

@@ -14,20 +14,14 @@ from __future__ import annotations
 import operator
 import tempfile
 import warnings
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from io import BytesIO
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from idmetric.data.manifest.table import Manifest
-from idmetric.data.manifest.table import Row as ImageRow
-from idmetric.embed.keys import key_of
-from idmetric.images.kinds import ImageLike
 from idmetric.images.masks import Images
 from idmetric.images.read import read_image, split_images
 from idmetric.io.progress import check_writer, log_scalars
@@ -37,8 +31,9 @@ from idmetric.protocols.checkpoints.reading import BASE
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Settings, bind
-from idmetric.protocols.generator.outputs import words
-from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING
+from idmetric.protocols.generator.columns import CLIP
+from idmetric.protocols.generator.outputs import as_manifest
+from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
 from idmetric.protocols.options import CheckpointsOptions
 
 
@@ -76,30 +71,29 @@ class Tracker:
             raise TypeError(f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}")
         if writer is not None:
             check_writer(writer)
-        self.metric, self.clip, self.writer, self.prefix = metric, clip, writer, prefix
-        self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if settings.store is None else None
-        store = settings.store if self._temporary is None else Path(self._temporary.name)
-        self.settings, self.options = replace(settings, store=store), replace(options, held_out=True)
+        self.metric, self.writer, self.prefix = metric, writer, prefix
+        self._models: dict[str, Any] = {metric.name: metric} if clip is None else {metric.name: metric, CLIP: clip}
+        self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-")
+        self._folder = Path(self._temporary.name)
+        self.settings = replace(settings, store=settings.store or self._folder / "embeddings")
+        self.options = replace(options, held_out=True)
 
-        photos = [*_photos(references, REFERENCE), *_photos(training, TRAINING)]
-        if not any(image.role == REFERENCE for image in photos):
+        self._photos = [*self._pictures(references, REFERENCE), *self._pictures(training, TRAINING)]
+        if not any(picture.role == REFERENCE for picture in self._photos):
             raise ValueError("no references: give at least one photo of the subject")
         with self._full_precision():  # embeds them, or names unreadable ones
-            bind(_manifest(photos), {metric.name: metric}, self.settings)
-        self._photos = list({(image.role, key_of(image.source)): image for image in photos}.values())
-        self._base: list[_Image] = []
+            bind(as_manifest(self._photos, outputs=False), {metric.name: metric}, self.settings)
+        self._base: list[Picture] = []
         self._warned: set[str] = set()
         self._last = Result("checkpoints", metric.name, [])
         self.rows: dict[int, Row] = {}
 
-    def update(
-        self, step: int, images: Images, prompts: str | Sequence[str], seeds: Sequence[int] | None = None
-    ) -> dict[str, float]:
+    def update(self, step: int, images: Images, prompts: str | Sequence[str]) -> dict[str, float]:
         """Score the samples of a step, and log the numbers; step 0 is the base model, to which drift compares.
 
         Args:
             images: PIL images, tensors in [0, 1], arrays or files.
-            prompts: of each image, or of all. seeds: of each image; default: numbered within a prompt.
+            prompts: of each image, or of all. The images of a prompt have the same seeds, in order, at every step.
 
         Returns:
             The numbers of the step's row by name, without undefined ones.
@@ -107,17 +101,19 @@ class Tracker:
         Raises:
             ImageReadError: if an image cannot be read.
             TypeError: for a step that is not a whole number.
-            ValueError: for a negative step, or if there are more or fewer prompts or seeds than images.
+            ValueError: for a negative step, or if there are more or fewer prompts than images.
         """
         step = int(operator.index(step))
         if step < 0:
             raise ValueError(f"a step is 0 or more, got {step}")
-        own = _samples(images, step, prompts, seeds)
+        own = self._pictures(images, GENERATED, method=str(step))
+        texts = [prompts] * len(own) if isinstance(prompts, str) else list(prompts)
+        if not len(own) == len(texts) > 0:
+            raise ValueError(f"{len(own)} images and {len(texts)} prompts: give one for each image")
+        own = [picture.having(prompt=text) for picture, text in zip(own, texts, strict=True)]
         shown = [*(self._base if step != BASE else []), *own, *self._photos]
         with self._full_precision():
-            [self._last] = measured(
-                _manifest(shown), {self.metric.name: self.metric}, self.settings, self.options, self.clip
-            )
+            [self._last] = measured(as_manifest(shown, "step"), self._models, self.settings, self.options)
         if step == BASE:
             self._base = own
         self._warn()
@@ -139,6 +135,18 @@ class Tracker:
         add_rows(found, self.rows, self.options)
         return found
 
+    def _pictures(self, images: Images, role: str, **fields: str) -> list[Picture]:
+        """Images as files; pixels are kept as PNG until the next update of the step."""
+        found = []
+        for k, image in enumerate(split_images(images)):
+            if isinstance(image, str | PathLike):
+                path = Path(fspath(image)).absolute()
+            else:
+                path = self._folder / f"{role}-{fields.get('method', '')}-{k}.png"
+                read_image(image).save(path, compress_level=1)
+            found.append(Picture(path, role, {"subject": ONLY, **fields}))
+        return found
+
     def _full_precision(self) -> torch.autocast:
         """The precision of the metric's weights, whatever the training's autocast."""
         return torch.autocast(self.metric.device.type, enabled=False)
@@ -149,73 +157,3 @@ class Tracker:
             if note.startswith("WARNING") and note not in self._warned:
                 self._warned.add(note)
                 warnings.warn(note.removeprefix("WARNING: "), stacklevel=3)
-
-
-# Images
-
-
-@dataclass(frozen=True)
-class _Image:
-    """An image with its place; `source` is a file or the bytes of one."""
-
-    source: str | bytes
-    role: str
-    id: str
-    step: int | None = None
-    prompt: str | None = None
-    seed: int | None = None
-
-
-def _photos(images: Images, role: str) -> list[_Image]:
-    singles = split_images(images)
-    return [_Image(_source(image), role, f"{role} {k}") for k, image in enumerate(singles)]
-
-
-def _samples(images: Images, step: int, prompts: str | Sequence[str], seeds: Sequence[int] | None) -> list[_Image]:
-    singles = split_images(images)
-    texts = [prompts] * len(singles) if isinstance(prompts, str) else list(prompts)
-    nth: Counter[str] = Counter()
-    if seeds is None:
-        numbers = []
-        for text in texts:
-            numbers.append(nth[text])
-            nth[text] += 1
-    else:
-        numbers = list(seeds)
-    if not len(singles) == len(texts) == len(numbers) > 0:
-        raise ValueError(
-            f"{len(singles)} images, {len(texts)} prompts and {len(numbers)} seeds: give one for each image"
-        )
-    return [
-        _Image(_source(image), GENERATED, f"step {step}, image {k}", step, text, seed)
-        for k, (image, text, seed) in enumerate(zip(singles, texts, numbers, strict=True))
-    ]
-
-
-def _source(image: ImageLike) -> str | bytes:
-    """The file of an image, or its pixels as the bytes of a PNG."""
-    if isinstance(image, str | PathLike):
-        return str(Path(fspath(image)).absolute())
-    held = BytesIO()
-    read_image(image).save(held, format="PNG", compress_level=1)
-    return held.getvalue()
-
-
-def _manifest(images: Sequence[_Image]) -> Manifest:
-    """The manifest of samples and photos as `reading.read` makes it of files."""
-    rows = [
-        ImageRow(
-            ONLY if i.role == REFERENCE else None, i.source if isinstance(i.source, str) else None,
-            i.source if isinstance(i.source, bytes) else None, id=i.id, text=words(i.prompt),
-            role="context-edit" if i.role == GENERATED else "real",
-        )
-        for i in images
-    ]  # fmt: skip
-    return Manifest.from_rows(rows).replace(
-        x_role=[i.role for i in images],
-        x_method=[None if i.step is None else str(i.step) for i in images],
-        x_subject=[ONLY] * len(images),
-        x_prompt=[i.prompt for i in images],
-        x_seed=[None if i.seed is None else str(i.seed) for i in images],
-        x_held_out=[None] * len(images),
-    )

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.images.kinds import Color
 from idmetric.images.read import Outside, read_image, to_pixels
 from idmetric.images.regions import cut_out
+from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
 from idmetric.protocols.common.columns import Array
 from idmetric.version import __version__
@@ -64,11 +64,6 @@ def hsv_histogram(paths: Sequence[Path]) -> Array:
     return np.stack([hsv_vector(read_image(path)) for path in paths])
 
 
-def small_pixels(paths: Sequence[Path]) -> Array:
-    """`pixel_vector` of files: (N, 3072), unit rows."""
-    return np.stack([pixel_vector(read_image(path)) for path in paths])
-
-
 class _Pictures:
     """The flags of a `VectorModel` that embeds whole images and reads no words."""
 
@@ -99,7 +94,7 @@ class VectorBaseline(_Pictures):
 
 
 class PairBaseline:
-    """The common part of SSIM and LPIPS: a size, and similarities from features of each image."""
+    """A symmetric metric of two images: a size, and similarities from features of each image."""
 
     background = WHITE
     side: int
@@ -108,7 +103,7 @@ class PairBaseline:
         self.device = auto_device() if device is None else torch.device(device)
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
-        """Pixels (3, H, W), uint8."""
+        """The image at the metric's size, called in threads: pixels (3, H, W), uint8; may raise ImageReadError."""
         return (to_pixels(subject_of(image, mask, outside), (self.side, self.side)) * 255).round().byte()
 
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
@@ -120,7 +115,7 @@ class PairBaseline:
         raise NotImplementedError
 
     def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """Similarities (B,) of features."""
+        """Similarities (B,) of features; the batch of `a` may be 1."""
         raise NotImplementedError
 
 
@@ -139,7 +134,12 @@ class Ssim(PairBaseline):
         super().__init__(device)
         # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
         dtype = torch.float32 if self.device.type == "mps" else torch.float64
-        self._window = _gaussian_window(SSIM_SIDE, 1.5, 11).to(self.device, dtype)
+        need("eval", "the baseline ssim", scipy="SciPy")
+        from scipy.ndimage import gaussian_filter1d
+
+        # the matrix (side, side) that averages rows under the window
+        window = gaussian_filter1d(np.eye(SSIM_SIDE), 1.5, axis=0, mode="mirror", radius=5)
+        self._window = torch.from_numpy(window).to(self.device, dtype)
 
     def signature(self) -> dict[str, str]:
         """Facts about the metric to report with a score."""
@@ -183,16 +183,12 @@ class Lpips(PairBaseline):
             network = lpips.LPIPS(net="alex", verbose=False)
         self.network = network.to(self.device).eval()
         self._unit: Callable[[Tensor], Tensor] = lpips.normalize_tensor
+        self._weights = weights_digest(self.network)[:16]
 
     def signature(self) -> dict[str, str]:
         """Facts about the metric to report with a score."""
         about = signature_of("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
-        return {**about, "weights": self.weights}
-
-    @cached_property
-    def weights(self) -> str:
-        """Hash of the weights, 16 hex digits."""
-        return weights_digest(self.network)[:16]
+        return {**about, "weights": self._weights}
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
         """Unit-length activations (B, C, h, w) of each layer for prepared images."""
@@ -213,17 +209,6 @@ class Lpips(PairBaseline):
         return 1 - far
 
 
-def _gaussian_window(side: int, sigma: float, width: int) -> Tensor:
-    """The matrix (side, side), float64, that averages rows under a Gaussian window, mirrored at the edges."""
-    offsets = torch.arange(width) - width // 2
-    weights = torch.exp(-(offsets.double() / sigma).square() / 2)
-    columns = torch.arange(side)[:, None] + offsets
-    columns = (side - 1) - ((side - 1) - columns.abs()).abs()  # the edge itself is not repeated
-    return torch.zeros(side, side, dtype=torch.float64).scatter_add_(
-        1, columns, (weights / weights.sum()).expand(side, -1)
-    )
-
-
 class DreamSim(_Pictures):
     """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
 
@@ -232,7 +217,7 @@ class DreamSim(_Pictures):
         branch: one of `models.BRANCHES`, or "ensemble".
 
     Raises:
-        ImportError: if the package is missing, or too old for the branch.
+        ImportError: if the package is missing.
     """
 
     def __init__(
@@ -246,13 +231,8 @@ class DreamSim(_Pictures):
                 from dreamsim import dreamsim
             except ImportError as error:
                 raise ImportError("the baseline dreamsim needs a package of that name: pip install dreamsim") from error
-            try:
-                chosen = {} if branch == "ensemble" else {"dreamsim_type": branch}
-                model, transform = dreamsim(pretrained=True, device=str(self.device), **chosen)
-            except (TypeError, KeyError) as error:  # the single branches came with its versions 0.1.2 and 0.2.1
-                raise ImportError(
-                    f"the package dreamsim {_version('dreamsim')} has no branch {branch!r}: pip install -U dreamsim"
-                ) from error
+            chosen = {} if branch == "ensemble" else {"dreamsim_type": branch}
+            model, transform = dreamsim(pretrained=True, device=str(self.device), **chosen)
         self.model = model
         self.transform: Callable[[Image.Image], Tensor] = transform
 

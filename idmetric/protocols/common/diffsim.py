@@ -28,7 +28,6 @@ the code has float16. On CUTE the code's prompt names the object's class; here t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -47,27 +46,9 @@ STEPS = 1000
 _BATCH = 4  # images in one pass: at 512 pixels the VAE takes about a gigabyte for each
 
 
-@dataclass(frozen=True)
-class DiffSimSettings:
-    """Where and how features are taken.
-
-    Args:
-        step: of `STEPS`, 0 = pure noise.
-        prompt: the text that the U-Net is conditioned on.
-        side: of the image, in pixels. seed: of the noise.
-    """
-
-    step: int = 600
-    prompt: str = "High quality image"
-    side: int = 512
-    seed: int = 2334
-
-
-NAMED = {
-    "diffsim": DiffSimSettings(),
-    "diffsim:cute": DiffSimSettings(),
-    "diffsim:dreambench++": DiffSimSettings(step=750),
-}
+PROMPT = "High quality image"  # that the U-Net is conditioned on
+SEED = 2334  # of the noise
+NAMED = {"diffsim": 600, "diffsim:cute": 600, "diffsim:dreambench++": 750}  # -> step of `STEPS`, 0 = pure noise
 
 
 def open_diffsim(source: str, device: torch.device | str | None = None) -> DiffSim:
@@ -81,8 +62,9 @@ class DiffSim(PairBaseline):
 
     Args:
         device: default CUDA, else MPS, else CPU.
-        settings: of the released code; see the module.
+        step: see the module.
         base: a Stable Diffusion 1.5 in diffusers' format, on the Hub or a folder.
+        side: of the image, in pixels.
 
     Raises:
         ImportError: if diffusers or transformers is missing.
@@ -92,12 +74,13 @@ class DiffSim(PairBaseline):
     def __init__(
         self,
         device: torch.device | str | None = None,
-        settings: DiffSimSettings = DiffSimSettings(),
+        step: int = 600,
         base: Weights = BASE,
+        side: int = 512,
     ) -> None:
         super().__init__(device)
         need("generate", "the baseline diffsim", diffusers="diffusers", transformers="transformers")
-        self.settings, self.base, self.side = settings, base, settings.side
+        self.step, self.base, self.side = step, base, side
         self.pipe = load_pipeline(
             "StableDiffusionPipeline", base, Place(str(self.device)), dtype=torch.float32, safety_checker=None,
             requires_safety_checker=False,
@@ -106,15 +89,16 @@ class DiffSim(PairBaseline):
         self.attention = block.attentions[-1].transformer_blocks[-1].attn1
         self.revision = version(base)
         self.pipe.scheduler.set_timesteps(STEPS)
-        self.time: Tensor = self.pipe.scheduler.timesteps[settings.step]
+        self.time: Tensor = self.pipe.scheduler.timesteps[step]
         with torch.no_grad():
-            text, empty = self.pipe.encode_prompt(settings.prompt, self.device, 1, True)
+            text, empty = self.pipe.encode_prompt(PROMPT, self.device, 1, True)
         self._words = torch.cat([empty, text])
 
     def signature(self) -> dict[str, str]:
         """Facts about the metric to report with a score."""
         about = signature_of("diffsim", self.revision, "diffsim", f"{self.side}x{self.side}")
-        return {**about, "base": str(self.base), **{k: str(v) for k, v in asdict(self.settings).items()}}
+        taken = {"step": self.step, "prompt": PROMPT, "side": self.side, "seed": SEED}
+        return {**about, "base": str(self.base), **{name: str(value) for name, value in taken.items()}}
 
     def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
         """Pixels (3, side, side), uint8, by Pillow's Lanczos filter as in the released code."""
@@ -144,7 +128,7 @@ class DiffSim(PairBaseline):
     def _noisy_latents(self, pixels: Tensor) -> Tensor:
         """The VAE's samples of images in -1..1, scaled, with the noise of the step; the same draws for each image."""
         posterior = self.pipe.vae.encode(pixels).latent_dist
-        generator = torch.Generator().manual_seed(self.settings.seed)
+        generator = torch.Generator().manual_seed(SEED)
         shape = posterior.mean[:1].shape
         drawn, noise = (torch.randn(shape, generator=generator).to(self.device) for _ in range(2))
         latents = (posterior.mean + posterior.std * drawn) * self.pipe.vae.config.scaling_factor

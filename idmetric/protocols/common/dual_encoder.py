@@ -25,7 +25,7 @@ from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.distance.embedding import Embedding
 from idmetric.images.read import Outside, read_image
 from idmetric.images.regions import cut_out
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
 from idmetric.version import __version__
 
@@ -57,10 +57,8 @@ class DualEncoder:
         dtype: torch.dtype | None = None,
         hub: Hub | None = None,
     ) -> None:
-        try:
-            import transformers
-        except ImportError as error:
-            raise ImportError(f"dual encoders need transformers: {install('eval')}") from error
+        need("eval", "a dual encoder", transformers="transformers")
+        import transformers
 
         where = fetch_folder(Files(source, hub or Hub()), _FILES)
         kind = read_json(Files(where)[CONFIG]).get("model_type")

@@ -6,7 +6,7 @@ each sample (`idmetric.evaluate.bootstrap`). Both give the same numbers for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -130,40 +130,3 @@ def _interval(
 
 def _wanted(identity: Names, settings: Settings) -> bool:
     return settings.bootstrap > 1 and len(np.unique(identity)) > 1
-
-
-# Means over data sets
-
-
-IN_DOMAIN, OUT_OF_DOMAIN = "IND", "OOD"
-
-
-def task_means(
-    values: Mapping[str, Value], metric: str, tasks: Sequence[str], task_of: Mapping[str, str],
-    out_of_domain: Collection[str], whole: str, printed: Callable[[str], float | None],
-) -> list[Row]:  # fmt: skip
-    """Rows of means over the measured sets of each group, without sets that are not the benchmark's.
-
-    Args:
-        values: data set -> its number, called `metric`.
-        tasks: meta-tasks, in their order. task_of: data set -> its meta-task.
-        whole: label of the mean over all sets.
-        printed: label -> the paper's number, shown where all sets of the group were measured.
-    """
-    groups = {task: [name for name, own in task_of.items() if own == task] for task in tasks}
-    groups[IN_DOMAIN] = [name for name in task_of if name not in out_of_domain]
-    groups[OUT_OF_DOMAIN] = [name for name in task_of if name in out_of_domain]
-    groups[whole] = list(task_of)
-    rows: list[Row] = []
-
-    for label, names in groups.items():
-        found = [values[name] for name in names if name in values]
-        if not found:
-            continue
-        complete = len(found) == len(names)
-        value = average(found, printed(label) if complete else None)
-        which = f"mean of {len(found)}" + ("" if complete else f" of {len(names)}")
-        task, domain = (label, "-") if label in tasks else ("-", label)
-        rows.append({"task": task, "domain": domain, "dataset": which, metric: value})
-
-    return rows

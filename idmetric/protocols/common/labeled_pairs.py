@@ -55,38 +55,85 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
         strangers: further pairs of any two identities of a dataset, after the others.
 
     Raises:
-        ValueError: if no identity has two images, or there are fewer than two families.
+        ValueError: if no identity has two images, or there are fewer than three families.
     """
-    table = _Table(data)
     rng = np.random.default_rng(seed)
+    identity, image = codes(data.column("identity")), codes(image_keys(data))
+    family, parent = codes(lineages(data).tolist()), parent_rows(data)
+    dataset = codes([name or "" for name in data.column("dataset")])
+    kinds = codes([None if c is None else (d, c) for d, c in zip(dataset, data.column("category"), strict=True)])
+    rows_of, in_family, in_kind, in_dataset = (_members(column) for column in (identity, family, kinds, dataset))
+    known = np.unique(np.stack([family, identity], 1), axis=0)[:, 0]
+    mixed = set(known[1:][known[1:] == known[:-1]].tolist())  # families of several identities
+
+    def context(row: int) -> int | None:
+        """The image that a row was made from, if it shows another identity."""
+        made_from = int(parent[row])
+        return made_from if made_from >= 0 and identity[made_from] != identity[row] else None
+
+    def kin(row: int) -> int | None:
+        """Another identity of its family; neither image was made from the other."""
+        if int(family[row]) not in mixed:
+            return None
+        others = [r for r in in_family[int(family[row])] if identity[r] != identity[row]
+                  and parent[r] != row and parent[row] != r]  # fmt: skip
+        return others[int(rng.integers(len(others)))] if others else None
+
+    def stranger(row: int, rows: Sequence[int]) -> int | None:
+        for _ in range(_DRAWS):
+            other = rows[int(rng.integers(len(rows)))]
+            if family[other] != family[row]:
+                return other
+        return None
+
+    def category(row: int) -> int | None:
+        """Another family of its category in its dataset."""
+        return None if kinds[row] < 0 else stranger(row, in_kind[int(kinds[row])])
+
+    def anyone(row: int) -> int | None:
+        """Another family of its dataset."""
+        return stranger(row, in_dataset[int(dataset[row])])
+
     drawn: dict[tuple[int, int], str] = {}
+    names = list(rows_of)
 
-    for rows in table.rows_of.values():
-        own = list(_within(rows, each, rng))
-        for a, b in own:
-            if table.image[a] != table.image[b]:
+    def add(kind: str, partner: Callable[[int], int | None], count: int) -> None:
+        """Draw up to `count` pairs of a kind; all identities are equally likely."""
+        for _ in range(_DRAWS * count):
+            if count <= 0:
+                return
+            rows = rows_of[names[int(rng.integers(len(names)))]]
+            row = rows[int(rng.integers(len(rows)))]
+            other = partner(row)
+            if other is None or image[row] == image[other]:
+                continue
+            pair = min(row, other), max(row, other)
+            if pair not in drawn:
+                drawn[pair] = kind
+                count -= 1
+
+    for rows in rows_of.values():
+        for a, b in list(_within(rows, each, rng)):
+            if image[a] != image[b]:
                 drawn[min(a, b), max(a, b)] = "same"
-
     same = len(drawn)
     if not same:
         raise ValueError("no identity has two images: pairs of one identity are needed")
-    if len(set(table.family.tolist())) < 3:
+    if len(in_family) < 3:
         raise ValueError("at least three identities without common edits are needed")
 
-    hard = {"context": table.context, "kin": table.kin, "category": table.category}
-    kinds = [kind for kind, partner in hard.items() if any(partner(row, rng) is not None for row in range(len(data)))]
-    for k, kind in enumerate(kinds):
+    hard = {"context": context, "kin": kin, "category": category}
+    able = [kind for kind, partner in hard.items() if any(partner(row) is not None for row in range(len(data)))]
+    for k, kind in enumerate(able):
         left = same // 2 - (len(drawn) - same)
-        table.add(drawn, kind, hard[kind], left // (len(kinds) - k), rng)
-    table.add(drawn, "any", table.anyone, 2 * same - len(drawn), rng)
-    table.add(drawn, "any", table.anyone, strangers, rng)
+        add(kind, hard[kind], left // (len(able) - k))
+    add("any", anyone, 2 * same - len(drawn))
+    add("any", anyone, strangers)
     a, b = np.array(list(drawn), dtype=np.int64).T
-    named = np.array(list(drawn.values()), dtype=object)
-    own = named == "same"
-    if own.all():
+    kind_of = np.array(list(drawn.values()), dtype=object)
+    if (kind_of == "same").all():
         raise ValueError("each dataset has a single identity: there are no pairs of two identities")
-
-    return Pairs(a, b, own, named, table.family[np.stack([a, b], 1)])
+    return Pairs(a, b, kind_of == "same", kind_of, family[np.stack([a, b], 1)])
 
 
 def _within(rows: Sequence[int], each: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
@@ -100,70 +147,6 @@ def _within(rows: Sequence[int], each: int, rng: np.random.Generator) -> Iterato
     for _ in range(each):
         first, second = rng.choice(len(rows), 2, replace=False)
         yield rows[first], rows[second]
-
-
-class _Table:
-    """Columns as numbers, and for a row a partner of each kind."""
-
-    def __init__(self, data: Manifest) -> None:
-        self.identity, self.image = codes(data.column("identity")), codes(image_keys(data))
-        self.family, self.parent = codes(lineages(data).tolist()), parent_rows(data)
-        self.dataset = codes([name or "" for name in data.column("dataset")])
-        named = [None if c is None else (d, c) for d, c in zip(self.dataset, data.column("category"), strict=True)]
-        self._category = codes(named)
-        self.rows_of = _members(self.identity)
-        known = np.unique(np.stack([self.family, self.identity], 1), axis=0)[:, 0]
-        self._mixed = set(known[1:][known[1:] == known[:-1]].tolist())  # families of several identities
-        self._in_family, self._in_category = _members(self.family), _members(self._category)
-        self._in_dataset = _members(self.dataset)
-        self._identities = list(self.rows_of)
-
-    def context(self, row: int, rng: np.random.Generator) -> int | None:
-        """The image that a row was made from, if it shows another identity."""
-        parent = int(self.parent[row])
-        return parent if parent >= 0 and self.identity[parent] != self.identity[row] else None
-
-    def kin(self, row: int, rng: np.random.Generator) -> int | None:
-        """Another identity of its family; neither image was made from the other."""
-        if int(self.family[row]) not in self._mixed:
-            return None
-        others = [r for r in self._in_family[int(self.family[row])] if self.identity[r] != self.identity[row]
-                  and self.parent[r] != row and self.parent[row] != r]  # fmt: skip
-        return others[int(rng.integers(len(others)))] if others else None
-
-    def category(self, row: int, rng: np.random.Generator) -> int | None:
-        """Another identity of its category in its dataset."""
-        number = int(self._category[row])
-        return None if number < 0 else self._stranger(row, self._in_category[number], rng)
-
-    def anyone(self, row: int, rng: np.random.Generator) -> int | None:
-        """Another family of its dataset."""
-        return self._stranger(row, self._in_dataset[int(self.dataset[row])], rng)
-
-    def _stranger(self, row: int, rows: Sequence[int], rng: np.random.Generator) -> int | None:
-        for _ in range(_DRAWS):
-            other = rows[int(rng.integers(len(rows)))]
-            if self.family[other] != self.family[row]:
-                return other
-        return None
-
-    def add(
-        self, drawn: dict[tuple[int, int], str], kind: str, partner: Callable[[int, np.random.Generator], int | None],
-        count: int, rng: np.random.Generator,
-    ) -> None:  # fmt: skip
-        """Draw up to `count` pairs of a kind; all identities are equally likely."""
-        for _ in range(_DRAWS * count):
-            if count <= 0:
-                return
-            rows = self.rows_of[self._identities[int(rng.integers(len(self._identities)))]]
-            row = rows[int(rng.integers(len(rows)))]
-            other = partner(row, rng)
-            if other is None or self.image[row] == self.image[other]:
-                continue
-            pair = min(row, other), max(row, other)
-            if pair not in drawn:
-                drawn[pair] = kind
-                count -= 1
 
 
 def _members(numbers: Ints) -> dict[int, list[int]]:

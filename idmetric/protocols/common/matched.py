@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.margins import OracleAgreement, directed_margins, oracle_agreement, tally
+from idmetric.evaluate.margins import OracleAgreement, directed_margins, margin_rates, oracle_agreement
 from idmetric.protocols.common.columns import Array, Ints, Truths, parameters
 from idmetric.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.protocols.common.result import Value
@@ -38,17 +39,15 @@ class Matched:
     def __len__(self) -> int:
         return len(self.identity)
 
-    def take(self, chosen: Truths) -> Matched:
-        """Some samples."""
-        return Matched(self.identity[chosen], self.source[chosen], self.views[chosen], self.made[chosen])
-
     def of_edited_views(self) -> Matched:
         """The samples without views that have no made image in any sample; Mind-the-Glitch edits two views."""
         kept = (self.made >= 0).any(0)
         return Matched(self.identity, self.source, self.views[:, kept], self.made[:, kept])
 
 
-def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) -> Matched:
+def matched(
+    data: Manifest, roles: Sequence[str], source: Callable[[int], str], usable: Truths | None = None
+) -> Matched:
     """Samples of rows of these roles: an identity's views, each with its first, second, ... image from one source.
 
     `parameters.x_view` (from 1) gives the place of a view, else the manifest's order does; a missing view leaves its
@@ -56,79 +55,70 @@ def matched(data: Manifest, roles: Sequence[str], source: Callable[[int], str]) 
 
     Args:
         roles: distractor, identity-edit or part-edit. source: of a row number, its label.
+        usable: which rows (N,) count, default all.
 
     Raises:
         ValueError: if two views of an identity have one place, or there are too many for this protocol.
     """
-    places = _places(data)
-    view_of = {(name, key): (name, at) for name, own in places.items() for at, (_, key) in own.items()}
-    keys, names, parent = image_keys(data), data.column("identity"), parent_rows(data)
-    made = matched_sets(
-        (*view_of[names[parent[row]], keys[parent[row]]], source(row), row)
-        for row, role in enumerate(data.column("role"))
-        if role in roles and parent[row] >= 0 and (names[parent[row]], keys[parent[row]]) in view_of
-    )
-    width = 1 + max((max(own) for own in places.values()), default=0)
-    views, rows = (np.full((len(made), width), -1, dtype=np.int64) for _ in range(2))
-    for k, ((name, _, _), own) in enumerate(made.items()):
-        for at, (row, _) in places[name].items():
-            views[k, at] = row
-        rows[k, list(own)] = list(own.values())
+    keys, names, parent, role = image_keys(data), data.column("identity"), parent_rows(data), data.column("role")
+    counted = [row for row in range(len(data)) if usable is None or usable[row]]
+    about = parameters(data)
+    view: dict[tuple[str, str], int] = {}  # identity and image -> place
+    rows: dict[tuple[str, int], int] = {}  # identity and place -> row
+    number: Counter[str] = Counter()
 
-    owners, labels = ([key[i] for key in made] for i in (0, 1))
-    return Matched(np.array(owners, dtype=object), np.array(labels, dtype=object), views, rows)
-
-
-def _places(data: Manifest) -> dict[str, dict[int, tuple[int, str]]]:
-    """Identity -> place of each view -> its row and image."""
-    columns = (data.column("identity"), data.column("role"), image_keys(data), parameters(data))
-    found: dict[str, dict[int, tuple[int, str]]] = {}
-    seen: set[tuple[str, str]] = set()
-
-    for row, (name, role, key, about) in enumerate(zip(*columns, strict=True)):
-        if name is None or role not in VIEW_ROLES or (name, key) in seen:
+    for row in counted:
+        name, key = names[row], keys[row]
+        if name is None or role[row] not in VIEW_ROLES or (name, key) in view:
             continue
-        seen.add((name, key))
-        own = found.setdefault(name, {})
-        at = int(about["x_view"]) - 1 if about.get("x_view") is not None else len(own)
-        if at in own or at < 0:
-            raise ValueError(f"row {row + 1}: view {at + 1} of {name!r} is given twice, or not a number from 1")
-        if at >= _MANY:
+        given = about[row].get("x_view")
+        at = number[name] if given is None else int(given) - 1
+        if (name, at) in rows or not 0 <= at < _MANY:
             raise ValueError(
-                f"{name!r} has more than {_MANY} views: this protocol compares a few; filter the manifest by role"
+                f"row {row + 1}: view {at + 1} of {name!r} is given twice, or not a number from 1 to {_MANY}: this "
+                "protocol compares a few views; filter the manifest by role"
             )
-        own[at] = (row, key)
+        view[name, key], rows[name, at] = at, row
+        number[name] += 1
 
-    return found
+    made = matched_sets(
+        (names[parent[row]], view[names[parent[row]], keys[parent[row]]], source(row), row)
+        for row in counted
+        if role[row] in roles and parent[row] >= 0 and (names[parent[row]], keys[parent[row]]) in view
+    )
+    width = 1 + max((at for _, at in rows), default=-1)
+    views, others = (np.full((len(made), width), -1, dtype=np.int64) for _ in range(2))
+    for k, ((name, _, _), own) in enumerate(made.items()):
+        views[k] = [rows.get((name, at), -1) for at in range(width)]
+        others[k, list(own)] = list(own.values())
+
+    owners, labels = (np.array([key[i] for key in made], dtype=object) for i in (0, 1))
+    return Matched(owners, labels, views, others)
 
 
 # Scores
 
 
 def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
-    """Margins (S, V * (V - 1)) of samples, see `directed_margins`; adds a note if a judge gave some no answer."""
+    """Margins (S, V * (V - 1)) of samples, see `directed_margins`; adds a note if a judge gave no answer to some."""
     views, width = samples.views, samples.views.shape[1]
     first, last = np.triu_indices(width, 1)
     between = np.full((len(samples), width, width), np.nan)
-    between[:, first, last] = _scores(scorer, views[:, first], views[:, last])
-    margins = directed_margins(between, _scores(scorer, views, samples.made))
-
-    there = np.where(views >= 0, 0.0, np.nan)
-    possible = directed_margins(there[:, :, None] + there[:, None, :], np.where(samples.made >= 0, there, np.nan))
-    wanted = ~np.isnan(possible)
-    lost = int((wanted & np.isnan(margins)).sum())
-    if lost:
-        notes.append(f"{lost} of {int(wanted.sum())} margins have no answer and are left out")
-    return margins
+    between[:, first, last] = _scores(scorer, views[:, first], views[:, last], notes)
+    return directed_margins(between, _scores(scorer, views, samples.made, notes))
 
 
-def _scores(scorer: Scorer, a: Ints, b: Ints) -> Array:
-    """Scores of rows to rows, each different pair once."""
+def _scores(scorer: Scorer, a: Ints, b: Ints, notes: list[str]) -> Array:
+    """Scores of rows to rows, each different pair once; NaN where one is missing."""
     out = np.full(a.shape, np.nan)
     there = (a >= 0) & (b >= 0)
     pairs, place = np.unique(np.stack([a[there], b[there]], 1), axis=0, return_inverse=True)
     if len(pairs):
-        out[there] = scorer.pairs(pairs[:, 0], pairs[:, 1])[place.ravel()]
+        found = scorer.pairs(pairs[:, 0], pairs[:, 1])
+        out[there] = found[place.ravel()]
+        lost = int(np.isnan(found).sum())
+        if lost:
+            notes.append(f"{lost} of {len(found)} comparisons have no answer: what needs them is left out")
     return out
 
 
@@ -144,7 +134,7 @@ def rates(
     Raises:
         ValueError: if no margin is valid.
     """
-    found = tally(margins, count_mean=count_mean)
+    found = margin_rates(margins, count_mean=count_mean)
     owner = identity[found.samples]
     return {
         "SSR": mean(found.success.astype(np.float64), owner, settings, paper[0]),
@@ -153,7 +143,7 @@ def rates(
 
 
 def part_edits(
-    scorer: Scorer, data: Manifest, samples: Matched, settings: Settings,
+    scorer: Scorer, data: Manifest, samples: Matched, settings: Settings, notes: list[str],
     paper: tuple[float | None, float | None] = (None, None),
 ) -> tuple[dict[str, Value], dict[str, Any]]:  # fmt: skip
     """M-O and M-O-pair with intervals by identity, and a line of items for each view with its own part-edit.
@@ -161,7 +151,7 @@ def part_edits(
     Values that are not defined are left out.
     """
     left, right = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
-    scores = _scores(scorer, left, right)  # [s, i, j]: of view i to the image made from view j
+    scores = _scores(scorer, left, right, notes)  # [s, i, j]: of view i to the image made from view j
     known = np.array([np.nan if x is None else x for x in data.column("oracle")] + [np.nan])
     oracles = known[samples.made]  # -1, a missing image, takes the last
 

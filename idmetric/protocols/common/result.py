@@ -1,8 +1,8 @@
 """Results of protocols: numbers with support, interval and the paper's value, and the score of every item.
 
     result = run(manifest, {"tiny": IDSim("tiny")}, Settings())[0]
-    print(table([result]))
-    write([result], Path("results"), "folder")  # .json, .csv, .md, .tex, and a Parquet file for each table of items
+
+`idmetric.protocols.common.tables` prints and writes them.
 
 Shares lie in 0..1. A row of a result is flat: first its labels (text), such as a source of distractors, then `Value`s.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,45 +91,6 @@ class Result:
 # Text
 
 
-def table(results: Sequence[Result]) -> str:
-    """Aligned columns for a terminal, with intervals in brackets and columns of the papers' values."""
-    columns = list(zip(*_cells(results), strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    labels = 1 + len(names_of(results, str))
-    aligned = [
-        [cell.ljust(width) if k < labels else cell.rjust(width) for cell in column]
-        for k, (column, width) in enumerate(zip(columns, widths, strict=True))
-    ]
-    text = ["  ".join(line).rstrip() for line in zip(*aligned, strict=True)]
-    return "\n".join([*text, *footnotes(results)]) + "\n"
-
-
-def markdown(results: Sequence[Result]) -> str:
-    """The same as a Markdown table."""
-    cells = _cells(results)
-    head, *lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in cells]
-    notes = [f"- {note}" for note in footnotes(results)]
-    return "\n".join([head, "|" + "---|" * len(cells[0]), *lines, *([""] if notes else []), *notes]) + "\n"
-
-
-def latex(results: Sequence[Result]) -> str:
-    """The same as a LaTeX tabular (package booktabs)."""
-    head, *lines = [[_escaped(cell) for cell in line] for line in _cells(results)]
-    labels = 1 + len(names_of(results, str))
-    text = [
-        f"\\begin{{tabular}}{{{'l' * labels}{'r' * (len(head) - labels)}}}",
-        "\\toprule",
-        " & ".join(head) + " \\\\",
-        "\\midrule",
-        *(" & ".join(line) + " \\\\" for line in lines),
-        "\\bottomrule",
-        "\\end{tabular}",
-        *(f"% {note}" for note in footnotes(results)),
-    ]
-
-    return "\n".join(text) + "\n"
-
-
 def as_csv(results: Sequence[Result]) -> str:
     """One line for each number: protocol, model, labels, metric, value, low, high, count, paper, revision, distance."""
     labels = names_of(results, str)
@@ -170,48 +131,9 @@ def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | 
     return json_file.text({"idmetric": __version__, "results": found}, indent=2, default=str) + "\n"
 
 
-FORMATS: dict[str, Callable[[Sequence[Result]], str]] = {
-    "table": table, "json": as_json, "csv": as_csv, "markdown": markdown, "latex": latex,
-}  # fmt: skip
-
-
-def _cells(results: Sequence[Result]) -> list[list[str]]:
-    """Head and lines: model, labels, each metric (and the paper's value, where there is one), support."""
-    labels, metrics = names_of(results, str), names_of(results, Value)
-    rows = [(result, row) for result in results for row in result.rows]
-    printed = {m for m in metrics for _, row in rows if getattr(row.get(m), "paper", None) is not None}
-    head = ["model", *labels]
-    for metric in metrics:
-        head += [metric, f"{metric} (paper)"] if metric in printed else [metric]
-    lines = [[*head, "n"]]
-
-    for result, row in rows:
-        line = [result.model, *(str(row.get(label, "")) for label in labels)]
-        for metric in metrics:
-            value = row.get(metric)
-            line.append(_shown(value) if isinstance(value, Value) else "-")
-            if metric in printed:
-                paper = value.paper if isinstance(value, Value) else None
-                line.append("-" if paper is None else f"{paper:.3f}")
-        lines.append([*line, _support(row)])
-
-    return lines
-
-
 def names_of(results: Iterable[Result], kind: type) -> list[str]:
     """Labels (str) or metrics (Value) of all rows, in order of first appearance."""
     return list(dict.fromkeys(k for r in results for row in r.rows for k, v in row.items() if isinstance(v, kind)))
-
-
-def _shown(value: Value) -> str:
-    if value.low is None or value.high is None:
-        return f"{value.value:.3f}"
-    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
-
-
-def _support(row: Row) -> str:
-    """The support that the row's values share, or the different ones in the order of the metrics."""
-    return "/".join(dict.fromkeys(str(v.count) for v in row.values() if isinstance(v, Value)))
 
 
 def footnotes(results: Sequence[Result]) -> list[str]:
@@ -228,42 +150,6 @@ def footnotes(results: Sequence[Result]) -> list[str]:
     return [*notes, *(f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items())]
 
 
-def _escaped(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    return "".join(special.get(character, character) for character in text)
-
-
-# Files
-
-
-def write(results: Sequence[Result], out: Path, name: str) -> list[Path]:
-    """Write `name`.json, .csv, .md, .tex, and the items as `name`.MODEL.TABLE.parquet, each atomically.
-
-    Raises:
-        ImportError: if there are items and pyarrow is missing.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    files: dict[str, dict[str, str]] = {}
-    written = []
-
-    for result in results:
-        for kind, columns in result.items.items():
-            path = out / f"{name}.{slug(result.model)}.{kind}.parquet"
-            _write_items(path, columns, result)
-            files.setdefault(result.model, {})[kind] = path.name
-            written.append(path)
-
-    texts = {"json": as_json(results, files), "csv": as_csv(results), "md": markdown(results), "tex": latex(results)}
-    for ending, text in texts.items():
-        path = out / f"{name}.{ending}"
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-        written.append(path)
-
-    return written
-
-
 def slug(name: str) -> str:
     """A model's name as part of a file's name; different for different names."""
     plain = re.sub("[^A-Za-z0-9._-]+", "-", name)[:80].strip("-.")
@@ -271,7 +157,12 @@ def slug(name: str) -> str:
     return plain if plain == name else f"{plain}-{digest}".lstrip("-")
 
 
-def _write_items(path: Path, columns: Columns, result: Result) -> None:
+def write_items(path: Path, columns: Columns, result: Result) -> None:
+    """Write a table of items as a Parquet file, atomically.
+
+    Raises:
+        ImportError: if pyarrow is missing.
+    """
     need("eval", "--out, which keeps the scores of items,", pyarrow="pyarrow")
     import pyarrow as pa
     import pyarrow.parquet

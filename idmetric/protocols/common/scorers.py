@@ -10,11 +10,9 @@ and compare when they are asked, see `pairwise`.
 
 from __future__ import annotations
 
-import hashlib
 import math
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -40,7 +38,6 @@ Models = Mapping[str, Any]  # name -> an `Embedder`, or a result of `models.open
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
 _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
-_DOUBLES = 2**27  # numbers of all features that are kept in double precision (1 GiB)
 
 
 @dataclass(frozen=True)
@@ -132,58 +129,39 @@ def bind(
 
     Raises:
         UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
-            and the rows that depend on them out of the result's manifest, with a note. Rows and words must then be
-            None.
+            and the rows that depend on them out of the result's manifest, with a note; but not if rows or words are
+            given, which number the manifest's rows.
         ValueError: if a model has no patches, and the distance needs them.
     """
     own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
-    if not own:
-        raise ValueError("no models: give at least one")
 
     if needs_patches(settings.distance):
         lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
         if lacking:
             raise ValueError(f"models without patches: {', '.join(lacking)}; use the distance cls, or leave them out")
 
-    if settings.on_error != "skip":
-        return Bound(manifest, _bind(manifest, own, settings, rows, words), [])
-    if rows is not None or words is not None:
-        raise ValueError("skipping images changes the rows: choose rows afterwards, or fail at unreadable images")
-    return _skipping(manifest, own, settings)
+    notes: list[str] = []
+    while True:
+        try:
+            return Bound(manifest, _bind(manifest, own, settings, rows, words), notes)
+        except UnreadableError as error:
+            if settings.on_error != "skip" or rows is not None or words is not None:
+                raise
+            manifest = left_out(manifest, error, notes)
 
 
-def left_out(manifest: Manifest, error: UnreadableError, rows: Iterable[int], notes: list[str]) -> Manifest:
+def left_out(manifest: Manifest, error: UnreadableError, notes: list[str]) -> Manifest:
     """The manifest without rows of unusable images and those that depend on them; adds a note.
 
     Raises:
         UnreadableError: the given one, if no row is left.
     """
-    kept = without(manifest, set(rows))
+    kept = without(manifest, set(error.problems))
     if not len(kept):
         raise error
     gone = len(manifest) - len(kept)
     notes.append(f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)")
     return kept
-
-
-def _skipping(manifest: Manifest, models: Models, settings: Settings) -> Bound:
-    """Bind without unusable images; embeddings made before these are found are kept."""
-    folder = None if settings.store is not None else tempfile.TemporaryDirectory(prefix="idmetric-")
-    if folder is not None:
-        settings = replace(settings, store=Path(folder.name) / "embeddings")
-    notes: list[str] = []
-
-    while True:
-        try:
-            bound = _bind(manifest, models, settings, None, None)
-            break
-        except UnreadableError as error:
-            manifest = left_out(manifest, error, error.problems, notes)
-
-    for scorer in bound.values():
-        if isinstance(scorer, VectorScorer | pairwise.PairScorer):
-            scorer.folder = folder  # a temporary one lives as long as this
-    return Bound(manifest, bound, notes)
 
 
 def _bind(
@@ -224,13 +202,9 @@ class VectorScorer:
 
     def __init__(self, model: Any, stored: Stored, distance: str = "cls") -> None:
         self.model, self.stored, self.distance = model, stored, distance
-        self.folder: tempfile.TemporaryDirectory[str] | None = None
         self.device = model.metric.device if isinstance(model, EmbedderModel) else torch.device("cpu")
         self._rows = np.array(sorted(stored.keys), dtype=np.int64)
-        self._vectors: NDArray[np.floating] | None = None
-        if distance == "cls":
-            unit = _unit(stored.vectors(self._rows))
-            self._vectors = unit.astype(np.float64) if unit.size <= _DOUBLES else unit
+        self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
 
     def signature(self) -> dict[str, str]:
         """See `Scorer`."""
@@ -240,17 +214,7 @@ class VectorScorer:
         """Unit-length global features (R, D)."""
         if self._vectors is None:
             return _unit(self.stored.vectors(rows)).astype(np.float64)
-        at = np.searchsorted(self._rows, np.asarray(rows, dtype=np.int64))
-        whole = len(at) > 0 and bool((np.diff(at) == 1).all())  # a view in place of a copy
-        found = self._vectors[at[0] : at[-1] + 1] if whole else self._vectors[at]
-        return np.asarray(found, np.float64)
-
-    def digest(self, rows: Rows) -> str:
-        """A hash of the global features of rows, in order."""
-        digest = hashlib.blake2b(digest_size=16)
-        for part in slices(len(rows), _COLUMNS):
-            digest.update(np.ascontiguousarray(self.vectors(np.asarray(rows)[part])).data)
-        return digest.hexdigest()
+        return self._vectors[np.searchsorted(self._rows, np.asarray(rows, dtype=np.int64))].astype(np.float64)
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""

@@ -2,29 +2,135 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from contextlib import closing
 from typing import Any, cast
 
 import numpy as np
-import torch
-from PIL import Image
-from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.embed.keys import key_of
+from idmetric.embed.pipeline import threads
 from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.copies import MANY, SIZE, THRESHOLD, Print, compare, take_print
-from idmetric.images.read import Outside
-from idmetric.protocols.common import intervals, pairwise
+from idmetric.evaluate.copies import MANY, THRESHOLD, compare, take_print
+from idmetric.images.read import read_image
+from idmetric.io.threads import in_order
+from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
-from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer
+from idmetric.protocols.common.scorers import Bound, Models, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
+from idmetric.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.gray import is_gray
+
+CLIP = "CLIP-T"
+
+
+def refuse_judges(models: Models) -> None:
+    """Refuse models that give no similarities of all pairs."""
+    judges = [name for name, model in models.items() if hasattr(model, "bind")]
+    if judges:
+        raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")
+
+
+# Notes
+
+
+def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -> list[str]:
+    """Notes on missing places, on subjects without images, and on references seen in training.
+
+    Args:
+        prefix: before a method's name, such as "step ".
+    """
+    notes = []
+    total = len(set(images.places()))
+    for method, lacking in images.missing().items():
+        places = listed("/".join(part for part in place if part) for place in lacking)
+        notes.append(
+            f"{prefix}{method} lacks {len(lacking)} of {total} combinations of subject, prompt and seed: {places}"
+        )
+    shown = set(images.subject)
+    unused = [name for name in images.references if name not in shown]
+    if unused:
+        notes.append(f"no images of {len(unused)} subjects with references: {listed(unused)}")
+    single = [name for name, rows in images.references.items() if len(rows) == 1 and name in shown]
+    if single:
+        notes.append(f"{len(single)} subjects have one reference and no real-versus-real value: {listed(single)}")
+    return notes + _notes_on_training(data, held_out)
+
+
+def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
+    """Warn of references that generators were trained on, and of a missing statement about that."""
+    role, stated = free(data, "role"), free(data, "held_out")
+    references, training = ([k for k, one in enumerate(role) if one == name] for name in (REFERENCE, TRAINING))
+    trained = {key_of(data.source(k) or b"") for k in training}
+    seen = [k for k in references if stated[k] == "no" or (trained and key_of(data.source(k) or b"") in trained)]
+    if seen:
+        return [
+            f"WARNING: generators were trained on {len(seen)} of {len(references)} references, which rewards copying: "
+            f"{listed(data.column('id')[k] for k in seen)}; use held-out photos"
+        ]
+    if held_out or trained or all(stated[k] == "yes" for k in references):
+        return []
+    return ["WARNING: nothing states that references were held out from training, where copying would be rewarded: "
+            "give --training PATH, a column held_out, or --held-out"]  # fmt: skip
+
+
+# Scores of each image
+
+
+def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Array, list[str]]:
+    """The highest agreement (G,) of each image with a reference or training image of its subject.
+
+    See `idmetric.evaluate.copies`; a warning names gray images of subjects with all references in color, because their
+    similarities are too low.
+    """
+    own = {name: np.flatnonzero(images.subject == name) for name in dict.fromkeys(images.subject)}
+    rows = [int(row) for name, of in own.items() for row in (*images.shown(name), *images.rows[of])]
+    best, gray = np.empty(len(images.rows)), []
+
+    def small(row: int) -> Any:
+        return small_picture(read_image(data.source(row) or b""))
+
+    with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
+        for name, of in own.items():
+            shown = [next(pictures) for _ in images.shown(name)]
+            prints = [take_print(picture) for picture in shown]
+            in_color = not any(is_gray(picture) for picture in shown[: len(images.references[name])])
+            for k in of:
+                picture = next(pictures)
+                image = take_print(picture)
+                best[k] = max(compare(reference, image).agreement for reference in prints)
+                if in_color and is_gray(picture):
+                    gray.append(data.column("id")[images.rows[k]])
+    warning = f"WARNING: {len(gray)} images are gray where the references are in color, which lowers their scores: "
+    return best, [warning + listed(gray)] if gray else []
+
+
+def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[str]) -> Array | None:
+    """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one.
+
+    Args:
+        bound: CLIP, if it is among the models, is taken away.
+    """
+    if CLIP not in models:
+        return None
+    clip, scorer = models[CLIP], cast(VectorScorer, bound.models.pop(CLIP))
+    prompts = bound.manifest.column("text")
+    words = [prompts[row] for row in images.rows]
+    spoken = np.array([k for k, text in enumerate(words) if text is not None], dtype=np.int64)
+    if len(spoken) < len(words):
+        notes.append(f"{len(words) - len(spoken)} images have no prompt in words, and no CLIP-T: add a column text")
+    found = np.full(len(words), np.nan)
+    different, place = np.unique([words[k] for k in spoken], return_inverse=True)
+    texts = [clip.texts(different[k : k + 64].tolist()).double().cpu().numpy() for k in range(0, len(different), 64)]
+    if texts:
+        found[spoken] = (scorer.vectors(images.rows[spoken]) * np.concatenate(texts)[place]).sum(1)
+    return found
+
+
+# Rows
 
 
 def copying(result: Result) -> list[str]:
@@ -33,153 +139,29 @@ def copying(result: Result) -> list[str]:
     return [method for method, share in shares.items() if isinstance(share, Value) and share.value > MANY]
 
 
-# Copies
-
-
-_FOLDER = "copies-1"  # the number is the detector's version
-_PRINTS = 256  # most prints in memory; one is 30 times as large as its picture
-
-
-class _Agreement:
-    """The agreement of `idmetric.evaluate.copies` as a metric of pairs; it depends a little on the order."""
-
-    def __init__(self) -> None:
-        self._print = lru_cache(_PRINTS)(self._taken)
-        self.references: set[bytes] = set()  # their pixels
-
-    def signature(self) -> dict[str, str]:
-        """See `pairwise.PairModel`."""
-        return {"model": "the search for copies"}
-
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
-        """See `pairwise.PairModel`; (SIZE, SIZE, 3), uint8."""
-        return torch.from_numpy(small_picture(image).copy())
-
-    def compare(self, a: Tensor, b: Tensor) -> Tensor:
-        """See `pairwise.PairModel`."""
-        pairs = [(image.numpy().tobytes(), reference.numpy().tobytes()) for image, reference in zip(a, b, strict=True)]
-        turned = [pair[::-1] if pair[1] not in self.references else pair for pair in pairs]
-        found = [compare(self._print(reference), self._print(image)).agreement for image, reference in turned]
-        return torch.tensor(found, dtype=torch.float64)
-
-    @staticmethod
-    def _taken(pixels: bytes) -> Print:
-        return take_print(np.frombuffer(pixels, np.uint8).reshape(SIZE, SIZE, 3))
-
-
-def small_pictures(images: Images, data: Manifest, settings: Settings) -> pairwise.Prepared:
-    """All images and what they are compared with, decoded once, at the size of the search for copies.
-
-    Raises:
-        UnreadableError: for images that cannot be read.
-    """
-    shown = [images.shown(name) for name in dict.fromkeys(images.subject)]
-    rows = np.concatenate([images.rows, *shown, *images.references.values()])
-    [small] = pairwise.prepare(data, {"copies": _Agreement()}, rows, workers=settings.workers).values()
-    return small
-
-
-def agreements(small: pairwise.Prepared, images: Ints, references: Ints, settings: Settings) -> Array:
-    """Agreement (P,) of each image with a reference, see `idmetric.evaluate.copies`; kept for the next run.
-
-    Args:
-        images, references: rows (P,) of pairs.
-    """
-    model = _Agreement()
-    model.references = {small.pixels[small.place[row]].numpy().tobytes() for row in set(references.tolist())}
-    store = None if settings.store is None else settings.store / _FOLDER
-    scorer = pairwise.PairScorer(model, small, max_pairs=sys.maxsize, store=store, progress=settings.pair_progress)
-    return scorer.pairs(images, references)
-
-
-CLIP = "CLIP-T"
-
-
-def highest_agreements(images: Images, small: pairwise.Prepared, settings: Settings) -> Array:
-    """The highest agreement (G,) of each image with a reference or training image of its subject."""
-    ends: list[tuple[int, int, int]] = []
-    for name in dict.fromkeys(images.subject):
-        own, others = np.flatnonzero(images.subject == name), images.shown(name).tolist()
-        ends += [(int(k), int(images.rows[k]), other) for k in own for other in others]
-    if not ends:
-        return np.empty(0)
-    number, rows, others_ = np.array(ends, np.int64).T
-    found = agreements(small, rows, others_, settings)
-    best = np.full(len(images.rows), -1.0)
-    np.maximum.at(best, number, found)
-    return best
-
-
-def notes_on_gray(images: Images, data: Manifest, small: pairwise.Prepared) -> list[str]:
-    """Warn of gray images where all references of the subject are in color: their distances are too large."""
-    found = [is_gray(pixels) for pixels in small.pixels.numpy()]
-    gray = {row: found[place] for row, place in small.place.items()}
-
-    in_color = {name for name, own in images.references.items() if not any(gray[int(row)] for row in own)}
-    ids = data.column("id")
-    shown = zip(images.rows.tolist(), images.subject, strict=True)
-    alone = [ids[row] for row, name in shown if name in in_color and gray[row]]
-    if not alone:
-        return []
-    return [f"WARNING: {len(alone)} images are gray where the references are in color, which lowers their scores: "
-            f"{listed(alone)}"]  # fmt: skip
-
-
-def prompt_fidelity(images: Images, bound: Bound, clip: DualEncoder | None, notes: list[str]) -> Array | None:
-    """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one.
-
-    Args:
-        bound: CLIP among its models, which is taken away.
-    """
-    if clip is None:
-        return None
-    data, scorer = bound.manifest, cast(VectorScorer, bound.models.pop(CLIP))
-    words = np.array(data.column("text"), dtype=object)[images.rows]
-    spoken = np.flatnonzero(words != None)  # noqa: E711
-    if len(spoken) < len(words):
-        notes.append(f"{len(words) - len(spoken)} images have no prompt in words, and no CLIP-T: add a column text")
-    found = np.full(len(words), np.nan)
-    different, place = np.unique(words[spoken].astype(str), return_inverse=True)
-    texts = [clip.texts(different[k : k + 64].tolist()).double().cpu().numpy() for k in range(0, len(different), 64)]
-    if texts:
-        found[spoken] = (scorer.vectors(images.rows[spoken]) * np.concatenate(texts)[place]).sum(1)
-    return found
-
-
 def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, settings: Settings) -> Row:
-    """The numbers of some images of a method: identity, real, copies, CopyRate, leaning, diversity, Vendi, CLIP-T.
+    """The numbers of some images of a method: identity, real, copies, leaning, diversity, Vendi, CLIP-T.
 
     Args:
         chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
     """
-    row: Row = {"identity": intervals.mean(found.identity[chosen], unit[chosen], settings)}
-
-    subject = images.subject[chosen]
-    anchored = np.array([name in found.real for name in subject], dtype=bool)
-    if anchored.any():  # one number for each subject, whatever the unit
-        real = np.array([found.real[name] for name in subject[anchored]])
-        row["real"] = intervals.mean(real, subject[anchored], settings)
-    if found.copied is not None:
-        row["copies"] = intervals.mean((found.copied[chosen] >= THRESHOLD).astype(float), unit[chosen], settings)
-
-    if found.copy_rate is not None:
-        row["CopyRate"] = intervals.mean(found.copy_rate[chosen], unit[chosen], settings)
-    if found.leaning is not None:
-        shown = chosen & ~np.isnan(found.leaning)
-        if shown.any():
-            row["leaning"] = intervals.mean(found.leaning[shown], unit[shown], settings)
-
-    cells = found.cells
-    inside = chosen[cells.first] if len(cells) else np.empty(0, bool)
-    if inside.any():
-        of = unit[cells.first[inside]]
-        row["diversity"] = intervals.mean(cells.distance[inside], of, settings)
-        if not np.isnan(cells.vendi[inside]).any():
-            row["Vendi"] = intervals.mean(cells.vendi[inside], of, settings)
-    if found.fidelity is not None:
-        spoken = chosen & ~np.isnan(found.fidelity)
-        if spoken.any():
-            row[CLIP] = intervals.mean(found.fidelity[spoken], unit[spoken], settings)
+    every = np.arange(len(chosen))
+    copies = None if found.agreement is None else (found.agreement >= THRESHOLD).astype(float)
+    # values of each image, or of all images of a prompt by the first of them
+    columns: dict[str, tuple[Array | None, Ints]] = {
+        "identity": (found.identity, every),
+        "real": (np.array([found.real.get(name, np.nan) for name in images.subject]), every),
+        "copies": (copies, every),
+        "leaning": (found.leaning, every),
+        "diversity": (found.diversity, found.several),
+        "Vendi": (found.vendi, found.several),
+        CLIP: (found.fidelity, every),
+    }
+    row: Row = {}
+    for name, (values, image) in columns.items():
+        if values is not None and (own := chosen[image] & ~np.isnan(values)).any():
+            units = images.subject if name == "real" else unit  # one number for each subject
+            row[name] = intervals.mean(values[own], units[image[own]], settings)
     return row
 
 
@@ -190,22 +172,15 @@ def means_of(values: Array, subject: Names) -> dict[str, float]:
     return dict(zip(names.tolist(), means.tolist(), strict=True))
 
 
-def image_items(images: Images, found: Scores, ids: Sequence[Any] | Names) -> dict[str, Any]:
-    """The scores of each image, as columns of items.
-
-    Args:
-        ids: names of the manifest's rows.
-    """
-    names = np.asarray(ids, dtype=object)
+def image_items(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
+    """The scores of each image, as columns of items; `ids` are the names of the manifest's rows."""
     columns: dict[str, Any] = {
-        "image": names[images.rows], "nearest": names[found.nearest], "method": images.method,
+        "image": ids[images.rows], "nearest": ids[found.nearest], "method": images.method,
         "subject": images.subject, "prompt": images.prompt, "seed": images.seed, "identity": found.identity,
     }  # fmt: skip
-    if found.copied is not None:
-        columns |= {"copy": found.copied >= THRESHOLD, "copy_agreement": found.copied}
-    if found.copy_rate is not None:
-        columns["copy_rate"] = found.copy_rate
-    if found.leaning is not None:
+    if found.agreement is not None:
+        columns |= {"copy": found.agreement >= THRESHOLD, "copy_agreement": found.agreement}
+    if not np.isnan(found.leaning).all():
         columns["leaning"] = known(found.leaning)
     if found.fidelity is not None:
         columns["clip_t"] = known(found.fidelity)
@@ -228,8 +203,6 @@ def side_by_side(images: Images, found: Scores, ids: Names, prefix: str = "by ")
     columns |= {"lowest": lowest, "subject": subject, "prompt": prompt, "seed": seed}
     for method in images.methods:
         name = f"{prefix}{method}"
-        while {name, f"{name}_score"} & columns.keys():
-            name += "'"  # methods may be named a and a_score
         own = [by_method.get(method) for by_method in at.values()]
         columns[name] = [None if k is None else ids[images.rows[k]] for k in own]
         columns[f"{name}_score"] = [None if k is None else float(found.identity[k]) for k in own]
@@ -250,15 +223,15 @@ def keep_items(
     result.keep("images", **columns)
 
     for method in images.methods:
-        own: Ints = np.flatnonzero(images.method == method)
-        each, counts = means_of(found.identity[own], images.subject[own]), Counter(images.subject[own].tolist())
-        worst = [min(own[images.subject[own] == name], key=lambda k: comparable(found.identity[k])) for name in each]
+        own = {name: np.flatnonzero((images.method == method) & (images.subject == name))
+               for name in sorted(set(images.subject[images.method == method]))}  # fmt: skip
+        means = np.array([found.identity[of].mean() for of in own.values()])
+        worst = np.array([of[comparable(found.identity[of]).argmin()] for of in own.values()])
         result.keep(
-            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst],
-            method=[method] * len(each), subject=list(each), identity=list(each.values()),
-            real=[found.real.get(name) for name in each],
-            images=[counts[name] for name in each],
-            **{name: (comparable(list(each.values())) < comparable(tau)).tolist() for name, tau in limits.items()},
+            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst], method=[method] * len(own),
+            subject=list(own), identity=means, real=[found.real.get(name) for name in own],
+            images=[len(of) for of in own.values()],
+            **{name: (comparable(means) < comparable(tau)).tolist() for name, tau in limits.items()},
         )  # fmt: skip
     scenes = [of for of in images.scenes if len(of) > 1]
     if scenes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.diversity import mean_pairwise_distance, vendi_score
 from idmetric.evaluate.references import leave_one_out
+from idmetric.evaluate.sets import mean_pairwise_distance, vendi_score
 from idmetric.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
@@ -22,7 +22,6 @@ from idmetric.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed
 _SAME = 1e-3  # radians, below which two photos count as one
-_TEMPERATURE = 0.01  # of CopyRate, as in ViStoryBench
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,10 @@ class Images:
         parts = {name: getattr(self, name)[chosen] for name in ("rows", "file", "method", "subject", "prompt", "seed")}
         return replace(self, **parts)
 
-    def cells(self) -> dict[tuple[str, str, str], Ints]:
-        """(method, subject, prompt) -> its images (numbers below G), which differ by seed."""
-        found: dict[tuple[str, str, str], list[int]] = {}
-        for k, cell in enumerate(zip(self.method, self.subject, self.prompt, strict=True)):
-            found.setdefault(cell, []).append(k)
-        return {cell: np.array(of) for cell, of in found.items()}
+    def cells(self) -> list[Ints]:
+        """The images (numbers below G) of each method, subject and prompt with two or more, which differ by seed."""
+        cells = zip(self.method, self.subject, self.prompt, strict=True)
+        return [of for of in _grouped(cells) if len(of) > 1]
 
     def shown(self, subject: str) -> Ints:
         """Rows of the subject's references and training images."""
@@ -97,38 +94,28 @@ class Images:
 
         A file that has several rows for one subject, such as at two seeds, is an image at each.
         """
-        found: dict[tuple[str, str, int], list[int]] = {}
         times: Counter[tuple[str, str, str]] = Counter()
-        for k, (method, file, subject) in enumerate(zip(self.method, self.file, self.subject, strict=True)):
-            nth = times[method, file, subject]
+        keys = []
+        for method, file, subject in zip(self.method, self.file, self.subject, strict=True):
+            keys.append((method, file, times[method, file, subject]))
             times[method, file, subject] += 1
-            found.setdefault((method, file, nth), []).append(k)
-        return [np.array(of) for of in found.values()]
+        return _grouped(keys)
 
     def missing(self) -> dict[str, list[Place]]:
         """Method -> the places that other methods have and it lacks."""
-        places = self.places()
-        every = dict.fromkeys(places)
-        own: dict[str, set[Place]] = {name: set() for name in self.methods}
-        for name, place in zip(self.method, places, strict=True):
-            own[name].add(place)
-        found = {name: [place for place in every if place not in own[name]] for name in own}
-        return {name: lacking for name, lacking in found.items() if lacking}
+        own: dict[str, set[Place]] = {}
+        for name, place in zip(self.method, self.places(), strict=True):
+            own.setdefault(name, set()).add(place)
+        every = dict.fromkeys(self.places())
+        return {name: lacking for name in own if (lacking := [place for place in every if place not in own[name]])}
 
 
-@dataclass(frozen=True)
-class Cells:
-    """Diversity of the images of each method, subject and prompt that has two or more: columns of equal length (C,)."""
-
-    method: Names
-    subject: Names
-    prompt: Names
-    distance: Array
-    vendi: Array  # NaN where similarities are not cosines
-    first: Ints  # an image of each
-
-    def __len__(self) -> int:
-        return len(self.first)
+def _grouped(keys: Iterable[Hashable]) -> list[Ints]:
+    """The numbers of the items of each different key."""
+    found: dict[Hashable, list[int]] = {}
+    for k, key in enumerate(keys):
+        found.setdefault(key, []).append(k)
+    return [np.array(of) for of in found.values()]
 
 
 @dataclass(frozen=True)
@@ -138,34 +125,28 @@ class Scores:
     Attributes:
         identity: (G,) mean similarity to the references of the subject. nearest: (G,) row of the most similar one.
         real: subject -> mean similarity of its references to each other; absent for subjects with one.
-        leaning: (G,) see `_leaning`; NaN for subjects without training images or unseen references; None without any
-            training images, or without cosines.
-        copied: (G,) highest agreement with a reference or training image; None if not asked for.
+        leaning: (G,) see `_leaning`; NaN without training images, unseen references or cosines.
+        several: (C,) an image of each method, subject and prompt with two images or more. diversity: (C,) their mean
+            pairwise distance. vendi: (C,) their Vendi score; NaN without cosines.
+        agreement: (G,) highest agreement with a reference or training image; None if not asked for.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
-        copy_rate: (G,) see `_copy_rate`; None if not asked for, or without cosines.
     """
 
     identity: Array
     nearest: Ints
     real: Mapping[str, float]
-    cells: Cells
-    leaning: Array | None = None
-    copied: Array | None = None
-    fidelity: Array | None = field(default=None)
-    copy_rate: Array | None = None
+    leaning: Array
+    several: Ints
+    diversity: Array
+    vendi: Array
+    agreement: Array | None = None
+    fidelity: Array | None = None
 
 
-def score(
-    images: Images, scorer: Scorer, copied: Array | None, fidelity: Array | None, mirrored: VectorScorer | None = None
-) -> Scores:
-    """Score images by a bound model, subject by subject.
-
-    Args:
-        copied, fidelity: see `Scores`. mirrored: the model, bound to mirrored references and training images.
-    """
-    identity, nearest = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64)
-    leaning = np.full(len(images.rows), np.nan) if are_cosines(scorer) and images.training else None
-    copy_rate = None if mirrored is None else np.empty(len(images.rows))
+def score(images: Images, scorer: Scorer, agreement: Array | None = None, fidelity: Array | None = None) -> Scores:
+    """Score images by a bound model, subject by subject; `agreement` and `fidelity` are kept as they are."""
+    count, cosines = len(images.rows), are_cosines(scorer)
+    identity, nearest, leaning = np.empty(count), np.empty(count, np.int64), np.full(count, np.nan)
     real = {}
     for name, references in images.references.items():
         own = np.flatnonzero(images.subject == name)
@@ -173,16 +154,19 @@ def score(
             found = scorer.matrix(images.rows[own], references)
             identity[own], nearest[own] = found.mean(1), references[comparable(found).argmax(1)]
             shown = images.training.get(name)
-            if leaning is not None and shown is not None:
+            if cosines and shown is not None:
                 between = scorer.matrix(references, shown)
                 leaning[own] = _leaning(found, scorer.matrix(images.rows[own], shown), between)
-            if copy_rate is not None and mirrored is not None and isinstance(scorer, VectorScorer):
-                able, drawn = images.shown(name), scorer.vectors(images.rows[own])
-                plain, turned = scorer.vectors(able), mirrored.vectors(able)
-                copy_rate[own] = _copy_rate(drawn @ plain.T, drawn @ turned.T)
         if len(references) > 1:
             real[name] = float(1 - leave_one_out(1 - scorer.matrix(references, references), "mean").mean())
-    return Scores(identity, nearest, real, _cells(images, scorer), leaning, copied, fidelity, copy_rate)
+
+    cells = images.cells()
+    alike = [scorer.matrix(images.rows[of], images.rows[of]) for of in cells]
+    return Scores(
+        identity, nearest, real, leaning, np.array([of[0] for of in cells], np.int64),
+        np.array([mean_pairwise_distance(found) for found in alike]),
+        np.array([vendi_score(found) if cosines else np.nan for found in alike]), agreement, fidelity,
+    )  # fmt: skip
 
 
 def are_cosines(scorer: Scorer) -> bool:
@@ -206,37 +190,3 @@ def _leaning(references: Array, training: Array, between: Array) -> Array:
         return np.full(len(references), np.nan)
     found: Array = ((x_r[:, r] - x_t[:, t]) / r_t[r, t]).mean(1)
     return found
-
-
-def _copy_rate(plain: Array, mirrored: Array) -> Array:
-    """How surely images (N,) repeat a reference as it is, rather than show its subject in another way.
-
-    softmax([cos(x, r), cos(x, r')] / 0.01)[0] for the mirrored r' of a reference r: the CopyRate of ViStoryBench, with
-    the mirrored reference as the alternative, which every reference has. r is the one that x is most similar to, as
-    it is or mirrored. In [0, 1]: 1 = the reference as it is, 1/2 = neither, 0 = the mirrored reference.
-
-    Args:
-        plain, mirrored: (N, R), cosines of the images with the references, and with the mirrored references.
-    """
-    nearest = comparable(np.maximum(plain, mirrored)).argmax(1)
-    rows = np.arange(len(plain))
-    apart = (mirrored[rows, nearest] - plain[rows, nearest]) / _TEMPERATURE
-    found: Array = 1 / (1 + np.exp(apart.clip(-500, 500)))
-    return found
-
-
-def _cells(images: Images, scorer: Scorer) -> Cells:
-    cosines = are_cosines(scorer)
-    names: list[tuple[str, str, str]] = []
-    distance, vendi, first = [], [], []
-    for name, own in images.cells().items():
-        if len(own) < 2:
-            continue
-        found = scorer.matrix(images.rows[own], images.rows[own])
-        names.append(name)
-        distance.append(mean_pairwise_distance(found))
-        vendi.append(vendi_score(found) if cosines else np.nan)
-        first.append(own[0])
-    columns: Sequence[Any] = list(zip(*names, strict=True)) or [(), (), ()]
-    method, subject, prompt = (np.array(column, dtype=object) for column in columns)
-    return Cells(method, subject, prompt, np.array(distance), np.array(vendi), np.array(first, np.int64))

@@ -7,7 +7,7 @@ begins with `{method}/`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,139 +18,87 @@ from idmetric.protocols.generator.pattern import GENERATED, REFERENCE, OutputsEr
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject of an entry: its name, the files that show it, and columns to group by."""
+    """A subject of a benchmark's entry: its name, an image that shows it, and columns to group by."""
 
     name: str
-    references: tuple[Path, ...]
+    image: str
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An entry of a benchmark.
+Reader = Callable[[Mapping[str, Any]], Sequence[Subject]]  # the subjects of an entry
 
-    Attributes:
-        text: the prompt in words. prompt: the same, with the entry's number where a subject has it twice.
-        subjects: that an image of this entry should show, one or several.
+
+def uno(entry: Mapping[str, Any]) -> list[Subject]:
+    """The subjects of an entry {prompt, image_paths} of UNO's `dreambench_singleip.json` or `dreambench_multiip.json`.
+
+    A subject has the name of its image's folder.
     """
-
-    text: str
-    prompt: str
-    subjects: Sequence[Subject]
+    return [Subject(Path(image).parent.name, image) for image in entry["image_paths"]]
 
 
-Reader = Callable[[Path], Mapping[str, Entry]]
+def xversebench(entry: Mapping[str, Any]) -> list[Subject]:
+    """The subjects of an entry of `XVerseBench_single.json` or `XVerseBench_multi.json`.
 
-
-def uno(path: Path) -> Mapping[str, Entry]:
-    """The entries of UNO's `dreambench_singleip.json` or `dreambench_multiip.json`, by number.
-
-    A list of {prompt, image_paths}; each image shows a subject, which has the name of the image's folder.
-
-    Raises:
-        ValueError: naming the entry, if the file is not of this form.
-    """
-
-    def subjects(where: str, entry: Mapping[str, Any]) -> Iterator[Subject]:
-        images = entry.get("image_paths")
-        if not isinstance(images, list) or not images or not all(isinstance(image, str) for image in images):
-            raise ValueError(f"{where} has no image_paths")
-        for image in images:
-            yield Subject(Path(image).parent.name, (_file_of(path, image),))
-
-    return _entries(path, "prompt and image_paths", subjects)
-
-
-def xversebench(path: Path) -> Mapping[str, Entry]:
-    """The entries of `XVerseBench_single.json` or `XVerseBench_multi.json`, by index.
-
-    A list of {index, prompt, modulation: [{src_inputs: [{image_path, caption}], use_words: [[n, label, label]]}]}. A
+    It has the form {index, prompt, modulation: [{src_inputs: [{image_path}], use_words: [[n, label, label]]}]}. A
     subject has the name of its image and folder, such as human_05_man; `category` is the folder (human, object,
     animal) and `label` the word that the subject has in the prompt.
+    """
+    [shown] = entry["modulation"]
+    images = [Path(given["image_path"]) for given in shown["src_inputs"]]
+    return [
+        Subject(f"{image.parent.name}_{image.stem}", str(image), {"category": image.parent.name, "label": label})
+        for image, (_, label, *_) in zip(images, shown["use_words"], strict=True)
+    ]
+
+
+def indexed(found: Sequence[Picture], benchmark: Path, subjects: Reader) -> list[Picture]:
+    """Outputs with the prompt of their entry, once for each of its subjects, and the references of these subjects.
+
+    Of a prompt that a subject has twice, the field `prompt` holds the entry's number too.
 
     Raises:
-        ValueError: naming the entry, if the file is not of this form.
+        OutputsError: for a file of another form, an output without an entry, or a reference that does not exist.
     """
-
-    def subjects(where: str, entry: Mapping[str, Any]) -> Iterator[Subject]:
-        try:
-            [shown] = entry["modulation"]
-            images = [Path(given["image_path"]) for given in shown["src_inputs"]]
-            labels = [str(words[1]) for words in shown["use_words"]]
-            pairs = list(zip(images, labels, strict=True))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(f"{where} has no modulation with src_inputs and use_words") from error
-        for image, label in pairs:
-            columns = {"category": image.parent.name, "label": label}
-            yield Subject(f"{image.parent.name}_{image.stem}", (_file_of(path, str(image)),), columns)
-
-    return _entries(path, "prompt and modulation", subjects)
-
-
-def indexed(found: Sequence[Picture], entries: Mapping[str, Entry], benchmark: str) -> list[Picture]:
-    """Outputs with the prompt of their entry, once for each of its subjects, and the references of these subjects."""
-    several = any(len(entry.subjects) > 1 for entry in entries.values())
+    entries = _entries(benchmark, subjects)
+    times = Counter((name, text) for text, of in entries.values() for name in {subject.name for subject in of})
+    several = any(len({subject.name for subject in of}) > 1 for _, of in entries.values())
     out: list[Picture] = []
     references: dict[tuple[str, Path], None] = {}
     for picture in found:
-        index = picture.fields["index"]
-        entry = entries.get(str(int(index)))
-        if entry is None:
+        index = str(int(picture.fields["index"]))
+        if index not in entries:
             raise OutputsError(f"{picture.path}: {benchmark} has no entry {index}")
-        fields = {k: v for k, v in picture.fields.items() if k != "index"} | {"prompt": entry.prompt}
+        text, of = entries[index]
+        own = {subject.name: subject for subject in of}
+        again = any(times[name, text] > 1 for name in own)
+        fields = {**picture.fields, "prompt": f"{text} [{index}]" if again else text}
+        del fields["index"]
         if several:
-            fields["subjects"] = str(len(entry.subjects))
-        for subject in entry.subjects:
-            own = {**fields, **subject.columns, "subject": subject.name}
-            out.append(Picture(picture.path, GENERATED, own, entry.text))
-            references |= {(subject.name, path): None for path in subject.references}
+            fields["subjects"] = str(len(own))
+        out += [Picture(picture.path, GENERATED, {**fields, **subject.columns, "subject": name}, text)
+                for name, subject in own.items()]  # fmt: skip
+        references |= {(subject.name, _file_of(benchmark, subject.image)): None for subject in of}
+
     missing = [path for _, path in references if not path.is_file()]
     if missing:
         raise OutputsError(f"{benchmark}: no file {missing[0]}; paths are relative to its folder or to one above")
     return out + [Picture(path, REFERENCE, {"subject": subject}) for subject, path in references]
 
 
-def _entries(
-    path: Path, form: str, subjects: Callable[[str, Mapping[str, Any]], Iterator[Subject]]
-) -> Mapping[str, Entry]:
-    """The entries of a JSON list, by their index, or else their place."""
+def _entries(path: Path, subjects: Reader) -> dict[str, tuple[str, Sequence[Subject]]]:
+    """Prompt and subjects of each entry of a JSON list, by its index, or else its place."""
+    found: dict[str, tuple[str, Sequence[Subject]]] = {}
+    place = -1
     try:
-        given = json_file.read(path)
-    except FileNotFoundError:
-        raise ValueError(f"--benchmark {path}: no such file") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
-    if not isinstance(given, list):
-        raise ValueError(f"{path}: not a list of entries with {form}")
-
-    texts: dict[str, str] = {}
-    shown: dict[str, list[Subject]] = {}
-    for place, entry in enumerate(given):
-        where = f"{path}: entry {place}"
-        if not isinstance(entry, dict) or not isinstance(entry.get("prompt"), str):
-            raise ValueError(f"{where} has no prompt")
-        index = str(entry.get("index", place))
-        if index in texts:
-            raise ValueError(f"{where} has the index {index} of an earlier entry")
-        texts[index], shown[index] = entry["prompt"], _merged(subjects(where, entry), where)
-
-    times = Counter((subject.name, texts[index]) for index, of in shown.items() for subject in of)
-    return {
-        index: Entry(text, f"{text} [{index}]" if any(times[s.name, text] > 1 for s in shown[index]) else text,
-                     shown[index])
-        for index, text in texts.items()
-    }  # fmt: skip
-
-
-def _merged(given: Iterator[Subject], where: str) -> list[Subject]:
-    """The subjects, each once, with all its references."""
-    found: dict[str, Subject] = {}
-    for subject in given:
-        references = (*found[subject.name].references, *subject.references) if subject.name in found else None
-        found[subject.name] = Subject(subject.name, references or subject.references, subject.columns)
-    if not found:
-        raise ValueError(f"{where} shows no subject")
-    return list(found.values())
+        for place, entry in enumerate(json_file.read(path)):
+            index, of = str(entry.get("index", place)), subjects(entry)
+            if not of or index in found:
+                raise ValueError("no subject, or the index of an earlier entry")
+            found[index] = entry["prompt"], of
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        where = "" if place < 0 else f" entry {place}:"
+        raise OutputsError(f"{path}:{where} not as the layout's project writes it: {error!r}") from error
+    return found
 
 
 def _file_of(path: Path, image: str) -> Path:
@@ -208,9 +156,7 @@ def prompted(picture: Picture, name: str) -> Picture:
     if picture.role != GENERATED or not path.is_file():
         return picture
     try:
-        prompt = json_file.read(path)["prompt"]
-        if not isinstance(prompt, str):
-            raise ValueError(f"{prompt!r} is not a text")
+        prompt = str(json_file.read(path)["prompt"])
     except (ValueError, KeyError, TypeError) as error:
-        raise OutputsError(f'{path}: no prompt: {error}; it should hold {{"prompt": ...}}') from error
-    return replace(picture, fields={**picture.fields, "prompt": prompt}, text=prompt)
+        raise OutputsError(f'{path}: no prompt: {error!r}; it should hold {{"prompt": ...}}') from error
+    return replace(picture.having(prompt=prompt), text=prompt)

@@ -17,7 +17,6 @@ and seeds.
 | SCR | share of subjects with a mean identity under a threshold, of the model's calibration or given by --scr |
 | real SCR | the same of real photos: share of subjects with `real` under the threshold |
 | copies | share of images that repeat the pixels of a reference or training image |
-| CopyRate | how surely images repeat a reference as it is rather than mirrored, 0 to 1; 1/2 = neither (--copy-rate) |
 | leaning | how much nearer images are to training images than to references, -1 to 1; above 0, they lean to copying |
 | diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
 | Vendi | effective number of different images of a prompt (Friedman and Dieng 2023), from 1 to the number of seeds |
@@ -25,15 +24,13 @@ and seeds.
 | published | the number of a published score that the model names (docs/named-scores.md), in that source's unit |
 | p | of the difference in identity: Wilcoxon's signed-rank test over subjects, corrected by Holm |
 
-Intervals draw whole subjects again. Places (subject, prompt, seed) that a method lacks are
-listed, and do not count as 0.
+Intervals draw whole subjects again. Places (subject, prompt, seed) that a method lacks are listed.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -44,27 +41,26 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY
 from idmetric.evaluate.paired import holm, signed_rank, smallest_p
+from idmetric.models.embedder import Embedder
 from idmetric.models.named import NamedScore
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.columns import Array, Truths, listed
-from idmetric.protocols.common.dual_encoder import DualEncoder
+from idmetric.protocols.common.columns import Array, Truths, free, listed
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Bound, Models, Progress, Settings, VectorScorer, bind
-from idmetric.protocols.generator.checks import check, groups_of, notes_on, refuse_judges, thresholds_of
+from idmetric.protocols.common.scorers import Models, Progress, Settings, bind, by_label, calibrated
 from idmetric.protocols.generator.columns import (
     CLIP,
+    agreements,
     columns_of,
     copying,
-    highest_agreements,
     keep_items,
     means_of,
-    notes_on_gray,
+    notes_on,
     prompt_fidelity,
-    small_pictures,
+    refuse_judges,
 )
 from idmetric.protocols.generator.example import example
-from idmetric.protocols.generator.images import Images, Names, Scores, are_cosines, score
-from idmetric.protocols.generator.outputs import read, where_of
+from idmetric.protocols.generator.images import Images, Names, Scores, score
+from idmetric.protocols.generator.outputs import read_options
 from idmetric.protocols.options import GeneratorOptions
 
 LEVEL = 0.05  # of a test
@@ -73,7 +69,7 @@ Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which
 
 def add_differences(result: Result, scores: Mapping[str, Scored], settings: Settings, against: str | None) -> None:
     """Add a row for each two methods with common places, or each with one, all tests as items, and a note if no p can
-    fall to 0.05.
+    fall to 0.05, however large the differences.
 
     Args:
         scores: metric -> method -> place -> score; p of the first metric, of the signed-rank test over subjects,
@@ -105,28 +101,15 @@ def add_differences(result: Result, scores: Mapping[str, Scored], settings: Sett
             low=[x.low for x in v], high=[x.high for x in v], p=p, p_holm=corrected, subjects=subjects,
             pairs=[x.count for x in v],
         )  # fmt: skip
-        if metric == next(iter(scores)):
-            result.notes.extend(_smallest(len(found), len({*first, *second}) - 1, max(subjects), against))
+        if metric == next(iter(scores)) and (least := len(found) * smallest_p(max(subjects))) > LEVEL:
+            result.notes.append(
+                f"smallest possible p here: {min(1, least):.3f} ({len(found)} tests on {max(subjects)} subjects): add "
+                "subjects, or compare with one method (--against METHOD)"
+            )
     result.rows.extend(rows.values())
 
 
-def _smallest(tests: int, with_one: int, subjects: int, against: str | None) -> list[str]:
-    """A note if Holm's smallest p, tests x `smallest_p`, lies above 0.05: no difference is large enough for less.
-
-    Args:
-        with_one: the number of tests against one method.
-    """
-    least = smallest_p(subjects)
-    if tests * least <= LEVEL:
-        return []
-
-    note = f"smallest possible p here: {min(1, tests * least):.3f} ({tests} tests on {subjects} subjects)"
-    if against is None and with_one * least <= LEVEL:
-        return [f"{note}; --against METHOD compares with one method ({with_one * least:.3f})"]
-    return [f"{note}; {LEVEL:g} needs {math.ceil(math.log2(2 * tests / LEVEL))} subjects"]
-
-
-def by_place(method: Sequence[Any], places: Sequence[tuple[str, ...]], values: Sequence[float]) -> Scored:
+def by_place(method: Names, places: Sequence[tuple[str, ...]], values: Array) -> Scored:
     """Scores as `differences` takes them, without NaN."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for name, place, value in zip(method, places, values, strict=True):
@@ -143,16 +126,11 @@ def published(model: Any, images: Images, settings: Settings) -> tuple[NamedScor
     named: NamedScore | None = getattr(model, "named", None)
     if named is None:
         return None, []
-    if settings.distance != "cls" or settings.look.masked:
-        return None, ["no published number: it is of whole images, by --distance cls"]
-    if named.references == "frames":
-        return None, ["no published number: it follows the frames of one video (idmetric score)"]
     several = [name for name in dict.fromkeys(images.subject) if len(images.references[name]) > 1]
+    if settings.distance != "cls" or settings.look.masked or named.references == "frames":
+        return None, ["no published number: it is of whole images and photos of subjects, by --distance cls"]
     if named.references == "own" and several:
-        return None, [
-            "no published number: it compares each image with the one reference that it was generated from, and "
-            f"{len(several)} subjects have several"
-        ]
+        return None, [f"no published number: it has one reference of each subject, and {len(several)} have several"]
     return named, []
 
 
@@ -183,14 +161,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
         if args.out is None:
             raise ValueError("--out DIR is needed: the example is rendered there (or give outputs: --data PATH)")
         return example(args.out / "example", progress=progress)
-    return read(where_of(args, args.training))
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
-    """Run with the options of the command line."""
-    clip = None if args.clip_t is None else DualEncoder(args.clip_t, device=args.device)
-    options = replace(args.options, held_out=args.held_out or args.data is None)
-    return run(data, models, settings, options, clip)
+    return read_options(args, args.training)
 
 
 def run(
@@ -198,12 +169,12 @@ def run(
     models: Models,
     settings: Settings = Settings(),
     options: GeneratorOptions = GeneratorOptions(),
-    clip: DualEncoder | None = None,
 ) -> list[Result]:
     """A result for each model, with rows for methods, their groups, and their paired differences.
 
     Args:
-        data: as `outputs.read` makes it. clip: adds prompt fidelity.
+        data: as `outputs.read` makes it.
+        models: a `DualEncoder` of the name `CLIP-T` adds prompt fidelity.
 
     Raises:
         ValueError: for an unknown method or column, or a model that gives no similarities of all pairs.
@@ -211,37 +182,33 @@ def run(
         UnreadableError: see `scorers.bind`.
     """
     refuse_judges(models)
-    check(data, options.by, options.against)  # before anything is embedded
-    thresholds = {
-        name: thresholds_of(model, settings, options.scr, options.calibration, options.rate)
-        for name, model in models.items()
-    }
+    images = Images.of(data)
+    if not len(images.rows):
+        raise ValueError("no generated images of subjects with references")
+    if options.against is not None and options.against not in images.methods:
+        raise ValueError(f"--against {options.against!r}: no such method; there are {', '.join(images.methods)}")
+    dict(_groups(images, data, options.by))  # refuses unknown columns before anything is embedded
+    limits = {name: _limits(model, settings, options) for name, model in models.items()}
 
-    bound = bind(data, models if clip is None else {**models, CLIP: clip}, settings)
+    bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
-    notes = notes_on(bound.manifest, images, options.held_out)
-    groups = dict(groups_of(images, bound.manifest, options.by))
-    copied = None
-    if options.copies:
-        small = small_pictures(images, bound.manifest, settings)
-        copied = highest_agreements(images, small, settings)
-        notes += notes_on_gray(images, bound.manifest, small)
-    mirrored = _mirrored(images, bound, models, settings) if options.copy_rate else {}
-    fidelity = prompt_fidelity(images, bound, clip, notes)
+    groups = dict(_groups(images, bound.manifest, options.by))
+    agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
+    notes = notes_on(bound.manifest, images, options.held_out) + gray
+    fidelity = prompt_fidelity(images, bound, models, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        found = score(images, scorer, copied, fidelity, mirrored.get(result.model))
-        limits, remark = thresholds[result.model]
+        found = score(images, scorer, agreement, fidelity)
+        taus, remark = limits[result.model]
         named, reason = published(models[result.model], images, settings)
         result.notes.extend([*remark, *reason])
         for method in images.methods:
-            for group, chosen in groups.items():
-                chosen = chosen & (images.method == method)
+            for group, members in groups.items():
+                chosen = members & (images.method == method)
                 if chosen.any():
-                    row: Row = {"method": method, "group": group}
-                    row |= _values(images, found, chosen, limits, settings)
+                    row: Row = {"method": method, "group": group, **_values(images, found, chosen, taus, settings)}
                     if named is not None:
                         row["published"] = value_of(named, found.identity[chosen], images.subject[chosen], settings)
                     result.rows.append(row)
@@ -251,63 +218,76 @@ def run(
                 f"{listed(copiers)}"
             )
         _compare(images, found, settings, options, result)
-        keep_items(images, found, bound.manifest, options.by, limits, result)
+        keep_items(images, found, bound.manifest, options.by, taus, result)
         results.append(result)
     return results
+
+
+def _groups(images: Images, data: Manifest, by: Sequence[str]) -> Iterator[tuple[str, Truths]]:
+    """Names of groups, and their images (G,)."""
+    yield "all", np.ones(len(images.rows), dtype=bool)
+    own = {"subject": images.subject, "prompt": images.prompt}
+    for column in by:
+        if column not in own and f"x_{column}" not in data.table.column_names:
+            have = sorted(name[2:] for name in data.table.column_names if name.startswith("x_"))
+            raise ValueError(f"--by {column}: no such column; there are {', '.join([*own, *have])}")
+        values = own.get(column, np.array(free(data, column), dtype=object)[images.rows])
+        for value in dict.fromkeys(values):
+            if value is not None:
+                yield f"{column}: {value}", values == value
+
+
+def _limits(model: Any, settings: Settings, options: GeneratorOptions) -> tuple[dict[str, float], list[str]]:
+    """Column -> similarity under which a subject has failed, and a note on its origin."""
+    if options.scr:
+        return by_label(options.scr, "SCR@"), []
+    tau = calibrated(model, settings, options.calibration, options.rate)
+    if tau is None:
+        lacks = "no SCR: the model has no calibration for this distance; give --scr or --calibration"
+        return {}, [lacks] if isinstance(model, Embedder) else []
+    return {"SCR": tau}, [
+        f"SCR: subjects with a mean similarity under {tau:.3f}, which {100 * options.rate:g} % of the pairs of two "
+        "identities reach in the calibration"
+    ]  # fmt: skip
 
 
 # Scores
 
 
-def _mirrored(images: Images, bound: Bound, models: Models, settings: Settings) -> dict[str, VectorScorer]:
-    """The models with cosines, bound to the mirrored references and training images of subjects with images."""
-    able = {name: models[name] for name, scorer in bound.models.items() if name in models and are_cosines(scorer)}
-    if not able:
-        return {}
-    rows = np.unique(np.concatenate([images.shown(name) for name in dict.fromkeys(images.subject)]))
-    look = replace(settings.look, mirrored=True)
-    # unreadable images are known by now
-    turned = bind(bound.manifest, able, replace(settings, look=look, on_error="fail"), rows)
-    return {name: scorer for name, scorer in turned.models.items() if isinstance(scorer, VectorScorer)}
-
-
-def _values(images: Images, found: Scores, chosen: Truths, limits: Mapping[str, float], settings: Settings) -> Row:
+def _values(images: Images, found: Scores, chosen: Truths, taus: Mapping[str, float], settings: Settings) -> Row:
     """The numbers of one method's images."""
     subject = images.subject[chosen]
     own = means_of(found.identity[chosen], subject)
-    names, means = np.array(list(own), dtype=object), np.array(list(own.values()))
-
     shared = columns_of(images, found, chosen, images.subject, settings)
     row: Row = {"identity": shared.pop("identity")}
+
     scenes = [of[chosen[of]] for of in images.scenes if chosen[of].any()]
     if len(scenes) < len(subject):
         lowest = np.array([found.identity[of].min() for of in scenes])
         together = np.array([" + ".join(images.subject[of]) for of in scenes], dtype=object)
         row["weakest"] = intervals.mean(lowest, together, settings)
-    row["worst"] = Value(float(means.min()), None, None, len(means))
+    row["worst"] = Value(min(own.values()), None, None, len(own))
+
     if "real" in shared:
         row["real"] = shared.pop("real")
-    anchored = [name for name in own if name in found.real]
-    real = np.array([found.real[name] for name in anchored])
-    for column, tau in limits.items():
-        failed = comparable(means) < comparable(tau)
-        row[column] = intervals.mean(failed.astype(float), names, settings)
-        if anchored:
-            failed = comparable(real) < comparable(tau)
-            row[f"real {column}"] = intervals.mean(failed.astype(float), np.array(anchored, object), settings)
+    real = {name: found.real[name] for name in own if name in found.real}
+    for column, tau in taus.items():
+        for name, means in ((column, own), (f"real {column}", real)):
+            if means:
+                failed = comparable(list(means.values())) < comparable(tau)
+                row[name] = intervals.mean(failed.astype(float), np.array(list(means), dtype=object), settings)
     return row | shared
 
 
 def _compare(images: Images, found: Scores, settings: Settings, options: GeneratorOptions, result: Result) -> None:
     if len(images.methods) < 2:
         return
-    cells, places = found.cells, images.places()
+    places, several = images.places(), found.several
+    cells = list(zip(images.subject[several], images.prompt[several], strict=True))
     scores = {
-        "identity": by_place(images.method.tolist(), places, found.identity.tolist()),
-        "diversity": by_place(
-            cells.method.tolist(), list(zip(cells.subject, cells.prompt, strict=True)), cells.distance.tolist()
-        ),
+        "identity": by_place(images.method, places, found.identity),
+        "diversity": by_place(images.method[several], cells, found.diversity),
     }
     if found.fidelity is not None:
-        scores[CLIP] = by_place(images.method.tolist(), places, found.fidelity.tolist())
+        scores[CLIP] = by_place(images.method, places, found.fidelity)
     add_differences(result, scores, settings, options.against)

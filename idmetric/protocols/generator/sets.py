@@ -7,7 +7,7 @@ For each subject, three distances of the generated and the real set, from the mo
 
 | measure | meaning |
 |---|---|
-| CMMD | 1000 x squared maximum mean discrepancy, sigma 10; unbiased, or as in the released code (--biased) |
+| CMMD | 1000 x squared maximum mean discrepancy, sigma 10, unbiased |
 | Frechet | distance of Gaussians with the sets' means and covariances, FID's formula |
 | centroid | cosine of the sets' mean features; higher = more alike |
 
@@ -28,8 +28,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,12 +41,16 @@ from idmetric.protocols.common.columns import Array, Ints, listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
-from idmetric.protocols.generator.outputs import read, where_of
+from idmetric.protocols.generator.outputs import read_options
 from idmetric.protocols.options import SetsOptions
 
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
-_SIMILARITIES = ("centroid",)
+MEASURES: dict[str, Callable[[Array, Array], float]] = {
+    "CMMD": cmmd,
+    "Frechet": frechet_distance,
+    "centroid": centroid_similarity,
+}
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
 
 
@@ -55,7 +58,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
     """The manifest of the command's outputs and references."""
     if args.data is None and args.references is None:
         raise ValueError("--references PATH is needed: real photos, a folder for each subject; or --data, a table")
-    return read(where_of(args))
+    return read_options(args)
 
 
 def run(
@@ -75,135 +78,103 @@ def run(
         raise ValueError(f"{', '.join(lacking)}: sets are compared by features, and metrics of pairs have none")
     if settings.distance != "cls":
         raise ValueError(f"--distance {settings.distance}: sets are compared by global features, the distance cls")
-    Sets.of(data, options.pool)  # before anything is embedded
+    _sets(data, options.pool)  # before anything is embedded
     bound = bind(data, models, settings)
-    sets, notes = Sets.of(bound.manifest, options.pool)
-    about = {**settings.as_dict(), "pool": options.pool, "biased": options.biased,
-             "draws": options.draws}  # fmt: skip
+    real, generated, notes = _sets(bound.manifest, options.pool)
+    about = {**settings.as_dict(), "pool": options.pool, "draws": options.draws}
     results = []
     for scorer, result in bound.results("sets", about, notes):
         assert isinstance(scorer, VectorScorer)
-        found = _Found(scorer, sets, settings.seed, options)
-        for method in sets.generated or {REAL: {}}:
-            lines = found.of(method)
+        for method, lines in _lines(scorer, real, generated, settings.seed, options.draws).items():
             result.rows.extend(_rows(method, lines, settings))
             result.keep("sets", **{name: [line[name] for line in lines] for name in lines[0]})
-            result.notes.extend(_warnings(method, lines, scorer.vectors(sets.first()).shape[1]))
-        result.notes[:] = dict.fromkeys(result.notes)
+            result.notes.extend(_within_floor(method, lines))
         results.append(result)
     return results
 
 
-@dataclass(frozen=True)
-class Sets:
-    """The sets of each subject, as rows of a manifest.
+Rows = Mapping[str, Ints]  # subject -> rows of a manifest
 
-    Attributes:
-        real: subject -> its photos, at least four. generated: method -> subject -> at least two images.
-    """
 
-    real: Mapping[str, Ints]
-    generated: Mapping[str, Mapping[str, Ints]]
+def _sets(data: Manifest, pool: bool) -> tuple[Rows, Mapping[str, Rows], list[str]]:
+    """At least four photos of each subject, at least two images of each by method, and notes on subjects with fewer."""
+    images = Images.of(data)
+    real, subject = dict(images.references), images.subject
+    if pool:
+        real, subject = {ALL: np.concatenate(list(real.values()))}, np.full(len(subject), ALL, dtype=object)
+    few = [name for name, rows in real.items() if len(rows) < 4]
+    notes = [f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}"] if few else []
+    real = {name: rows for name, rows in real.items() if len(rows) >= 4}
+    if not real:
+        raise ValueError(
+            "no subject has four real photos, two for each half: add some, or take all subjects as one set (--pool)"
+        )
 
-    @classmethod
-    def of(cls, data: Manifest, pool: bool) -> tuple[Sets, list[str]]:
-        """The sets of a manifest, and notes on subjects that have too few images.
-
-        Raises:
-            ValueError: if no subject has enough.
-        """
-        images = Images.of(data)
-        real = dict(images.references)
-        subject = images.subject
-        if pool:
-            real, subject = {ALL: np.concatenate(list(real.values()))}, np.full(len(subject), ALL, dtype=object)
-        few = [name for name, rows in real.items() if len(rows) < 4]
-        notes = [f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}"] if few else []
-        real = {name: rows for name, rows in real.items() if len(rows) >= 4}
-        if not real:
-            raise ValueError(
-                "no subject has four real photos, two for each half: add some, or take all subjects as one set (--pool)"
-            )
-
-        generated: dict[str, dict[str, Ints]] = {}
-        for method in images.methods:
-            own = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
-            lone = [name for name, rows in own.items() if len(rows) < 2]
-            if lone:
-                notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
+    generated: dict[str, dict[str, Ints]] = {}
+    for method in images.methods:
+        own = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
+        lone = [name for name, rows in own.items() if len(rows) < 2]
+        if lone:
+            notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
+        if len(lone) < len(own):
             generated[method] = {name: rows for name, rows in own.items() if len(rows) > 1}
-        if images.methods and not any(generated.values()):
-            raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
-        return cls(real, {method: own for method, own in generated.items() if own}), notes
-
-    def first(self) -> Ints:
-        """A row."""
-        return next(iter(self.real.values()))[:1]
+    if images.methods and not generated:
+        raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
+    return real, generated, notes
 
 
-class _Found:
-    """Scores of sets, with the floors of a subject computed once for all methods."""
+def _lines(
+    scorer: VectorScorer, real: Rows, generated: Mapping[str, Rows], seed: int, draws: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Method -> a line for each subject, measure and number of images; the score is None without generated images."""
 
-    def __init__(self, scorer: VectorScorer, sets: Sets, seed: int, options: SetsOptions) -> None:
-        self.scorer, self.sets, self.seed, self.options = scorer, sets, seed, options
-        self.measures = _measures(options)
-        self._floors: dict[tuple[str, int], dict[str, Array]] = {}
+    @cache  # the floor of a subject is one for all methods
+    def floor(subject: str, n: int) -> dict[str, Array]:
+        return _drawn(None, scorer.vectors(real[subject]), n, (seed, n, 0), draws)
 
-    def of(self, method: str) -> list[dict[str, Any]]:
-        """A line for each subject, measure and number of images; score is None without generated images."""
-        lines: list[dict[str, Any]] = []
-        generated = self.sets.generated.get(method)
-        for subject in self.sets.real if generated is None else generated:
-            photos = self.scorer.vectors(self.sets.real[subject])
-            images = None if generated is None else self.scorer.vectors(generated[subject])
-            most = min(len(photos) // 2, len(photos) if images is None else len(images))
+    found: dict[str, list[dict[str, Any]]] = {}
+    for method, made in (generated or {REAL: {}}).items():
+        for subject in made or real:
+            photos = scorer.vectors(real[subject])
+            images = scorer.vectors(made[subject]) if made else None
+            most = len(photos) // 2 if images is None else min(len(photos) // 2, len(images))
             for n in (2**k for k in range(1, most.bit_length())):
-                floor = self._floor(subject, photos, n)
-                score = None if images is None else self._drawn(images, photos, n, (self.seed, n, 1))
-                for name, values in floor.items():
+                score = None if images is None else _drawn(images, photos, n, (seed, n, 1), draws)
+                for name, values in floor(subject, n).items():
                     line = {"method": method, "subject": subject, "measure": name, "n": str(n)}
-                    lines.append(line | _summary(None if score is None else score[name], values, name))
+                    found.setdefault(method, []).append(line | _summary(score[name] if score else None, values, name))
             if images is not None:
-                for name, measure in self.measures.items():
+                for name, measure in MEASURES.items():
                     line = {"method": method, "subject": subject, "measure": name, "n": ALL}
-                    lines.append(line | _summary(np.array([measure(images, photos)]), None, name))
-        return lines
-
-    def _floor(self, subject: str, photos: Array, n: int) -> dict[str, Array]:
-        """Each measure of two halves of n photos in every draw."""
-        if (subject, n) not in self._floors:
-            self._floors[subject, n] = self._drawn(None, photos, n, (self.seed, n, 0))
-        return self._floors[subject, n]
-
-    def _drawn(self, images: Array | None, photos: Array, n: int, seed: tuple[int, ...]) -> dict[str, Array]:
-        """Each measure of n images, or n other photos, and n photos in every draw."""
-        rng = np.random.default_rng(seed)
-        found = {name: np.empty(self.options.draws) for name in self.measures}
-        for k in range(self.options.draws):
-            order = rng.permutation(len(photos))
-            x = photos[order[n : 2 * n]] if images is None else images[rng.choice(len(images), n, replace=False)]
-            for name, measure in self.measures.items():
-                found[name][k] = measure(x, photos[order[:n]])
-        return found
+                    found[method].append(line | _summary(np.array([measure(images, photos)]), None, name))
+    return found
 
 
-def _measures(options: SetsOptions) -> dict[str, Callable[[Array, Array], float]]:
-    """Name -> the measure of two sets."""
-    return {"CMMD": partial(cmmd, biased=options.biased), "Frechet": frechet_distance, "centroid": centroid_similarity}
+def _drawn(images: Array | None, photos: Array, n: int, seed: tuple[int, ...], draws: int) -> dict[str, Array]:
+    """Each measure of n images, or n other photos, and n photos in every draw."""
+    rng = np.random.default_rng(seed)
+    found = {name: np.empty(draws) for name in MEASURES}
+    for k in range(draws):
+        order = rng.permutation(len(photos))
+        x = photos[order[n : 2 * n]] if images is None else images[rng.choice(len(images), n, replace=False)]
+        for name, measure in MEASURES.items():
+            found[name][k] = measure(x, photos[order[:n]])
+    return found
 
 
-def _summary(score: Array | None, floor: Array | None, measure: str) -> dict[str, Any]:
+def _summary(score: Array | None, real: Array | None, measure: str) -> dict[str, Any]:
     """Means over draws, the range of 95 % of them, and whether the score is worse than the floor."""
     out: dict[str, Any] = {}
-    for name, values in (("score", score), ("real", floor)):
-        several = values is not None and len(values) > 1
-        out[name] = None if values is None else float(values.mean())
-        ends = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist() if several and values is not None else [None, None]
-        out[f"{name}_low"], out[f"{name}_high"] = ends
+    for name, values in (("score", score), ("real", real)):
+        out |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+        if values is not None:
+            out[name] = float(values.mean())
+        if values is not None and len(values) > 1:
+            out[f"{name}_low"], out[f"{name}_high"] = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist()
     out["beyond"] = None
-    if score is not None and floor is not None:
-        worse = out["score"] < out["real_low"] if measure in _SIMILARITIES else out["score"] > out["real_high"]
-        out["beyond"] = bool(worse)
+    if score is not None and real is not None:
+        alike = measure == "centroid"  # the only similarity
+        out["beyond"] = out["score"] < out["real_low"] if alike else out["score"] > out["real_high"]
     return out
 
 
@@ -232,24 +203,15 @@ def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> 
     return intervals.mean(values, np.array([line["subject"] for line in lines], dtype=object), settings)
 
 
-def _warnings(method: str, lines: Sequence[Mapping[str, Any]], dimension: int) -> list[str]:
-    """Warn of scores that the real photos reach among themselves, and of covariances from too few images."""
-    notes = []
-    most = max(int(line["n"]) for line in lines if line["n"] != ALL)
-    if most <= dimension:
-        notes.append(
-            f"WARNING: Frechet: at most {most} images in {dimension} dimensions: covariances are singular and the "
-            "distance is too high; compare it at equal numbers of images only"
-        )
+def _within_floor(method: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Warn of scores that the real photos reach among themselves."""
     inside = []
-    for measure in dict.fromkeys(line["measure"] for line in lines):
+    for measure in MEASURES:
         largest = {line["subject"]: line for line in lines if line["measure"] == measure and line["n"] != ALL}
         within = sum(line["beyond"] is False for line in largest.values())
         if within:
             inside.append(f"{measure} of {within} of {len(largest)} subjects")
-    if inside:
-        notes.append(
-            f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
-            "real photos differ as much"
-        )
-    return notes
+    if not inside:
+        return []
+    return [f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
+            "real photos differ as much"]  # fmt: skip

@@ -5,11 +5,10 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.random import Generator
 
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
@@ -18,76 +17,54 @@ from idmetric.protocols.ilgen_table2_retrieval import GALLERY
 
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")
-Scenes = dict[str, list[int]]  # scene -> rows
+TRIPLETS = 10  # of each object and mode
 T = TypeVar("T")
 
 
-def draw_triplets(
-    data: Manifest, rows: Ints, mode: Mode, *, per_object: int = 10, seed: int = 0
-) -> tuple[Ints, list[str]]:
+def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tuple[Ints, list[str]]:
     """Triplets (T, 3) of rows (anchor, positive, negative), and the objects that allow none.
+
+    Positive and negative, an object of the same category, are of one scene. An easy anchor is of that scene too, a hard
+    one of another, if its object has one.
 
     Args:
         data: with the columns identity, category and background (the scene), as `idmetric data import cute` writes it.
         rows: the rows of CUTE.
     """
-    objects, category = _objects(data, rows)
-    friends: dict[str | None, list[str]] = defaultdict(list)
-    for name in objects:
-        friends[category[name]].append(name)
-    found: list[tuple[int, int, int]] = []
-    without = []
-
-    for name in objects:
-        others = [objects[other] for other in friends[category[name]] if other != name]
-        shared = _shared(objects[name], others, mode)
-        if not shared:
-            without.append(name)
-        for k in range(per_object if shared else 0):
-            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), k])
-            found.append(_triplet(rng, objects[name], others, shared, mode))
-
-    return np.array(found, dtype=np.int64).reshape(-1, 3), without
-
-
-def _objects(data: Manifest, rows: Ints) -> tuple[dict[str, Scenes], dict[str, str | None]]:
-    """Object -> scene -> rows, each image once, all sorted; and each object's category."""
     identity, scene, kind = (data.column(name) for name in ("identity", "background", "category"))
     keys, names, seen = image_keys(data), data.column("id"), set()
-    objects: dict[str, Scenes] = {}
+    objects: dict[str, dict[str, list[int]]] = {}  # -> scene -> rows, each image once
     category: dict[str, str | None] = {}
-
     for row in sorted(rows.tolist(), key=lambda r: names[r]):
         if identity[row] is None or scene[row] is None or (identity[row], keys[row]) in seen:
             continue
         seen.add((identity[row], keys[row]))
         objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
         category[identity[row]] = kind[row]
+    objects = {name: dict(sorted(objects[name].items())) for name in sorted(objects)}
 
-    return {name: dict(sorted(objects[name].items())) for name in sorted(objects)}, category
+    def one(options: Sequence[T]) -> T:
+        return options[int(rng.integers(len(options)))]
 
+    found: list[tuple[int, int, int]] = []
+    without = []
+    for name, own in objects.items():
+        others = [of for other, of in objects.items() if other != name and category[other] == category[name]]
+        elsewhere = mode == "hard" and len(own) > 1
+        shared = [s for s, views in own.items() if (elsewhere or len(views) > 1) and any(s in o for o in others)]
+        if not shared:
+            without.append(name)
+        for k in range(TRIPLETS if shared else 0):
+            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), k])
+            at = one(shared)
+            if elsewhere:
+                positive = one(own[at])
+                anchor = one(own[one([s for s in own if s != at])])
+            else:
+                anchor, positive = (own[at][int(i)] for i in rng.choice(len(own[at]), 2, replace=False))
+            found.append((anchor, positive, one(one([o for o in others if at in o])[at])))
 
-def _shared(own: Scenes, others: Sequence[Scenes], mode: Mode) -> list[str]:
-    """Scenes that a positive and a negative can be drawn from, so that there is an anchor too."""
-    elsewhere = mode == "hard" and len(own) > 1
-    return [s for s, rows in own.items() if (elsewhere or len(rows) > 1) and any(s in o for o in others)]
-
-
-def _triplet(
-    rng: Generator, own: Scenes, others: Sequence[Scenes], shared: Sequence[str], mode: Mode
-) -> tuple[int, int, int]:
-    scene = _one(rng, shared)
-    if mode == "hard" and len(own) > 1:
-        positive = _one(rng, own[scene])
-        anchor = _one(rng, own[_one(rng, [s for s in own if s != scene])])
-    else:
-        anchor, positive = (own[scene][int(k)] for k in rng.choice(len(own[scene]), 2, replace=False))
-    other = _one(rng, [o for o in others if scene in o])
-    return anchor, positive, _one(rng, other[scene])
-
-
-def _one(rng: Generator, options: Sequence[T]) -> T:
-    return options[int(rng.integers(len(options)))]
+    return np.array(found, dtype=np.int64).reshape(-1, 3), without
 
 
 # Benchmarks
@@ -140,20 +117,7 @@ class Plan:
     kind: str
     sides: tuple[Ints, ...]
     same: Truths | None = None
-    notes: tuple[str, ...] = ()
-
-    def rows(self) -> Ints:
-        """All rows, each once, sorted."""
-        return np.unique(np.concatenate(self.sides))
-
-    def at(self, place: Ints) -> Plan:
-        """The plan for renumbered rows (row -> its new number, -1 = gone), without comparisons that lost a row."""
-        moved = tuple(place[side] for side in self.sides)
-        if self.kind == "search":
-            return replace(self, sides=tuple(side[side >= 0] for side in moved))
-        whole = np.all([side >= 0 for side in moved], axis=0)
-        same = None if self.same is None else self.same[whole]
-        return replace(self, sides=tuple(side[whole] for side in moved), same=same)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -187,7 +151,7 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     return {name: np.array(found[name], dtype=np.int64) for name in BENCHMARKS if name in found}
 
 
-def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, seed: int = 0) -> dict[str, Plan]:
+def plans(data: Manifest, found: Mapping[str, Ints], seed: int = 0) -> dict[str, Plan]:
     """Benchmark (for CUTE "cute easy", "cute hard") -> its comparisons.
 
     Raises:
@@ -197,11 +161,17 @@ def plans(data: Manifest, found: Mapping[str, Ints], *, per_object: int = 10, se
     for name, rows in found.items():
         kind = BENCHMARKS[name].kind
         if kind == "triplets":
-            made |= _triplets(data, rows, name, per_object, seed)
+            made |= _triplets(data, rows, name, seed)
         else:
             made[name] = _search(data, rows, name, seed) if kind == "search" else _pairs(data, rows, name)
 
-    return {name: _sized(plan, name) for name, plan in made.items()}
+    for name, plan in made.items():
+        paper = BENCHMARKS[name.split()[0]].size
+        if plan.size != paper:
+            what = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}[plan.kind]
+            ours, theirs = (" x ".join(str(n) for n in size) for size in (plan.size, paper))
+            plan.notes.append(f"{name}: {ours} {what}, the paper has {theirs}")
+    return made
 
 
 def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
@@ -215,7 +185,17 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
     if queries is not None and gallery is not None:
         return Plan("search", (rows[queries], rows[gallery]))
     if benchmark.drawn and queries is None and gallery is None:
-        return _drawn(data, rows, seed)
+        identity, names = data.column("identity"), data.column("id")
+        images: dict[str, list[int]] = defaultdict(list)
+        for row in sorted(rows.tolist(), key=lambda r: names[r]):
+            if identity[row] is not None:
+                images[identity[row]].append(row)
+        drawn = np.array([
+            own[int(np.random.default_rng([seed, zlib.crc32(of.encode())]).integers(len(own)))]
+            for of, own in sorted(images.items()) if len(own) > 1
+        ], dtype=np.int64)  # fmt: skip
+        note = f"the query of each of {len(drawn)} identities was drawn (seed {seed}): the paper does not name its own"
+        return Plan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
 
     lacks = "queries" if queries is None else "gallery"
     there = ", ".join(map(repr, dict.fromkeys(split)))
@@ -223,23 +203,6 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
         f"{name}: no {lacks}: rows of split {benchmark.queries[0]!r} are the queries, of {benchmark.gallery[0]!r} the "
         f"gallery (or slots query and candidate); there are the splits {there}"
     )
-
-
-def _drawn(data: Manifest, rows: Ints, seed: int) -> Plan:
-    identity, names = data.column("identity"), data.column("id")
-    images: dict[str, list[int]] = defaultdict(list)
-    for row in sorted(rows.tolist(), key=lambda r: names[r]):
-        if identity[row] is not None:
-            images[identity[row]].append(row)
-    chosen = [
-        own[int(np.random.default_rng([seed, zlib.crc32(name.encode())]).integers(len(own)))]
-        for name, own in sorted(images.items())
-        if len(own) > 1
-    ]
-    note = f"the query of each of {len(chosen)} identities was drawn (seed {seed}): the paper does not name its queries"
-    queries = np.array(chosen, dtype=np.int64)
-
-    return Plan("search", (queries, np.setdiff1d(rows, queries)), None, (note,))
 
 
 def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
@@ -278,7 +241,7 @@ def _same(name: str, row: int, slot: str, label: float | None, first: str | None
     return first == second
 
 
-def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int) -> dict[str, Plan]:
+def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, Plan]:
     """The manifest's own triplets, or else drawn ones."""
     given = _given(data, rows)
     if given:
@@ -286,16 +249,14 @@ def _triplets(data: Manifest, rows: Ints, name: str, per_object: int, seed: int)
 
     made = {}
     for mode in MODES:
-        found, without = draw_triplets(data, rows, mode, per_object=per_object, seed=seed)
+        found, without = draw_triplets(data, rows, mode, seed)
         if not len(found):
             raise ValueError(
                 f"{name}: no {mode} triplet can be drawn: it takes two objects of a category (column category) in one "
                 "scene (column background)"
             )
-        notes = []
-        if without:
-            notes.append(f"{len(without)} objects allow no {mode} triplet: {listed(without)}")
-        made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, tuple(notes))
+        notes = [f"{len(without)} objects allow no {mode} triplet: {listed(without)}"] if without else []
+        made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, notes)
 
     return made
 
@@ -316,13 +277,3 @@ def _given(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
             found[mode].append((anchor, positive, negative))
 
     return found
-
-
-def _sized(plan: Plan, name: str) -> Plan:
-    """The plan, with a note if the paper's set has another size."""
-    paper = BENCHMARKS[name.split()[0]].size
-    if plan.size == paper:
-        return plan
-    what = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}[plan.kind]
-    ours, theirs = (" x ".join(str(n) for n in size) for size in (plan.size, paper))
-    return replace(plan, notes=(*plan.notes, f"{name}: {ours} {what}, the paper has {theirs}"))

@@ -3,19 +3,9 @@
     idmetric eval idsim --data pods.parquet --model dinov3_vitl16 --model hsv --out results/
     idmetric eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
 
-| dataset | comparisons | measures (main first) | ID-Sim, Fig. 25 | patches, Table 2b |
-|---|---|---|---|---|
-| pods | 1,200 queries (test_dense), 300 gallery (train) | mAP, AUC, nDCG | .7727, .9642, .9161 | .7907 |
-| deepfashion2 | 1,668 queries, 3,065 gallery | mAP | .8045 | .7967 |
-| aerialcattle | 23 queries, 2,306 gallery | mAP | .6786 | .6245 |
-| petface | 3,250 pairs of 13 species | AP, AUC | .8958, .9002 | .8446 |
-| cute hard, cute easy | 1,800 triplets | accuracy | .8559, .8887 | .8189 (hard) |
-| subjects2k | 2,000 pairs, 473 of one identity | AP, AUC | .4113, .7053 | .3674 |
-
-Fig. 25 is the mean of ten training runs with class features, "consistent with the main paper". DreamBench++, the last
-column of Fig. 25, is the protocol `dreambench`. docs/protocols-idsim.md lists sources and licenses and explains how to
-make a manifest. The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are
-measured.
+The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are measured.
+docs/protocols-idsim.md has sources, licenses and the papers' numbers (Fig. 25, Table 2b). DreamBench++, the last column
+of Fig. 25, is the protocol `dreambench`.
 
 * mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
   same on its sets: an instance has as many queries as any other.
@@ -31,22 +21,25 @@ measured.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
+from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.ranking import average_precision, ndcg, precision_at_1, roc_auc
 from idmetric.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
-from idmetric.protocols.common.paper_numbers import idsim_printed, idsim_row
+from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.ranked import Measure, Search, answerable, searched
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, left_out
 from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
 from idmetric.protocols.options import IDSimOptions
 
+# distance -> table; the paper does not say which distance of patches Table 2b uses
+TABLES = {"cls": "fig_25", "patch": "table_2b", "patch_pooled": "table_2b", "patch_biased": "table_2b"}
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": precision_at_1}
 
 
@@ -60,20 +53,24 @@ def run(
             settings.on_error is "skip").
         UnreadableError: see `scorers.bind`.
     """
-    skip = settings.on_error == "skip"
-    made = plans(data, members(data, options.set), per_object=options.triplets, seed=settings.seed)
-    _searches(data, made, skip)  # before anything is embedded
-    needed = np.unique(np.concatenate([plan.rows() for plan in made.values()]))
-    bound = bind(data.take(needed), models, settings)
-    made = {name: plan.at(_places(data, bound.manifest)) for name, plan in made.items()}
-    searches, lost = _searches(bound.manifest, made, skip)
-    notes = [*(note for plan in made.values() for note in plan.notes), *lost]
-    about = {**settings.as_dict(), "triplets": options.triplets}
-    results = []
+    skip, notes = settings.on_error == "skip", list[str]()
+    while True:
+        made = plans(data, members(data, options.set), settings.seed)
+        searches, lost = _searches(data, made, skip)  # before anything is embedded
+        needed = np.unique(np.concatenate([side for plan in made.values() for side in plan.sides]))
+        try:
+            bound = bind(data, models, replace(settings, on_error="fail"), needed)
+            break
+        except UnreadableError as error:
+            if not skip:
+                raise
+            data = left_out(data, error, notes)
 
-    for scorer, result in bound.results("idsim", about, notes):
-        label = None if settings.look.masked else options.paper or idsim_row(result.signature.get("model", ""))
-        one = _Model(scorer, bound.manifest, settings, label, result)
+    notes += [*(note for plan in made.values() for note in plan.notes), *lost]
+    results = []
+    for scorer, result in bound.results("idsim", settings.as_dict(), notes):
+        label = None if settings.look.masked else options.paper or row_of("idsim", result.signature.get("model", ""))
+        one = _Model(scorer, data, settings, label, result)
         for benchmark, plan in made.items():
             if plan.kind == "search":
                 one.search(benchmark, searches[benchmark])
@@ -84,12 +81,6 @@ def run(
         results.append(result)
 
     return results
-
-
-def _places(data: Manifest, kept: Manifest) -> Ints:
-    """Row of `data` -> its row in `kept`, -1 where it is gone."""
-    place = {name: row for row, name in enumerate(kept.column("id"))}
-    return np.array([place.get(name, -1) for name in data.column("id")], dtype=np.int64)
 
 
 def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dict[str, Search], list[str]]:
@@ -107,13 +98,15 @@ class _Model:
     """Adds the comparisons of one model to its result."""
 
     def __init__(self, scorer: Scorer, data: Manifest, settings: Settings, row: str | None, result: Result) -> None:
-        self.scorer, self.data, self.settings, self.row, self.result = scorer, data, settings, row, result
+        self.scorer, self.data, self.settings, self.result = scorer, data, settings, result
+        table = TABLES.get(settings.distance)
+        self.papers = printed("idsim", "table_2a", row) | (printed("idsim", table, row) if table else {})
         self.identity = codes(data.column("identity"))
         self.ids = texts(data, "id")
 
     def paper(self, benchmark: str, metric: str) -> float | None:
         """The paper's number for this model."""
-        return idsim_printed(self.row, benchmark, metric, self.settings.distance)
+        return self.papers.get((benchmark, metric))
 
     def search(self, name: str, search: Search) -> None:
         """Measures of queries, and AUC over pairs of query and gallery."""
@@ -125,18 +118,18 @@ class _Model:
         row |= auc(both.score, both.same, ends, self.settings, self.paper(name, "AUC"))
         self.result.rows.append(row)
         identity = texts(self.data, "identity")[search.queries]
-        self._keep("queries", name, len(owner), id=self.ids[search.queries], identity=identity, **found,
-                   **near.columns(self.ids))  # fmt: skip
-        self._keep("pairs", name, len(both.a), a=self.ids[both.a], b=self.ids[both.b], score=both.score, same=both.same)
+        self.result.keep("queries", dataset=[name] * len(owner), id=self.ids[search.queries], identity=identity,
+                         **found, **near.columns(self.ids))  # fmt: skip
+        self.result.keep("pairs", dataset=[name] * len(both.a), a=self.ids[both.a], b=self.ids[both.b],
+                         score=both.score, same=both.same)  # fmt: skip
 
     def pairs(self, name: str, plan: Plan) -> None:
         """Average precision and AUC of labeled pairs, for all and for each value of the benchmark's column."""
-        a, b = plan.sides
         assert plan.same is not None
-        scores, same = self._answered(name, self.scorer.pairs(a, b)), plan.same
-        there = np.isfinite(scores)
-        a, b, scores, same = a[there], b[there], scores[there], same[there]
-        self._keep("pairs", name, len(a), a=self.ids[a], b=self.ids[b], score=scores, same=same)
+        scores = self.scorer.pairs(*plan.sides)
+        there = self._answered(name, scores)
+        (a, b), scores, same = (side[there] for side in plan.sides), scores[there], plan.same[there]
+        self.result.keep("pairs", dataset=[name] * len(a), a=self.ids[a], b=self.ids[b], score=scores, same=same)
         self.result.rows.append({"dataset": name, **self._of_pairs(name, scores, same, a, name)})
         by = BENCHMARKS[name].by
         kinds = texts(self.data, by)[a] if by else np.array([], object)
@@ -159,25 +152,22 @@ class _Model:
 
     def triplets(self, name: str, plan: Plan) -> None:
         """Share of triplets with the anchor nearer to the positive; a tie loses."""
-        anchor, positive, negative = plan.sides
-        near, far = self.scorer.pairs(anchor, positive), self.scorer.pairs(anchor, negative)
-        there = np.isfinite(self._answered(name, near + far))
+        near, far = (self.scorer.pairs(plan.sides[0], side) for side in plan.sides[1:])
+        there = self._answered(name, near + far)
         anchor, positive, negative = (side[there] for side in plan.sides)
         near, far = near[there], far[there]
         won = (comparable(near - far) > 0).astype(np.float64)
         value = mean(won, owners(self.identity, anchor), self.settings, self.paper(name, "accuracy"))
         self.result.rows.append({"dataset": name, "accuracy": value})
-        self._keep("triplets", name, len(near), anchor=self.ids[anchor], positive=self.ids[positive],
-                   negative=self.ids[negative], near=near, far=far)  # fmt: skip
+        self.result.keep("triplets", dataset=[name] * len(near), anchor=self.ids[anchor], positive=self.ids[positive],
+                         negative=self.ids[negative], near=near, far=far)  # fmt: skip
 
-    def _answered(self, name: str, scores: Array) -> Array:
-        """The scores; a judge may have given none of some."""
-        gone = int((~np.isfinite(scores)).sum())
-        if gone == len(scores):
-            raise ValueError(f"{name}: none of {gone} comparisons has an answer")
-        if gone:
-            self.result.notes.append(f"{name}: {gone} of {len(scores)} comparisons have no answer and are left out")
-        return scores
-
-    def _keep(self, table: str, name: str, count: int, **columns: Any) -> None:
-        self.result.keep(table, dataset=[name] * count, **columns)
+    def _answered(self, name: str, scores: Array) -> Truths:
+        """Which comparisons have a score; a judge may have given none of some."""
+        there = np.isfinite(scores)
+        if not there.any():
+            raise ValueError(f"{name}: none of {len(scores)} comparisons has an answer")
+        if not there.all():
+            lost = int((~there).sum())
+            self.result.notes.append(f"{name}: {lost} of {len(scores)} comparisons have no answer and are left out")
+        return there

@@ -13,7 +13,7 @@ PerSAM (Zhang et al., "Personalize Segment Anything Model with One Shot", ICLR 2
 As in the published code of PODS, the map is another model's, and PerSAM's changes inside SAM's decoder (target-guided
 attention, target-semantic prompting: both take SAM's own features) are not made. That code differs further: two hot
 places and no cold one (five for DINOv2), a weighting of three masks that is trained on the reference (PerSAM-F), and
-boxes in steps 2 and 3. `positives` and `negatives` choose the number of places; ID-Sim does not say which it used.
+boxes in steps 2 and 3. ID-Sim does not say which it used.
 
 SAM's weights are its authors' (Apache-2.0), read by transformers: pip install 'idmetric[eval]'.
 """
@@ -31,9 +31,9 @@ from torch import Tensor
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.read import ImageLike, read_image
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
-from idmetric.protocols.common.columns import Array, Ints, Truths
+from idmetric.protocols.common.columns import Array, Truths
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +43,13 @@ class Segmentation:
     Attributes:
         mask: bool (H, W) at the image's size; empty where SAM saw nothing at the points.
         quality: SAM's own estimate of the mask's IoU.
-        points: (N, 2), x and y in the image's pixels. labels: (N,), 1 = on the subject, 0 = off it.
+        points: (2, 2), x and y in the image's pixels, on the subject and off it.
         box: x0, y0, x1, y1 of step 3; None where step 2's mask is empty: then that is the result.
     """
 
     mask: Truths
     quality: float
     points: Array
-    labels: Ints
     box: tuple[float, float, float, float] | None
 
 
@@ -69,7 +68,6 @@ class PerSAM:
         source: a Hub repository or folder with a SAM in transformers' format, such as "facebook/sam-vit-huge" (the
             paper's), "facebook/sam-vit-base"; or an opened SamModel, with its processor.
         processor: SamProcessor of an opened model.
-        positives, negatives: points on and off the subject.
         device: default CUDA, else MPS, else CPU. dtype: default float32.
 
     Raises:
@@ -82,8 +80,6 @@ class PerSAM:
         source: str | os.PathLike[str] | Any,
         processor: Any = None,
         *,
-        positives: int = 1,
-        negatives: int = 1,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -93,11 +89,8 @@ class PerSAM:
         else:
             self.name = type(source).__name__
 
-        if processor is None:
-            raise ValueError("an opened model needs its SamProcessor")
         place = auto_device() if device is None else torch.device(device)
         self.model, self.processor = source.to(place, dtype or torch.float32).eval(), processor
-        self.positives, self.negatives = positives, negatives
 
     def segment(self, image: ImageLike, heat: ArrayLike | Tensor) -> Segmentation:
         """The subject that a map (H, W) of the image's size shows, hotter = more surely."""
@@ -119,21 +112,21 @@ class PerSAM:
         if prior.shape != seen.size:
             raise ValueError(f"a map of {prior.shape} for an image of {seen.size} (height, width)")
 
-        points, labels = pick_points(prior, self.positives, self.negatives)
+        points = pick_points(prior)
         prompts = {
             "input_points": self._scaled(points, seen)[None, None],
-            "input_labels": torch.from_numpy(labels).to(self.model.device)[None, None],
+            "input_labels": torch.tensor([[[1, 0]]], device=self.model.device),
         }
         logits, _ = self._predict(seen, prompts, multimask_output=False)
         logits, quality = self._predict(seen, {**prompts, "input_masks": logits})
         mask = self._full(logits, seen)
         box = box_of(mask)
         if box is None:
-            return Segmentation(mask, quality, points, labels, None)
+            return Segmentation(mask, quality, points, None)
         corners = self._scaled(np.array(box).reshape(2, 2), seen).reshape(1, 1, 4)
         logits, quality = self._predict(seen, {**prompts, "input_masks": logits, "input_boxes": corners})
 
-        return Segmentation(self._full(logits, seen), quality, points, labels, box)
+        return Segmentation(self._full(logits, seen), quality, points, box)
 
     def _predict(self, seen: Seen, prompts: dict[str, Tensor], multimask_output: bool = True) -> tuple[Tensor, float]:
         """Logits (1, 1, h, w) of the mask that SAM trusts most, and its estimated IoU."""
@@ -152,11 +145,8 @@ class PerSAM:
         return torch.from_numpy(places * scale).to(self.model.device, self.model.dtype)
 
 
-def pick_points(heat: Array, positives: int = 1, negatives: int = 1) -> tuple[Array, Ints]:
-    """The hottest and the coldest places of a map (H, W): x, y (N, 2), and labels (N,), 1 = hot, 0 = cold.
-
-    Of equal places the first, row by row. Further ones keep a sixteenth of the map's longer side away from those of
-    their kind if possible: neighboring pixels would add nothing.
+def pick_points(heat: Array) -> Array:
+    """The hottest and the coldest place of a map (H, W): x, y (2, 2); of equal places the first, row by row.
 
     Raises:
         ValueError: for a value that is not finite, or no map (H, W).
@@ -164,25 +154,7 @@ def pick_points(heat: Array, positives: int = 1, negatives: int = 1) -> tuple[Ar
     h = np.asarray(heat, dtype=np.float64)
     if h.ndim != 2 or not h.size or not np.isfinite(h).all():
         raise ValueError(f"a map needs finite values (H, W), got shape {h.shape}")
-    found = [*_peaks(h, positives), *_peaks(-h, negatives)]
-    return np.array(found, dtype=np.float64), np.array([1] * positives + [0] * negatives, dtype=np.int64)
-
-
-def _peaks(heat: Array, count: int) -> list[tuple[int, int]]:
-    left = heat.copy()
-    rows, columns = np.ogrid[: heat.shape[0], : heat.shape[1]]
-    found: list[tuple[int, int]] = []
-
-    for _ in range(count):
-        if np.isneginf(left).all():  # nothing is far enough away
-            left = heat.copy()
-            for x, y in found:
-                left[y, x] = -np.inf
-        y, x = divmod(int(np.argmax(left)), heat.shape[1])
-        found.append((x, y))
-        left[(rows - y) ** 2 + (columns - x) ** 2 < (max(heat.shape) / 16) ** 2] = -np.inf
-
-    return found
+    return np.array([divmod(int(place), h.shape[1])[::-1] for place in (h.argmax(), h.argmin())], dtype=np.float64)
 
 
 def box_of(mask: Truths) -> tuple[float, float, float, float] | None:
@@ -192,10 +164,8 @@ def box_of(mask: Truths) -> tuple[float, float, float, float] | None:
 
 
 def _open(name: str) -> tuple[Any, Any]:
-    try:
-        from transformers import AutoConfig, SamModel, SamProcessor
-    except ImportError as error:
-        raise ImportError(f"SAM needs transformers: {install('eval')}") from error
+    need("eval", "SAM", transformers="transformers")
+    from transformers import AutoConfig, SamModel, SamProcessor
 
     try:
         kind = AutoConfig.from_pretrained(name).model_type

@@ -5,21 +5,18 @@
 
 Each subject is shown once, with its mask, and then located in all target images, its own and those of other subjects.
 
-| row | column | meaning |
-|---|---|---|
-| prior | pointing | share of the subject's images with the hottest place on the subject |
-| | IoU best | mean IoU of maps cut at each image's own best threshold (an oracle) |
-| | IoU one | the same at the one threshold that is best for all images |
-| | IoU | of maps cut by Otsu's threshold, as PODS's code does without SAM |
-| center | the same | of a map that is hottest in the middle of every image: the effect of photographers' habits |
-| persam | IoU | of SAM's masks, prompted by the map |
-| all | mIoU | IoU of a subject's images taken together, averaged over subjects, as PerSAM prints it |
-| prior, persam | mAP, F1 | of one mask in each image, own or other: COCO's, IoU 0.5 to 0.95, averaged over subjects |
+| column | meaning |
+|---|---|
+| pointing | share of the subject's images with the hottest place on the subject |
+| IoU best | mean IoU of maps cut at each image's own best threshold (an oracle) |
+| IoU one | the same at the one threshold that is best for all images |
+| IoU | of maps cut by Otsu's threshold, as PODS's code does without SAM; of SAM's masks in the row persam |
+| mIoU | IoU of a subject's images taken together, averaged over subjects, as PerSAM prints it |
+| mAP, F1 | of one mask in each image, own or other: COCO's, IoU 0.5 to 0.95, averaged over subjects |
 
-Printed on PODS with PerSAM, as mAP and F1: ID-Sim 0.436, 0.409; without patch supervision 0.214, 0.235; DINOv3 0.153,
-0.18. The paper does not describe their computation: here it follows PODS's published code (see
-`evaluate.segmentation`). As there, a mask's score is the cosine between mean patch tokens of its box and of the
-reference's box; `--score mask` takes the masks themselves.
+The row "center" scores a map that is hottest in the middle of every image: the effect of photographers' habits. The
+paper does not describe mAP and F1: here they follow PODS's published code (see `evaluate.segmentation`). As there, a
+mask's score is the cosine between mean patch tokens of its box and of the reference's box.
 
 Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
 test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count.
@@ -40,7 +37,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate import segmentation as measures
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
-from idmetric.protocols.common.paper_numbers import IDSIM_TABLE_2C, idsim_row
+from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
@@ -53,9 +50,8 @@ OPTIONAL = ("data",)
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run on the images that are given, or on rendered objects; with PerSAM where --sam names a model."""
-    options, sam = args.options, None
-    if options.sam is not None:
-        sam = PerSAM(options.sam, positives=options.points[0], negatives=options.points[1], device=args.device)
+    options = args.options
+    sam = None if options.sam is None else PerSAM(options.sam, device=args.device)
     if data is None:
         data = rendered_objects(world_in(args.out), options.identities, settings.progress)
     return run(data, models, settings, options, sam)
@@ -85,15 +81,13 @@ def run(
 
     bound = bind(real, models, replace(settings, distance="patch"))
     looked, notes = tasks(bound.manifest, settings, options)
-    about = {**settings.as_dict(), "references": options.references, "score": options.score}
-    about |= {"distance": "patch", "others": "all" if options.others is None else options.others}
-    if sam is not None:
-        about |= {"sam": sam.name, "points": (sam.positives, sam.negatives)}
+    others = "all" if options.others is None else options.others
+    about = {**settings.as_dict(), "distance": "patch", "others": others, **({"sam": sam.name} if sam else {})}
     pods = set(data.column("dataset")) == {"pods"}
     results = []
 
     for scorer, result in bound.results("segmentation", about, notes):
-        found = search(cast(VectorScorer, scorer), bound.manifest, looked, options, sam, settings.progress)
+        found = search(cast(VectorScorer, scorer), bound.manifest, looked, sam, settings.progress)
         label = result.signature.get("model", "") if pods else ""
         result.rows.extend(_row(method, kept, settings, label) for method, kept in found.items())
         result.items.update({method: kept.columns() for method, kept in found.items()})
@@ -135,7 +129,7 @@ def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: Settings
         given = table["iou"][mine], scores[mine], table["present"][mine].astype(bool)
         values.append((measures.mask_map(*given), measures.mask_f1(*given)))
 
-    paper = IDSIM_TABLE_2C.get(idsim_row(label) or "", (None, None))
+    paper = printed("idsim", "table_2c", row_of("idsim", label))
     columns = np.array(values).T
-    pairs = zip(("mAP", "F1"), columns, paper, strict=True)
-    return {name: intervals.mean(column, names, settings, printed) for name, column, printed in pairs}
+    pairs = zip(("mAP", "F1"), columns, strict=True)
+    return {name: intervals.mean(column, names, settings, paper.get(name)) for name, column in pairs}

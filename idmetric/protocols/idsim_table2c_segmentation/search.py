@@ -16,13 +16,13 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.embedding import Embedding, concatenate
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.patches import Layout, on_grid, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.protocols.common.columns import Array, free, listed
 from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
-from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, box_of
+from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.options import SegmentationOptions
 from idmetric.scoring.heatmaps import coverage, layout
 
@@ -32,47 +32,46 @@ _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
 
 @dataclass(frozen=True)
 class Task:
-    """A subject: rows of its references, of targets that show it, and of targets that do not."""
+    """A subject: rows of its reference, of targets that show it, and of targets that do not."""
 
     subject: str
-    references: tuple[int, ...]
+    reference: int
     own: tuple[int, ...]
     others: tuple[int, ...]
 
 
 def tasks(data: Manifest, settings: Settings, options: SegmentationOptions) -> tuple[list[Task], list[str]]:
-    """A task for each identity with references and targets, and notes on identities without."""
+    """A task for each identity with a reference and targets, and notes on identities without."""
     identity, ids, part = data.column("identity"), data.column("id"), free(data, "part")
     masked = [mask is not None for mask in data.sources("mask")]
     shown = next((p for p in _TARGETS if p in part), None) if _REFERENCE in part else None
-    refs: dict[str, list[int]] = defaultdict(list)
+    reference: dict[str, int] = {}
     targets: dict[str, list[int]] = defaultdict(list)
 
     for row in sorted(range(len(data)), key=lambda r: ids[r]):
         if identity[row] is None or not masked[row]:
             continue
-        given = part[row] == _REFERENCE if shown else len(refs[identity[row]]) < options.references
-        if given and len(refs[identity[row]]) < options.references:
-            refs[identity[row]].append(row)
-        elif not given and (not shown or part[row] == shown):
+        is_reference = part[row] == _REFERENCE if shown else identity[row] not in reference
+        if is_reference:
+            reference.setdefault(identity[row], row)
+        elif not shown or part[row] == shown:
             targets[identity[row]].append(row)
 
-    able = [name for name in refs if len(refs[name]) == options.references and targets[name]]
+    able = [name for name in reference if targets[name]]
     if not able:
         raise ValueError(
-            f"no identity has {options.references} reference(s) and a target with masks: give images of the same "
-            "subject with masks of it (column mask)"
+            "no identity has a reference and a target with masks: give images of the same subject with masks of it "
+            "(column mask)"
         )
 
     everyone = np.array([row for name in able for row in targets[name]])
     owner = np.array([name for name in able for _ in targets[name]], dtype=object)
     found = []
-
     for k, name in enumerate(able):
         strangers = everyone[owner != name]
         if options.others is not None and options.others < len(strangers):
             strangers = np.sort(np.random.default_rng([settings.seed, k]).choice(strangers, options.others, False))
-        found.append(Task(name, tuple(refs[name]), tuple(targets[name]), tuple(strangers.tolist())))
+        found.append(Task(name, reference[name], tuple(targets[name]), tuple(strangers.tolist())))
 
     left = sorted({n for n in identity if n is not None} - set(able))
     notes = [f"{len(left)} identities lack a reference or a target with a mask: {listed(left)}"] if left else []
@@ -101,28 +100,22 @@ class Found:
 
 @dataclass(frozen=True)
 class Subject:
-    """A task with the features of its references.
+    """A task with the features of its reference.
 
     Attributes:
-        vectors: (R, D), to multiply tokens by, see `idmetric.distance.patches.prototypes`.
-        means: mean tokens (R, D) of box or mask.
+        prototype: (D,), to multiply tokens by, see `idmetric.distance.patches.prototypes`.
+        mean: mean token (1, D) of the mask's box.
     """
 
     task: Task
-    vectors: Tensor
-    means: Tensor
-
-    def similarity(self, target: Embedding) -> Tensor:
-        """Similarities (P,) of an image's unit tokens to the subject."""
-        assert target.patches is not None  # checked by bind
-        return (target.patches[0] @ self.vectors.T).mean(-1)
+    prototype: Tensor
+    mean: Tensor
 
 
 def search(
     scorer: VectorScorer,
     data: Manifest,
     tasks: Sequence[Task],
-    options: SegmentationOptions,
     sam: PerSAM | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Found]:
@@ -131,7 +124,7 @@ def search(
     Args:
         progress: called with (images done, images to do).
     """
-    subjects = [_subject(scorer, data, task, options) for task in tasks]
+    subjects = [_subject(scorer, data, task) for task in tasks]
     wanted: dict[int, list[int]] = defaultdict(list)
     for k, task in enumerate(tasks):
         for row in (*task.own, *task.others):
@@ -148,11 +141,10 @@ def search(
         for k in looked:
             subject = subjects[k]
             own = row in subject.task.own
-            grid = on_grid(subject.similarity(target), where)
+            assert target.patches is not None  # checked by bind
+            grid = on_grid(target.patches[0] @ subject.prototype, where)
             heat = spread(grid, where, truth.shape).double().numpy()
-            line = partial(
-                _line, subject, ids[row], truth if own else np.zeros_like(truth), own, target, where, options
-            )
+            line = partial(_line, subject, ids[row], truth if own else np.zeros_like(truth), own, target, where)
             maps = {"prior": heat, "center": _center_map(truth.shape)} if own else {"prior": heat}
             for method, one in maps.items():
                 found[method].lines.append(line(one > measures.otsu(one), one))
@@ -168,35 +160,28 @@ def search(
 
 
 def _line(
-    subject: Subject, image: str, truth: Mask, present: bool, target: Embedding, where: Layout,
-    options: SegmentationOptions, mask: Mask, heat: Array,
-) -> tuple[Any, ...]:  # fmt: skip
-    """A line of `Found`, of a mask found by a map; its score is the highest cosine of mean tokens."""
+    subject: Subject, image: str, truth: Mask, present: bool, target: Embedding, where: Layout, mask: Mask, heat: Array
+) -> tuple[Any, ...]:
+    """A line of `Found`, of a mask found by a map; its score is the cosine of mean tokens of boxes."""
     intersection, union = measures.overlap(mask, truth)
     score = pointing = best = None
     if mask.any():
-        mean = _mean(target, mask, where, options.score)
-        score = float(F.cosine_similarity(mean, subject.means, dim=-1).max())
+        score = float(F.cosine_similarity(_mean(target, mask, where), subject.mean, dim=-1))
     if present:
         pointing, (_, best) = measures.pointing(heat, truth), measures.best_iou(heat, truth)
     iou = intersection / union if union else 0.0
     return subject.task.subject, image, present, score, iou, intersection, union, pointing, best
 
 
-def _subject(scorer: VectorScorer, data: Manifest, task: Task, options: SegmentationOptions) -> Subject:
-    parts, means = [], []
-    for row in task.references:
-        one = _unit(scorer.stored.embedding([row]))
-        picture = data.image(row)
-        where = layout(scorer.model.metric, picture.height, picture.width, one)
-        mask = _truth(data, row, picture)
-        assert one.patches is not None  # checked by bind
-        cover = torch.zeros(one.patches.shape[:2])
-        cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
-        parts.append(replace(one, weights=cover))
-        means.append(_mean(one, mask, where, options.score))
-
-    return Subject(task, prototypes(concatenate(parts), "prototype"), torch.cat(means))
+def _subject(scorer: VectorScorer, data: Manifest, task: Task) -> Subject:
+    one = _unit(scorer.stored.embedding([task.reference]))
+    picture = data.image(task.reference)
+    where = layout(scorer.model.metric, picture.height, picture.width, one)
+    mask = _truth(data, task.reference, picture)
+    assert one.patches is not None  # checked by bind
+    cover = torch.zeros(one.patches.shape[:2])
+    cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
+    return Subject(task, prototypes(replace(one, weights=cover), "prototype")[0], _mean(one, mask, where))
 
 
 def _unit(image: Embedding) -> Embedding:
@@ -211,14 +196,11 @@ def _cover(mask: Mask, where: Layout) -> Tensor:
     return weight if weight.any() else torch.ones_like(weight)
 
 
-def _mean(image: Embedding, mask: Mask, where: Layout, kind: str) -> Tensor:
-    """Mean (1, D) of an image's tokens, weighted by how much the mask, or its box, covers them."""
-    if kind == "box":
-        corners = box_of(mask)
-        assert corners is not None  # the mask is not empty
-        x0, y0, x1, y1 = (int(v) for v in corners)
-        mask = np.zeros_like(mask)
-        mask[y0 : y1 + 1, x0 : x1 + 1] = True
+def _mean(image: Embedding, mask: Mask, where: Layout) -> Tensor:
+    """Mean (1, D) of an image's tokens, weighted by how much the mask's box covers them; the mask is not empty."""
+    y, x = np.nonzero(mask)
+    mask = np.zeros_like(mask)
+    mask[y.min() : y.max() + 1, x.min() : x.max() + 1] = True
     assert image.patches is not None  # checked by bind
     weight = _cover(mask, where)
     return (image.patches[:, : len(weight)] * (weight / weight.sum())[:, None]).sum(1)

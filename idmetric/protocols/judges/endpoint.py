@@ -12,18 +12,19 @@ import ipaddress
 import os
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from idmetric.io.hints import install
-from idmetric.protocols.judges.reply import CallError, JudgeError, Picture, Reply, reply_of, seconds_of
+from idmetric.io.hints import need
+from idmetric.protocols.judges.judge import CallError, JudgeError, Reply
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
     import httpx
 
-_SHOWN = 300  # characters of a refusal
+_SHOWN = 400  # characters of an error
 _AGAIN = (408, 409, 425, 429)  # and 5xx
 _HOPELESS = (401, 402, 403, 404, 405)  # all further pairs would fail too
 
@@ -58,7 +59,7 @@ class Endpoint:
             raise ValueError(f"{self.url!r} is not the address of an API: give https://HOST/v1")
         if self.key is not None and parts.scheme == "http" and not self.is_local:
             raise ValueError(f"{self.url!r}: the key of ${self.key} would be sent unencrypted: use https")
-        _httpx()  # report a missing package now, not at the first call
+        need("eval", "a judge behind an address", httpx="httpx")  # now, not at the first call
 
     @property
     def is_local(self) -> bool:
@@ -81,21 +82,15 @@ class Endpoint:
         """See `judge.Backend`."""
         return {"model": self.model, "endpoint": self.address, "extra": dict(self.extra)}
 
-    def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
-        """Send a prompt and images, and return the model's reply.
-
-        Raises:
-            CallError: if this request failed.
-            JudgeError: if all requests would fail: a missing or wrong key, an unknown address or model.
-        """
+    def ask(self, prompt: str, images: Sequence[bytes], *, max_tokens: int, temperature: float, seed: int) -> Reply:
+        """See `judge.Backend`."""
         content: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
-        for name, picture in zip("AB", pictures, strict=True):
-            address = f"data:{picture.mime};base64,{base64.b64encode(picture.data).decode()}"
+        for name, image in zip("AB", images, strict=True):
+            address = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
             content += [
                 {"type": "text", "text": f"Image {name}:"},
                 {"type": "image_url", "image_url": {"url": address}},
             ]
-
         body = {
             "model": self.model, "messages": [{"role": "user", "content": content}], "max_tokens": max_tokens,
             "temperature": temperature, "seed": seed,
@@ -104,15 +99,16 @@ class Endpoint:
         secret = self._key()
 
         try:
-            reply = reply_of(self._post(body, secret), self.model)
-            return Reply(_hidden(reply.text, secret), reply.usage, _hidden(reply.model, secret))
+            reply = self._post(body, secret)
         except (CallError, JudgeError) as error:
-            error.args = (_hidden(str(error), secret),)
+            error.args = (_hidden(str(error), secret)[:_SHOWN],)
             raise
+        text, problem, model = (_hidden(text, secret) for text in (reply.text, reply.problem, reply.model))
+        return Reply(text, problem, reply.tokens, model or self.model)
 
-    def _post(self, body: Mapping[str, Any], secret: str) -> Any:
-        """The JSON value of the server's reply."""
-        httpx = _httpx()
+    def _post(self, body: Mapping[str, Any], secret: str) -> Reply:
+        import httpx
+
         headers = {"User-Agent": f"idmetric/{__version__}", **({"Authorization": f"Bearer {secret}"} if secret else {})}
         try:
             response = self._client.post(f"{self.address}/chat/completions", json=body, headers=headers)
@@ -121,17 +117,28 @@ class Endpoint:
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise CallError(f"{type(error).__name__}: {error}") from None
 
+        status = response.status_code
         if not response.is_success:
-            raise self._refusal(response, secret)
+            reason = f"HTTP {status} {response.reason_phrase}: {' '.join(response.text.split())}"
+            if status in _HOPELESS or status < 400:
+                raise JudgeError(f"{self.url}: check address, model name and key: {reason}")
+            wait = None
+            with suppress(ValueError):  # a date
+                wait = float(response.headers.get("Retry-After", ""))
+            raise CallError(reason, again=status in _AGAIN or status >= 500, wait=wait)
         try:
-            return response.json()
+            return _reply(response.json())
         except (ValueError, RecursionError) as error:
             raise CallError(f"the reply is not JSON ({error})") from None
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise CallError("the reply has no choices[0].message.content") from None
 
     @cached_property
     def _client(self) -> httpx.Client:
+        import httpx
+
         try:
-            return _httpx().Client(timeout=self.timeout, follow_redirects=False, trust_env=not self.is_local)
+            return httpx.Client(timeout=self.timeout, follow_redirects=False, trust_env=not self.is_local)
         except (ImportError, ValueError) as error:  # a proxy that httpx does not support
             raise JudgeError(f"a proxy in the environment cannot be used: {error}") from None
 
@@ -140,30 +147,25 @@ class Endpoint:
         if self.key is None:
             return ""
         secret = os.environ.get(self.key, "").strip()
-        if not secret:
-            raise JudgeError(f"the environment variable {self.key} is empty: put the API key there")
-        if not (secret.isascii() and secret.isprintable()):
-            raise JudgeError(f"the environment variable {self.key} holds characters that HTTP headers cannot: check it")
+        if not secret or not (secret.isascii() and secret.isprintable()):
+            raise JudgeError(f"the environment variable {self.key} is empty, or no key: put the API key there")
         return secret
 
-    def _refusal(self, response: httpx.Response, secret: str) -> CallError | JudgeError:
-        said = " ".join(_hidden(response.text, secret).split())  # hidden before the cut, or a part could remain
-        status = response.status_code
-        reason = f"HTTP {status} {response.reason_phrase}: {said[:_SHOWN]}"
-        if status in _HOPELESS or status < 400:
-            return JudgeError(f"{self.url}: {reason}; check address, model name and key")
-        again = status in _AGAIN or status >= 500
-        return CallError(reason, again, seconds_of(response.headers.get("Retry-After")))
+
+def _reply(found: Any) -> Reply:
+    """The answer in the JSON of a chat completion; raises KeyError, IndexError, TypeError or AttributeError without."""
+    choice = found["choices"][0]
+    text, refusal = choice["message"]["content"], choice["message"].get("refusal")
+    problem = ""
+    if not isinstance(text, str) or not text.strip():
+        text, problem = "", f"the answer is empty{f' (refused: {refusal})' if refusal else ''}"
+    elif choice.get("finish_reason") == "length":
+        problem = "the answer was cut off at max_tokens: allow more"
+    usage = found.get("usage") or {}
+    tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    return Reply(text, problem, tokens, str(found.get("model") or ""))
 
 
 def _hidden(text: str, secret: str) -> str:
     """The text without the key; short keys are placeholders of local servers ("EMPTY"), which occur in any text."""
     return text.replace(secret, "***") if len(secret) >= 8 else text
-
-
-def _httpx() -> Any:
-    try:
-        import httpx
-    except ImportError as error:
-        raise ImportError(f"a judge behind an address needs httpx: {install('eval')}") from error
-    return httpx

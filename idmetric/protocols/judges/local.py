@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from idmetric.io.hints import install
+from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
-from idmetric.protocols.judges.reply import JudgeError, NoAnswerError, Picture, Reply
+from idmetric.protocols.judges.judge import JudgeError, Reply
 
 
 class LocalModel:
@@ -43,10 +43,8 @@ class LocalModel:
         dtype: torch.dtype | None = None,
         local_files_only: bool = False,
     ) -> None:
-        try:
-            import transformers
-        except ImportError as error:
-            raise ImportError(f"a local judge needs transformers: {install('eval')}") from error
+        need("eval", "a local judge", transformers="transformers")
+        import transformers
 
         self.name = os.fspath(source)
         options = {"revision": revision, "trust_remote_code": False, "local_files_only": local_files_only}
@@ -66,12 +64,12 @@ class LocalModel:
         commit = getattr(self.model.config, "_commit_hash", None) or _state(Path(self.name))
         return {"model": self.name, "revision": commit, "dtype": str(self.model.dtype).removeprefix("torch.")}
 
-    def ask(self, prompt: str, pictures: Sequence[Picture], *, max_tokens: int, temperature: float, seed: int) -> Reply:
+    def ask(self, prompt: str, images: Sequence[bytes], *, max_tokens: int, temperature: float, seed: int) -> Reply:
         """See `judge.Backend`; greedy at temperature 0, and one question at a time."""
         content: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
-        for name, picture in zip("AB", pictures, strict=True):
-            image = Image.open(io.BytesIO(picture.data)).convert("RGB")
-            content += [{"type": "text", "text": f"Image {name}:"}, {"type": "image", "image": image}]
+        for name, data in zip("AB", images, strict=True):
+            picture = Image.open(io.BytesIO(data)).convert("RGB")
+            content += [{"type": "text", "text": f"Image {name}:"}, {"type": "image", "image": picture}]
         messages = [{"role": "user", "content": content}]
         sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
 
@@ -86,11 +84,10 @@ class LocalModel:
             words = inputs["input_ids"].shape[1]
             said = self.model.generate(**inputs, max_new_tokens=max_tokens, **sampling)[0, words:]
 
-        usage = (int(words), len(said))
-        if len(said) >= max_tokens and int(said[-1]) not in ends:
-            raise NoAnswerError("the answer was cut off at max_tokens: allow more", usage=usage)
+        cut = len(said) >= max_tokens and int(said[-1]) not in ends
         text = self.processor.batch_decode([said], skip_special_tokens=True)[0]
-        return Reply(text, usage, self.name)
+        problem = "the answer was cut off at max_tokens: allow more" if cut else ""
+        return Reply(text, problem, (int(words), len(said)), self.name)
 
 
 def _state(folder: Path) -> str:

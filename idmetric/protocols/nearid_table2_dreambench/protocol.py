@@ -1,7 +1,7 @@
 """DreamBench++: does a metric agree with people about generated images? (NearID, Table 2, Fig. 4; ID-Sim, Fig. 25)
 
     idmetric eval dreambench --ratings ratings/ --out results/                                the published scores
-    idmetric eval dreambench --ratings ratings/ --data samples/ --model nearid --out results/     and a model's own
+    idmetric eval dreambench --ratings ratings/ --data db.parquet --model nearid --out results/   and a model's own
 
 Seven methods made an image for each of 150 references x 9 prompts; two groups of people rated from 0 to 4 how well each
 keeps the reference's concept. M-H of a method and category is the mean over the groups of Pearson's r between a
@@ -9,10 +9,7 @@ metric's similarities and the group's ratings, its ± half the difference of the
 Fisher-z row is tanh(mean(atanh(r))) over the methods (equation 6), its ± the standard error over the methods. Table 2
 is over objects alone, 585 images a method, which the paper does not say and its released code does. ID-Sim's row
 (Fig. 25) pools the methods' animals and objects: Spearman's and Kendall's correlation with the mean human rating.
-
-Data: github.com/yuangpeng/dreambench_plus (images of the seven methods, ratings). docs/protocols-dreambench.md says
-which files are needed and how they become a folder or a manifest; `paper_numbers` in this package has the printed
-numbers.
+docs/protocols-dreambench.md says where the data are.
 """
 
 from __future__ import annotations
@@ -22,13 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from idmetric.data.importers.dreambench import Ratings
-from idmetric.data.manifest.table import Manifest, read
+from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import fisher_mean, kendall, pearson, spearman
 from idmetric.evaluate.bootstrap import percentiles
 from idmetric.evaluate.resampled import draws, resampled_pearson
@@ -38,13 +34,14 @@ from idmetric.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
     FISHER_ROW,
     HUMAN,
-    dreambench_printed,
-    dreambench_ranks,
+    NONE,
+    Pair,
     missing_rows,
+    printed,
+    row_of,
 )
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Settings, bind
-from idmetric.protocols.judges.scorer import JudgeScorer
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench.ratings import (
     CATEGORIES,
@@ -53,7 +50,6 @@ from idmetric.protocols.nearid_table2_dreambench.ratings import (
     from_manifest,
     humans,
     pairs,
-    rated,
     rated_methods,
 )
 from idmetric.protocols.options import DreamBenchOptions
@@ -62,13 +58,8 @@ _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
 _FEWEST = 5  # collections that an interval needs
-
-
-class Cell(NamedTuple):
-    """An entry of the table: mean over the human groups, half their range (None for one pair alone)."""
-
-    value: float
-    spread: float | None
+PATCHES = ("patch", "patch_pooled", "patch_biased")  # ID-Sim does not say which of them Table 2b uses
+RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,8 @@ class Rated:
             return list(combinations(self.groups, 2))
         return [(group, self.scores) for group in self.groups]
 
-    def cell(self, rounded: bool = False) -> Cell:
-        """M-H, or for the humans themselves H-H.
+    def cell(self) -> tuple[float, float | None]:
+        """M-H, or for the humans themselves H-H, and half the range of the groups (None for one pair alone).
 
         Raises:
             ValueError: if one of them gave all images the same rating.
@@ -104,8 +95,7 @@ class Rated:
             found = [pearson(a, b) for a, b in self.compared()]
         except ValueError as error:
             raise ValueError(f"{self.method}, {category_of(self.items[0])}: {error}") from error
-        found = [round(r, 4) for r in found] if rounded else found
-        return Cell(float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None)
+        return float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None
 
 
 def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
@@ -125,7 +115,6 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     if not both:
         return None
     scores = None if given is None else np.array([given[item] for item in both])
-
     return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
 
 
@@ -144,10 +133,10 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOp
 
     for category in options.category:
         found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
-        rows += [_row(rater, category, r.method, [r], settings, options) for r in found]
+        rows += [_row(rater, category, r.method, [r], settings) for r in found]
         if len(found) > 1:
-            rows.append(_row(rater, category, FISHER_ROW, found, settings, options))
-            means.append(_fisher([r.cell(options.published_rounding).value for r in found])[0])
+            rows.append(_row(rater, category, FISHER_ROW, found, settings))
+            means.append(_fisher([r.cell()[0] for r in found])[0])
             count += sum(len(r.items) for r in found)
         missing = sum(r.missing for r in found)
         if missing:
@@ -156,14 +145,43 @@ def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOp
     if not rows:
         raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
-        paper = dreambench_printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
-        mean, _ = _fisher(means)
-        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: Value(mean, None, None, count, paper)})
-
+        paper = _printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
+        whole = Value(_fisher(means)[0], None, None, count, paper)
+        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: whole})
     return rows, notes
 
 
-RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
+def _printed(rater: str, category: str, method: str) -> Pair:
+    """NearID's correlation with people for a rater and its ±; the method may be `FISHER_ROW`."""
+    if method != FISHER_ROW:
+        return printed("nearid", "table_2", method).get(rater, NONE) if category == "object" else NONE
+    fisher = printed("nearid", "fisher", rater)
+    if category == "object" and fisher:
+        return fisher["M-H"], fisher["±"]
+    return printed("nearid", "by_category", rater).get(category), None
+
+
+def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings) -> Row:
+    """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
+    cells = [r.cell() for r in found]
+    mean, spread = _fisher([value for value, _ in cells]) if method == FISHER_ROW else cells[0]
+    names = sorted({item[0] for r in found for item in r.items})
+    interval: tuple[float | None, float | None] | None = None
+
+    if settings.bootstrap and len(names) >= _FEWEST:
+        number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
+        drawn = []
+        for one in found:
+            identity = [number[collection] for collection, _ in one.items]
+            drawn.append(np.mean([resampled_pearson(a, b, identity, times) for a, b in one.compared()], 0))
+        means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0)) if len(drawn) > 1 else drawn[0]
+        interval = percentiles(means, settings.bootstrap)
+
+    count, paper = sum(len(r.items) for r in found), _printed(rater, category, method)
+    row: Row = {"category": category, "method": method, _MH: Value(mean, *(interval or (None, None)), count, paper[0])}
+    if spread is not None:
+        row[_SPREAD] = Value(spread, None, None, count, paper[1])
+    return row
 
 
 def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> Row | None:
@@ -190,56 +208,15 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
 
     collections = np.array([item[0] for _, r in found for item in r.items])
     own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
-    paper = (None, None) if settings.look.masked else dreambench_ranks(label, settings.distance)
+    table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
+    paper = printed("idsim", table, row_of("idsim", label)) if table and not settings.look.masked else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
-
-    for name, statistic, value in (("Spearman", spearman, paper[0]), ("Kendall", kendall, paper[1])):
-        row[name] = any_statistic(statistic, (scores, people), collections, own, value)
-
+    for name, statistic in (("Spearman", spearman), ("Kendall", kendall)):
+        row[name] = any_statistic(statistic, (scores, people), collections, own, paper.get(name))
     return row
-
-
-def _row(
-    rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
-) -> Row:
-    """A cell with the interval over collections; several methods give their Fisher-z mean."""
-    cells = [r.cell(options.published_rounding) for r in found]
-    mean, spread = _fisher([c.value for c in cells]) if method == FISHER_ROW else cells[0]
-    low, high = _interval(found, settings, options)
-    count = sum(len(r.items) for r in found)
-    paper = dreambench_printed(rater, category, method)
-    row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper[0])}
-    if spread is not None:
-        row[_SPREAD] = Value(spread, None, None, count, paper[1])
-
-    return row
-
-
-def _interval(
-    found: Sequence[Rated], settings: Settings, options: DreamBenchOptions
-) -> tuple[float | None, float | None]:
-    """The 95 % interval over collections, which all methods share; None if there are too few."""
-    names = sorted({item[0] for r in found for item in r.items})
-    if not settings.bootstrap or len(names) < _FEWEST:
-        return None, None
-
-    number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
-    cells = []
-    for one in found:
-        identity = [number[collection] for collection, _ in one.items]
-        r = np.stack([resampled_pearson(a, b, identity, times) for a, b in one.compared()])
-        cells.append((r.round(4) if options.published_rounding else r).mean(0))
-
-    means = np.tanh(np.arctanh(np.clip(cells, -_LIMIT, _LIMIT)).mean(0)) if len(cells) > 1 else cells[0]
-    return percentiles(means, settings.bootstrap) or (None, None)
 
 
 OPTIONAL = ("data", "model")
-
-
-def read_data(path: Path) -> Manifest:
-    """The manifest of --data, an imported manifest or a folder of generated images."""
-    return dreambench_ratings.read_images(path) if path.is_dir() else read(path)
 
 
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
@@ -281,7 +258,7 @@ def run(
 
     Args:
         data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric data import dreambench_pp`
-            or `dreambench_ratings.read_images` makes them; only the first image of a prompt is rated.
+            makes them; only the first image of a prompt is rated.
         models: name -> model, see `scorers.bind`.
         ratings: from `ratings.read`; None: those in the manifest.
 
@@ -296,7 +273,15 @@ def run(
     if taken:
         raise ValueError(f"a model cannot be called {taken[0]!r}, which stands for people here")
 
-    bound = bind(rated(data, given, options.category), models, settings)
+    shown = [one for one in pairs(data, given) if category_of(one.item) in options.category]
+    if not shown:
+        engines = sorted({str(engine) for engine in data.column("engine") if engine})
+        raise ValueError(
+            f"no image of {', '.join(options.category)} is rated: images are of {', '.join(engines) or 'no method'}, "
+            f"ratings of {', '.join(rated_methods(given))}; a folder of images starts with its method's name"
+        )
+    rows = [row for one in shown for row in (one.reference, one.generated)]
+    bound = bind(data.take(rows), models, settings)
     images = pairs(bound.manifest, given)
     a, b = [image.reference for image in images], [image.generated for image in images]
     results = []
@@ -308,8 +293,7 @@ def run(
                 own.setdefault(image.method, {})[image.item] = float(score)
         signature = scorer.signature()
         result = _result({**given, name: own}, name, settings, options, signature.get("model", ""))
-        notes = [*bound.notes, *result.notes, *(scorer.notes() if isinstance(scorer, JudgeScorer) else [])]
-        results.append(replace(result, signature=signature, notes=notes))
+        results.append(replace(result, signature=signature, notes=[*bound.notes, *result.notes]))
 
     return results
 
@@ -319,8 +303,7 @@ def _result(ratings: Ratings, rater: str, settings: Settings, options: DreamBenc
     if rater != HUMAN and set(RANKED) <= set(options.category):
         pooled = rank(ratings, rater, settings, label)
         rows += [] if pooled is None else [pooled]
-    about = {**settings.as_dict(), "published_rounding": options.published_rounding}
-    result = Result("dreambench", rater, rows, {}, about, {}, notes, missing_rows("dreambench"))
+    result = Result("dreambench", rater, rows, {}, settings.as_dict(), {}, notes, missing_rows("dreambench"))
     for category in options.category:
         for method in rated_methods(ratings):
             found = pair(ratings, rater, method, category)

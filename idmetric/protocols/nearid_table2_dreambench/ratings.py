@@ -1,42 +1,30 @@
 """Reads the ratings of DreamBench++'s generated images from the published files, and pairs them by key.
 
-Three forms are read:
-
-    ratings/data_human_rating/merged_data/group1/emu2-cp.json      the published folders: {"object_00_mug-4": 3, ...}
+    ratings/data_human_rating/merged_data/group1/emu2-cp.json      {"object_00_mug-4": 3, ...}
     ratings/data_nearid_rating/emu2.json                           metrics: 100 x cosine, "object_00_mug-4_0"
-    emu2_object.json                                               one method, a list for each rater, no keys
 
 An item is a collection and the number of a prompt: ("object_00", 4). It does not include the object's name, since files
 disagree about one (magic_cube, rubik's_cube), nor its place in the file.
 
-Images of DreamBench++: the folders that its generation script writes, as a manifest of pairs.
-
-    samples/emu2_gs3_step50_seed42/src_image/object_00_motorcycle/4_0.jpg     the reference, of prompt 4, first image
-    samples/emu2_gs3_step50_seed42/tgt_image/object_00_motorcycle/4_0.jpg     the generated image
-
-If the references are in a separate folder (images/object/00.jpg), `idmetric data import dreambench_pp` makes the same
-manifest.
+Images are pairs of a manifest by `idmetric data import dreambench_pp`.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.images.paths import IMAGE_ENDINGS, is_hidden, is_image
-from idmetric.io import json_file
-from idmetric.protocols.common.paper_numbers import DREAMBENCH_METHODS
+from idmetric.protocols.common.paper_numbers import rows
 
 Item = tuple[str, int]
+METHODS = rows("nearid", "table_2")
 
 CATEGORIES = {"object": "object", "animal": "live_subject_animal", "human": "live_subject_human", "style": "style"}
-PROMPTS = 9  # of each collection
 
 # published folder -> rater; in comments the column of NearID's Table 2
 _FOLDERS = {
@@ -50,21 +38,26 @@ _FOLDERS = {
     "data_qwen3vl_30b_rating": "qwen3vl-30b",
 }
 _HUMAN = re.compile(r"group\d+")
-_LIST = re.compile(r"(?:human_)?(?P<rater>.+?)(?:_100cos_rounded)?")
 
 
-def read(path: str | Path) -> Ratings:
-    """Ratings in a file or folder: rater -> method -> item -> rating. The human groups are group1, group2, ...
+def read(folder: str | Path) -> Ratings:
+    """Ratings in a folder: rater -> method -> item -> rating. The human groups are group1, group2, ...
 
     Raises:
-        ValueError: naming the file, if it is malformed or has no human ratings.
+        ValueError: naming the folder, if it has no human ratings, or two folders of one rater; or a malformed file.
     """
-    path = Path(path)
-    if not path.exists():
-        raise ValueError(f"{path}: no such file or folder of ratings")
-    found = _read_folder(path) if path.is_dir() else _read_lists(path)
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder of ratings")
+    found: Ratings = {}
+    for place, methods in read_ratings(folder).items():
+        # the rater's folder may be the one that was named
+        name = _name((folder.resolve() / place).as_posix() if place == "." else place)
+        if name in found:
+            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {place}: name the one to use")
+        found[name] = methods
     if not humans(found):
-        raise ValueError(f"{path}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(found))}")
+        raise ValueError(f"{folder}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(found))}")
     return found
 
 
@@ -75,7 +68,7 @@ def humans(ratings: Mapping[str, Any]) -> list[str]:
 
 def rated_methods(ratings: Ratings) -> list[str]:
     """The methods with human ratings, in the order of NearID's Table 2, others after them."""
-    order = {method: place for place, method in enumerate(DREAMBENCH_METHODS)}
+    order = {method: place for place, method in enumerate(METHODS)}
     methods = {method for name in humans(ratings) for method in ratings[name]}
     return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
 
@@ -86,8 +79,8 @@ def from_manifest(manifest: Manifest) -> Ratings:
     for row in manifest.filter(slot="candidate"):
         about = row.parameters or {}
         if about.get("image", 0) == 0 and row.parent is not None:
-            item = (row.parent.rsplit("/", 1)[-1], int(about["prompt"]))
-            method = method_of(row.engine or "", DREAMBENCH_METHODS) or row.engine or ""
+            item = _item(row)
+            method = method_of(row.engine or "", METHODS) or row.engine or ""
             for rater, rating in about.get("ratings", {}).items():
                 found.setdefault(_name(rater), {}).setdefault(method, {})[item] = float(rating)
     return found
@@ -105,17 +98,6 @@ def category_of(item: Item) -> str:
     raise ValueError(f"{item[0]!r} is a collection of no category: they start with {', '.join(CATEGORIES.values())}")
 
 
-def _read_folder(folder: Path) -> Ratings:
-    found: Ratings = {}
-    for place, methods in read_ratings(folder).items():
-        # the rater's folder may be the one that was named
-        name = _name((folder.resolve() / place).as_posix() if place == "." else place)
-        if name in found:
-            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {place}: name the one to use")
-        found[name] = methods
-    return found
-
-
 def _name(place: str) -> str:
     """Short name of a rater, by their folder."""
     for folder, name in _FOLDERS.items():
@@ -125,45 +107,7 @@ def _name(place: str) -> str:
     return last if _HUMAN.fullmatch(last) else place
 
 
-def _read_lists(path: Path) -> Ratings:
-    """{"method": "emu2", "prompts": "object", "human_group1": [...], ...}: items in the published files' order."""
-    try:
-        given = json_file.read(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: not readable as JSON: {error}") from error
-
-    if (
-        not isinstance(given, dict)
-        or not isinstance(given.get("method"), str)
-        or given.get("prompts") not in list(CATEGORIES)
-    ):
-        raise ValueError(
-            f'{path}: not {{"method": NAME, "prompts": CATEGORY, "human_group1": [...], ...}}; '
-            "published ratings (a file for each method) are read from the folder that holds all raters"
-        )
-
-    prefix, found = CATEGORIES[given["prompts"]], {}
-    for name, values in given.items():
-        if isinstance(values, list) and (rater := _LIST.fullmatch(name)):
-            found[rater["rater"]] = {given["method"]: _items(values, prefix, f"{path}: {name}")}
-    return found
-
-
-def _items(values: list[Any], prefix: str, name: str) -> dict[Item, float]:
-    if not values or len(values) % PROMPTS:
-        raise ValueError(f"{name}: {len(values)} ratings are not {PROMPTS} for each collection")
-    for k, value in enumerate(values):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{name}: value {k + 1} is {value!r}, not a rating")
-    return {(f"{prefix}_{k // PROMPTS:02d}", k % PROMPTS): float(value) for k, value in enumerate(values)}
-
-
 # Images
-
-
-NAME = "dreambench_pp"
-_PLACE = re.compile(r"(?P<prompt>\d+)_(?P<image>\d+)")
-_COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(?:_(?P<subject>.*))?")
 
 
 @dataclass(frozen=True)
@@ -174,68 +118,6 @@ class Pair:
     item: Item
     reference: int
     generated: int
-
-
-def read_images(folder: str | Path) -> Manifest:
-    """The manifest of one run, or of several below a folder.
-
-    Raises:
-        ValueError: if there are no images, or an image has no reference or an unknown name.
-    """
-    root = Path(folder)
-    runs = [root] if (root / "tgt_image").is_dir() else sorted(p.parent for p in root.glob("*/tgt_image"))
-    below = (p for run in runs for p in sorted((run / "tgt_image").glob("*/*")))
-    files = [p for p in below if is_image(p) and not is_hidden(p.name)]
-    if not files:
-        raise ValueError(f"{root}: no METHOD/tgt_image/COLLECTION/PROMPT_IMAGE.jpg below it")
-    return Manifest.from_rows((row for path in files for row in _rows(path)), name=str(root))
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    """Reference and generated image of a file."""
-    run, collection, place = path.parents[2], _COLLECTION.fullmatch(path.parent.name), _PLACE.fullmatch(path.stem)
-    if collection is None or place is None:
-        raise ValueError(f"{path}: not named COLLECTION/PROMPT_IMAGE, such as object_00_motorcycle/4_0.jpg")
-
-    source = run / "src_image" / path.parent.name
-    reference = next((p for e in IMAGE_ENDINGS if (p := source / f"{path.stem}{e}").is_file()), None)
-    if reference is None:
-        raise ValueError(f"{path}: no reference {source / path.name}; with references apart from the samples, "
-                         "use idmetric data import dreambench_pp")  # fmt: skip
-
-    name = f"{NAME}/{collection['collection']}"
-    group = f"{name}/{run.resolve().name}/{path.stem}"
-    shared: dict[str, Any] = {"dataset": NAME, "split": "test", "category": collection["subject"], "group": group}
-    yield Row(name, str(reference.absolute()), id=f"{group}/anchor", slot="anchor", **shared)
-    yield Row(
-        None,  # the ratings say whether it shows the subject
-        str(path.absolute()),
-        id=f"{group}/candidate",
-        role="context-edit",
-        engine=run.resolve().name,
-        slot="candidate",
-        parent=f"{group}/anchor",
-        parameters={"collection": collection["collection"], "prompt": int(place["prompt"]),
-                    "image": int(place["image"])},
-        **shared,
-    )  # fmt: skip
-
-
-def rated(manifest: Manifest, ratings: Ratings, categories: Collection[str]) -> Manifest:
-    """The pairs with a generated image that people rated, in some categories.
-
-    Raises:
-        ValueError: if there are none; the message lists the methods of images and of ratings.
-    """
-    found = [p for p in pairs(manifest, ratings) if category_of(p.item) in categories]
-    if not found:
-        engines = sorted({str(e) for e in manifest.column("engine") if e})
-        methods = sorted(rated_methods(ratings))
-        raise ValueError(
-            f"no image of {', '.join(categories)} is rated: images are of {', '.join(engines) or 'no method'}, "
-            f"ratings of {', '.join(methods)}; a folder of images starts with its method's name"
-        )
-    return manifest.take([row for p in found for row in (p.reference, p.generated)])
 
 
 def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
@@ -255,7 +137,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
         about = row.parameters or {}
         if row.slot != "candidate" or row.engine is None or about.get("image", 0) != 0:
             continue
-        method, item = method_of(row.engine, methods), (_collection(row), int(about["prompt"]))
+        method, item = method_of(row.engine, methods), _item(row)
         if method is None or not all(item in group.get(method, {}) for group in groups):
             continue
         if row.group not in anchors:
@@ -267,7 +149,6 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
     return [image for _, image in found.values()]
 
 
-def _collection(row: Row) -> str:
-    """The collection, such as object_00; an imported manifest has it in the reference's id."""
-    about = row.parameters or {}
-    return str(about.get("collection") or (row.parent or "").rsplit("/", 1)[-1])
+def _item(row: Row) -> Item:
+    """The collection, such as object_00, which ends the reference's id, and the prompt."""
+    return (row.parent or "").rsplit("/", 1)[-1], int((row.parameters or {})["prompt"])

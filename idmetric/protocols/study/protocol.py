@@ -4,22 +4,16 @@
     idmetric eval study collect answers/ --study study/ --out labels.parquet
     idmetric eval study --data labels.parquet --model tiny --model hsv --out results/
 
-| number | meaning |
-|---|---|
-| AP, AUC | of a model's similarities of pairs, against the label that people gave: the same or different |
-| Spearman, Kendall | rank correlation of similarities with the share of votes for "same", over all pairs |
-| 2AFC | share of triplets for which the model finds the image more similar that people chose; a tie loses |
+AP and AUC: a model's similarities of pairs against the label that people gave, the same or different. Spearman and
+Kendall: rank correlation with the share of votes for "same", over all pairs. 2AFC: the share of triplets for which the
+model finds the image more similar that people chose; a tie loses.
 
 The data is what `collect` writes, or any manifest of groups: a candidate's label is the share of votes for "same"
-(anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Imported
-Subjects2k has labels of 0 and 1.
+(anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels count
+from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out of AP and
+AUC; ID-Sim counts them as different instead (`--undecided different`).
 
-Labels count from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out
-of AP and AUC. ID-Sim counts them as different instead: the same = p >= 0.8, all others different (`--undecided
-different`).
-
-Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet. An image of unknown
-identity counts with its anchor, an anchor of unknown identity for itself.
+Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet, see `study.owners`.
 """
 
 from __future__ import annotations
@@ -47,23 +41,14 @@ class Labeled:
     """N pairs or triplets with labels.
 
     Attributes:
-        sides: rows (N,) of the images in each slot.
+        sides: rows (S, N) of the images in each slot.
         share: (N,), of votes for "same", or for left.
         owner: units of intervals, (N, 2) or (N,), see `study.owners`.
     """
 
-    sides: tuple[Ints, ...]
+    sides: Ints
     share: Array
     owner: Ints
-
-    def agreed(self, least: float) -> Truths:
-        """Which (N,) have at least this agreement."""
-        found: Truths = np.maximum(self.share, 1 - self.share) >= least - _ROUNDING
-        return found
-
-    def take(self, chosen: Truths) -> Labeled:
-        """Some of them."""
-        return Labeled(tuple(side[chosen] for side in self.sides), self.share[chosen], self.owner[chosen])
 
 
 def run(
@@ -99,7 +84,7 @@ def labeled(data: Manifest) -> dict[Task, Labeled]:
         if not given:
             continue
         rows = np.array([rows for rows, _ in given], dtype=np.int64)
-        found[task] = Labeled(tuple(rows.T), np.array([share for _, share in given]), owners(data, rows))
+        found[task] = Labeled(rows.T, np.array([share for _, share in given]), owners(data, rows))
 
     if not found:
         raise ValueError(
@@ -139,61 +124,46 @@ def _measure(
     result: Result,
 ) -> None:
     """Add a row, the items and notes to a result."""
-    scores = _scores(scorer, items)
+    anchor, *others = items.sides
+    similarity = [scorer.pairs(anchor, other) for other in others]
+    scores = similarity[0] if task == "pairs" else similarity[0] - similarity[1]  # how much more similar left is
     there = np.isfinite(scores)
     if not there.any():
         raise ValueError(f"{task}: none of {len(scores)} has an answer")
     if not there.all():
         result.notes.append(f"{int((~there).sum())} of {len(there)} {task} have no answer and are left out")
-    items, scores = items.take(there), scores[there]
+    scores, share, owner = scores[there], items.share[there], items.owner[there]
 
-    agreed = items.agreed(options.agreement)
+    least = options.agreement - _ROUNDING
+    agreed: Truths = np.maximum(share, 1 - share) >= least
     counted = options.undecided == "different" and task == "pairs"
     if not agreed.all():
         rest = "count as different" if counted else "are left out of all but the rank correlations"
         few = f"people agree by less than {options.agreement:g} on {int((~agreed).sum())} of {len(agreed)} {task}"
         result.notes.append(f"{few}, which {rest if task == 'pairs' else 'are left out'}")
 
-    ids = texts(data, "id")
-    if task == "pairs":
-        kept = agreed | counted
-        same = items.share >= options.agreement - _ROUNDING
-        result.rows.append({"task": task, **_of_pairs(items, scores, kept, same, settings, result.notes)})
-        a, b = (ids[side] for side in items.sides)
-        result.keep("pairs", a=a[kept], b=b[kept], score=scores[kept], same=same[kept], share=items.share[kept])
-        result.keep("votes", a=a, b=b, score=scores, share=items.share)
+    shown = {slot: texts(data, "id")[side[there]] for slot, side in zip(SLOTS[task], items.sides, strict=True)}
+    if task == "triplets":
+        margin = np.where(share >= 0.5, scores, -scores)  # of the image that people chose
+        result.keep(task, margin=margin, share=share, **shown)
+        if agreed.any():
+            won = (margin > 0)[agreed].astype(np.float64)
+            result.rows.append({"task": task, "2AFC": mean(won, owner[agreed], settings)})
         return
 
-    margin = np.where(items.share >= 0.5, scores, -scores)  # of the image that people chose
-    columns = {slot: ids[side] for slot, side in zip(SLOTS[task], items.sides, strict=True)}
-    result.keep(task, margin=margin, share=items.share, **columns)
-    if agreed.any():
-        won = (margin > 0)[agreed].astype(np.float64)
-        result.rows.append({"task": task, "2AFC": mean(won, items.owner[agreed], settings)})
-
-
-def _scores(scorer: Scorer, items: Labeled) -> Array:
-    """Similarities (N,) of pairs, or of triplets how much more similar left is than right."""
-    anchor, *others = items.sides
-    found = [scorer.pairs(anchor, other) for other in others]
-    return found[0] if len(found) == 1 else found[0] - found[1]
-
-
-def _of_pairs(
-    items: Labeled, scores: Array, kept: Truths, same: Truths, settings: Settings, notes: list[str]
-) -> dict[str, Value]:
-    """AP and AUC over the pairs that are kept, rank correlations over all; adds notes on undefined numbers."""
-    found: dict[str, Value] = {}
+    kept, same, row = agreed | counted, share >= least, dict[str, Value]()
     if same[kept].any() and not same[kept].all():
-        given, owner = (scores[kept], same[kept]), items.owner[kept]
-        found["AP"] = any_statistic(average_precision, given, owner, settings)
-        found |= auc(*given, owner, settings)
+        given = scores[kept], same[kept]
+        row["AP"] = any_statistic(average_precision, given, owner[kept], settings)
+        row |= auc(*given, owner[kept], settings)
     else:
-        notes.append(f"AP and AUC need pairs of both kinds: people found {int(same.sum())} of {len(same)} the same")
-
-    if len(scores) > 1 and np.ptp(items.share) and np.ptp(scores):
-        found["Spearman"] = any_statistic(spearman, (scores, items.share), items.owner, settings)
-        found["Kendall"] = any_statistic(kendall, (scores, items.share), items.owner, settings)
+        result.notes.append(f"AP and AUC need pairs of both kinds: people found {same.sum()} of {len(same)} the same")
+    if len(scores) > 1 and np.ptp(share) and np.ptp(scores):
+        row["Spearman"] = any_statistic(spearman, (scores, share), owner, settings)
+        row["Kendall"] = any_statistic(kendall, (scores, share), owner, settings)
     else:
-        notes.append("no rank correlation: scores or shares of votes do not vary")
-    return found
+        result.notes.append("no rank correlation: scores or shares of votes do not vary")
+    result.rows.append({"task": task, **row})
+    a, b = shown.values()
+    result.keep("pairs", a=a[kept], b=b[kept], score=scores[kept], same=same[kept], share=share[kept])
+    result.keep("votes", a=a, b=b, score=scores, share=share)

@@ -1,25 +1,23 @@
-"""Draws the questions of a study from a manifest: pairs or triplets of images, and sentinels with an obvious answer.
+"""A study: pairs or triplets of images and sentinels, drawn from a manifest and divided into pages.
 
 A manifest that already groups images (slots anchor and candidate; anchor, left and right; anchor, positive and
 negative) gives its groups. Of any other manifest, pairs of one identity and of two are drawn as a calibration draws
 them, half of the latter hard: an image and the distractor made from it, two identities of one category.
 
-A study: its questions, divided into pages, as a folder with study.json and items.parquet.
-
-The table has a row for each image of a question: group = the question's id, slot = the image's place in it. Its free
-columns are x_page (from 1), x_image (the row's id in the data) and x_sentinel (a sentinel's right answer, else ""). It
-holds the right answers and the images' names, so it stays with whoever runs the study; participants get the pages.
+A study is kept as a folder with study.json and items.parquet. The table has a row for each image of a question: group =
+the question's id, slot = the image's place in it. Its free columns are x_page (from 1), x_image (the row's id in the
+data) and x_sentinel (a sentinel's right answer, else ""). It holds the right answers and the images' names, so it stays
+with whoever runs the study; participants get the pages.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,48 +135,31 @@ def draw_sentinels(data: Manifest, task: Task, count: int, seed: int, page: int)
         ValueError: if all images belong to one subject.
     """
     rng = np.random.default_rng([seed, 2, page])
-    unlike = _Unlike(data, rng)
+    rows = np.flatnonzero(has_image(data))
+    family = blocks(data)
+    if len(set(family[rows].tolist())) < 2:  # groups of triplets join unrelated images
+        family = lineages(data)
+    if len(set(family[rows].tolist())) < 2:
+        raise ValueError("sentinels need images of two subjects, and all images here belong to one: --sentinels 0")
+    kind = codes(list(zip(texts(data, "dataset"), texts(data, "category"), strict=True)))
+
+    @cache
+    def small(row: int) -> NDArray[np.float64]:
+        return np.asarray(data.image(row).resize((8, 8)), dtype=np.float64)
+
     found: list[tuple[Rows, str]] = []
     for answer in rng.permutation([CHOICES[task][k % 2] for k in range(count)]).tolist():
-        row = unlike.any_row()
-        if task == "pairs":
-            found.append(((row, row if answer == "same" else unlike.other(row)), answer))
-        else:
-            other = unlike.other(row)
-            found.append(((row, row, other) if answer == "left" else (row, other, row), answer))
+        row = int(rng.choice(rows))
+        if answer == "same":
+            found.append(((row, row), answer))
+            continue
+        strangers = rows[family[rows] != family[row]]
+        further = strangers[kind[strangers] != kind[row]]
+        pool: list[int] = rng.permutation(further if len(further) else strangers)[:_TRIES].tolist()
+        other = max(pool, key=lambda one: float(np.abs(small(one) - small(row)).mean()))
+        shown = {"different": (row, other), "left": (row, row, other), "right": (row, other, row)}
+        found.append((shown[answer], answer))
     return found
-
-
-class _Unlike:
-    """Draws images, and for each one of another subject that looks different."""
-
-    def __init__(self, data: Manifest, rng: np.random.Generator) -> None:
-        self.data, self.rng = data, rng
-        self.rows = np.flatnonzero(has_image(data))
-        self.family = blocks(data)
-        if len(set(self.family[self.rows].tolist())) < 2:  # groups of triplets join unrelated images
-            self.family = lineages(data)
-        if len(set(self.family[self.rows].tolist())) < 2:
-            raise ValueError("sentinels need images of two subjects, and all images here belong to one: --sentinels 0")
-        kinds = list(zip(texts(data, "dataset"), texts(data, "category"), strict=True))
-        number = {kind: k for k, kind in enumerate(dict.fromkeys(kinds))}
-        self.kind = np.array([number[kind] for kind in kinds], dtype=np.int64)
-        self.small: dict[int, NDArray[np.float64]] = {}
-
-    def any_row(self) -> int:
-        return int(self.rng.choice(self.rows))
-
-    def other(self, row: int) -> int:
-        strangers = self.rows[self.family[self.rows] != self.family[row]]
-        further = strangers[self.kind[strangers] != self.kind[row]]
-        pool: Sequence[int] = self.rng.permutation(further if len(further) else strangers)[:_TRIES].tolist()
-        return max(pool, key=lambda one: float(np.abs(self._look(one) - self._look(row)).mean()))
-
-    def _look(self, row: int) -> NDArray[np.float64]:
-        """The image at 8 x 8 pixels."""
-        if row not in self.small:
-            self.small[row] = np.asarray(self.data.image(row).resize((8, 8)), dtype=np.float64)
-        return self.small[row]
 
 
 # Studies
@@ -204,7 +185,6 @@ class Study:
     Attributes:
         id: hash of the questions, of their images' contents, and of everything else that participants see.
         task: "pairs" or "triplets". title: heading of the pages. side: longest side of the images in pixels.
-        origin: id of the study that this one asks more votes for, or its own.
         items: a row for each image of each question.
     """
 
@@ -212,7 +192,6 @@ class Study:
     task: Task
     title: str
     side: int
-    origin: str
     items: Manifest
 
     @cached_property
@@ -230,9 +209,14 @@ class Study:
             found.setdefault(page, []).append(Question(name, rows, sentinel[rows[0]] or None))
         return found
 
+    @property
+    def asked(self) -> dict[str, Rows]:
+        """The questions without sentinels: id -> rows in `items`."""
+        return {q.id: q.rows for page in self.pages.values() for q in page if q.sentinel is None}
+
     def write(self, folder: Path) -> None:
         """Write study.json and items.parquet, each atomically."""
-        about = {"id": self.id, "task": self.task, "title": self.title, "side": self.side, "origin": self.origin}
+        about = {"id": self.id, "task": self.task, "title": self.title, "side": self.side}
         self.items.write(folder / TABLE)
         with replacing(folder / INFO) as temporary:
             temporary.write_text(json_file.text({"idmetric": __version__, **about}, indent=2) + "\n", encoding="utf-8")
@@ -251,32 +235,28 @@ def new_study(
         ValueError: if nothing can be drawn. UnreadableError: naming all files that are missing.
     """
     rng = np.random.default_rng([seed, 0])
-    used: set[str] = set()
-    pages = []
-    for k, drawn in enumerate(_split(draw_items(data, task, count, seed), per_page)):
-        own = [Question(_new_id(used, rng), rows, None) for rows in drawn]
+    drawn = draw_items(data, task, count, seed)
+    pages = -(-len(drawn) // per_page)  # of nearly equal length
+    asked: list[tuple[int, Question]] = []
+    for k in range(pages):
+        own = drawn[len(drawn) * k // pages : len(drawn) * (k + 1) // pages]
         checks = draw_sentinels(data, task, sentinels, seed, k) if sentinels else []
-        pages.append(own + [Question(_new_id(used, rng), rows, answer) for rows, answer in checks])
-    return _study(data, data.column("id"), pages, task, title, side)
+        for rows, answer in [*((rows, None) for rows in own), *checks]:
+            asked.append((k + 1, Question(rng.bytes(6).hex(), rows, answer)))
 
-
-def follow_up(study: Study, items: Sequence[str], per_page: int) -> Study:
-    """A study that asks some questions of another one again, with the same ids and the same sentinels.
-
-    Args:
-        items: ids of the questions. per_page: of them on each page, at most.
-
-    Raises:
-        ValueError: if there are none.
-    """
-    first, wanted = list(study.pages.values()), set(items)
-    again = [q for page in first for q in page if q.id in wanted and q.sentinel is None]
-    checks = [[q for q in page if q.sentinel is not None] for page in first]
-    if not again:
-        raise ValueError("no question is left to ask")
-    pages = [own + checks[k % len(checks)] for k, own in enumerate(_split(again, per_page))]
-    made = _study(study.items, study.items.column("x_image"), pages, study.task, study.title, study.side)
-    return replace(made, origin=study.origin)
+    shown = [(page, q, slot, row) for page, q in asked for slot, row in zip(SLOTS[task], q.rows, strict=True)]
+    used = [row for *_, row in shown]
+    names = data.column("id")
+    items = data.take(used).replace(
+        id=[f"{page}/{q.id}/{slot}" for page, q, slot, _ in shown], group=[q.id for _, q, _, _ in shown],
+        slot=[slot for _, _, slot, _ in shown], label=None, x_page=[page for page, *_ in shown],
+        x_image=[names[row] for row in used], x_sentinel=[q.sentinel or "" for _, q, _, _ in shown],
+    )  # fmt: skip
+    with ThreadPoolExecutor(8) as pool:
+        keys = content_keys(data, used, Look(), pool)
+    seen = [[page, q.id, q.sentinel, *(keys[row] for row in q.rows)] for page, q in asked]
+    name = settings_digest({"version": _VERSION, "task": task, "title": title, "side": side, "questions": seen})
+    return Study(name, task, title, side, items)
 
 
 def read_study(folder: Path) -> Study:
@@ -287,8 +267,7 @@ def read_study(folder: Path) -> Study:
     """
     try:
         about = json_file.read(folder / INFO)
-        known = (about["id"], about["task"], about["title"], about["side"], about["origin"])
-        study = Study(*known, read(folder / TABLE))
+        study = Study(about["id"], about["task"], about["title"], about["side"], read(folder / TABLE))
         if not study.pages:
             raise ValueError("it has no questions")
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -296,40 +275,3 @@ def read_study(folder: Path) -> Study:
             f"{folder}: not readable as a study: {error!r}; make one: idmetric eval study build"
         ) from error
     return study
-
-
-def _split(drawn: Sequence[Any], most: int) -> list[list[Any]]:
-    """Pages of nearly equal length, at most `most` questions each."""
-    count = -(-len(drawn) // most)
-    return [list(drawn[len(drawn) * k // count : len(drawn) * (k + 1) // count]) for k in range(count)]
-
-
-def _new_id(used: set[str], rng: np.random.Generator) -> str:
-    """A random id of 12 hexadecimal digits that is not used yet."""
-    while (name := rng.bytes(6).hex()) in used:
-        pass
-    used.add(name)
-    return name
-
-
-def _study(
-    data: Manifest, names: Sequence[str], pages: Sequence[Sequence[Question]], task: Task, title: str, side: int
-) -> Study:
-    """The study with these questions; their rows are those of `data`, and `names` the ids of its rows."""
-    slots = SLOTS[task]
-    every = [(k, question) for k, page in enumerate(pages, 1) for question in page]
-    rows = [row for _, question in every for row in question.rows]
-    page = [k for k, question in every for _ in question.rows]
-    sentinel = [question.sentinel or "" for _, question in every for _ in question.rows]
-    group = [question.id for _, question in every for _ in question.rows]
-    slot = [name for _ in every for name in slots]
-
-    items = data.take(rows).replace(  # with the page in the id, as a follow-up may repeat a sentinel
-        id=[f"{k}/{g}/{s}" for k, g, s in zip(page, group, slot, strict=True)], group=group, slot=slot, label=None,
-        x_page=page, x_image=[names[row] for row in rows], x_sentinel=sentinel,
-    )  # fmt: skip
-    with ThreadPoolExecutor(8) as pool:
-        keys = content_keys(data, rows, Look(), pool)
-    seen = [[k, q.id, q.sentinel, *(keys[row] for row in q.rows)] for k, q in every]
-    name = settings_digest({"version": _VERSION, "task": task, "title": title, "side": side, "questions": seen})
-    return Study(name, task, title, side, name, items)

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const { study, origin, page, task, questions, pictures } = JSON.parse(document.getElementById("record").textContent);
+  const { study, page, task, questions, pictures } = JSON.parse(document.getElementById("record").textContent);
   const at = (id) => document.getElementById(id);
   const byId = new Map(questions.map((question) => [question.id, question]));
   const buttons = [...document.querySelectorAll("[data-choice]")];
@@ -15,7 +15,7 @@
   const random = (count) => crypto.getRandomValues(new Uint32Array(count));
   const hex = () => [...random(2)].map((n) => n.toString(16).padStart(8, "0")).join("");
 
-  const whoKey = `idmetric-participant-${origin}`;
+  const whoKey = `idmetric-participant-${study}`;
   let participant, state;
   const stateKey = () => `idmetric-study-${study}-${page}-${participant}`;
   const save = () => keep(stateKey(), JSON.stringify(state));
