@@ -126,7 +126,7 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
     assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
     assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
-    assert below([path for chunk in chunks([root]) for path in chunk.paths]) == expected  # embed
+    assert below([at.path for chunk in chunks([root]) for _, at in chunk.files]) == expected  # embed
     monkeypatch.setattr("idmetric.images.read.read_image", lambda path: None)
     assert read_files(root, 2) == (b"e.png", b"who/a.png")  # bench
     assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
