@@ -39,15 +39,14 @@ from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
 from idmetric.io.quiet import quiet_hub
 from idmetric.io.tables import aligned, first_few
-from idmetric.scoring.files import Cross, Names, absent_files, check_masks, cross, files_read
-from idmetric.scoring.pairs import Pairs, PairsFile
+from idmetric.scoring.files import Cross, absent_files, check_masks, cross, files_read
+from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import RequestError, Scores
 
 if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
     from idmetric.report.album import Album
 
-OPTIONS = Names("--mask-dir", "--mask-id", "--include-refs", "--preprocessing release")
 ALIAS = "idmetric-score"  # name of the stand-alone command
 _SKIP = "; --on-error skip scores the others"
 _SHOWN = 20  # absent files that an error lists
@@ -107,8 +106,6 @@ def _add_more(parser: Parser) -> None:
     options.add_workers(running)
     running.add_argument("--cache", metavar="DIR", help="keep embeddings there, by image content: the same command "
                          "resumes, and another embeds only new images")  # fmt: skip
-    running.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: memory for images "
-                         "that recur (default: 1 GiB, plus three decoded batches)")  # fmt: skip
 
     probability = parser.add_argument_group("probability")
     probability.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
@@ -159,12 +156,12 @@ def _run(args: argparse.Namespace) -> int:
         # paths first: a mistyped name should not wait for the model
         check_output(args.output)
         if args.pairs:
-            work: Cross | Pairs = PairsFile(Path(args.pairs), args.on_error)
+            work: Cross | Pairs = read_pairs(Path(args.pairs), args.on_error)
         else:
             references, candidates = (args.ref, args.paths) if args.ref else (args.paths[:1], args.paths[1:])
-            work = cross(references, candidates, args.include_refs, OPTIONS)
+            work = cross(references, candidates, args.include_refs)
         check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
-        check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard", OPTIONS)
+        check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
         if args.on_error == "fail" and (absent := absent_files(work)):
             return failed(_absent(absent))
         check_model(args.model)
@@ -222,7 +219,7 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
 def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.scoring.compare import calibration_of, compare
-    from idmetric.scoring.settings import Settings
+    from idmetric.scoring.settings import ScoreSettings
 
     if args.html:
         from idmetric.report.page import check_page
@@ -230,10 +227,10 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
         check_page(args.html)
 
     metric = _open_metric(args)
-    settings = Settings(
+    settings = ScoreSettings(
         args.distance, args.aggregate, args.mask_dir, args.mask_id, args.outside, args.on_error, args.cache,
         calibration_of(metric, args.calibration, args.distance), args.prior, not args.no_copies, args.threshold,
-        args.batch_size, args.workers, args.memory,
+        args.batch_size, args.workers,
     )  # fmt: skip
     album = None
     if args.html:

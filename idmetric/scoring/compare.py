@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.evaluate.arrays import comparable
-from idmetric.images.read import ImageReadError, Outside
+from idmetric.images.read import Outside
 from idmetric.io.tables import rounded
 from idmetric.models.onnx import OnnxModel
-from idmetric.scoring.files import Cross, PathLike, check_masks, cross
-from idmetric.scoring.pairs import Pair, Pairs, PairsFile
+from idmetric.scoring.files import Cross, check_masks, cross
+from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.records import Record
 from idmetric.scoring.run import Run
 from idmetric.scoring.scores import COLUMNS, NamedValue, RequestError, Scores, columns_of
-from idmetric.scoring.settings import Progress, Settings, Watcher
+from idmetric.scoring.settings import PathLike, Progress, ScoreSettings, Watcher
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
@@ -76,11 +76,11 @@ def score(
 
     Raises:
         RequestError: if references, images, masks or the calibration do not fit.
-        ImageReadError: with on_error="fail", naming all unreadable images.
+        ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another model, distance or way of masking.
         ValueError: for a setting out of range.
     """
-    settings = Settings(
+    settings = ScoreSettings(
         distance, aggregate, mask_dir, mask_id, outside, on_error, cache,
         calibration_of(metric, calibration, distance), prior, copies, threshold, batch_size, workers,
     )  # fmt: skip
@@ -94,7 +94,6 @@ def score_pairs(
     pairs: PathLike | Iterable[Pair | Sequence[PathLike | None]],
     *,
     calibration: PathLike | Calibration | None = None,
-    memory: float = 1.0,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Scores:
@@ -103,7 +102,6 @@ def score_pairs(
     Args:
         pairs: a CSV file with columns a,b[,mask_a,mask_b], and others that are carried through, or a list of tuples
             (a, b) or (a, b, mask_a, mask_b).
-        memory: GiB for embeddings of images that may recur.
         calibration, progress: as in `score`. settings: other options of `score`; without `aggregate`.
 
     Returns:
@@ -115,8 +113,8 @@ def score_pairs(
     if "aggregate" in settings:
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
-    options = Settings(calibration=chosen, memory=memory, **settings)
-    work = PairsFile(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else Pairs(pairs)
+    options = ScoreSettings(calibration=chosen, **settings)
+    work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
     return compare(metric, work, options, progress=progress)
 
@@ -148,7 +146,7 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
 def compare(
     metric: Embedder,
     work: Cross | Pairs,
-    settings: Settings,
+    settings: ScoreSettings,
     *,
     progress: Progress | None = None,
     watcher: Watcher | None = None,
@@ -159,31 +157,28 @@ def compare(
         watcher: sees images and rows as they come.
 
     Raises:
-        ImageReadError: with on_error="fail", naming all unreadable images.
+        ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another way of masking.
     """
-    if isinstance(metric, OnnxModel) and (settings.cache is not None or watcher is not None or _masked(work, settings)):
+    masked = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
+    if isinstance(metric, OnnxModel) and (settings.cache is not None or watcher is not None or True in masked):
         metric = metric.embedder()  # the same scores, by way of tensors
     if settings.calibration is not None:
-        for masked in {settings.mask_dir is not None or mask for mask in work.masked}:
-            settings.calibration.check_outside(settings.outside if masked else "all")
+        for has_mask in masked:
+            settings.calibration.check_outside(settings.outside if has_mask else "all")
 
     run = Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
     try:
         rows = run.pairs(work) if isinstance(work, Pairs) else run.cross(work)
-    except ImageReadError as error:
-        raise run.encoder.unreadable(work.files) or error from error
     finally:
-        if run.encoder.cache is not None:  # also if the run is stopped
-            run.encoder.cache.save()
-    return _scores(rows, work, run, metric.signature(settings.distance), settings)
+        run.encoder.save()  # also if the run is stopped
+    named = _named(run, work, settings.distance == "cls" and True not in masked)
+    return _scores(rows, work, run, settings, named)
 
 
-def _masked(work: Cross | Pairs, settings: Settings) -> bool:
-    return settings.mask_dir is not None or True in work.masked
-
-
-def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[str, str], settings: Settings) -> Scores:
+def _scores(
+    rows: list[Record], work: Cross | Pairs, run: Run, settings: ScoreSettings, named: NamedValue | None
+) -> Scores:
     """Rank the rows; sort them by distance, except pairs, which keep their order."""
     for row in rows:
         row.update(rounded(row))
@@ -196,20 +191,20 @@ def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[s
     if isinstance(work, Pairs):
         skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]
     scores = Scores(
-        rows, columns_of(rows) or COLUMNS[:10], signature, skipped, run.baseline,
-        threshold=settings.threshold, calibration=settings.calibration, named=_named(run, work, settings),
+        rows, columns_of(rows) or COLUMNS[:10], run.metric.signature(settings.distance), skipped, run.baseline,
+        threshold=settings.threshold, calibration=settings.calibration, named=named,
     )  # fmt: skip
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)
     return replace(scores, rows=ranked, references=len(work.references), left_out=work.left_out)
 
 
-def _named(run: Run, work: Cross | Pairs, settings: Settings) -> NamedValue | None:
+def _named(run: Run, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
     """Compute the number of the published score that the model was opened by; None for other models."""
     score, name = run.metric.named, run.metric.name
     if score is None or not run.distances:
         return None
-    if settings.distance != "cls" or settings.mask_dir is not None or any(work.masked):
+    if not of_whole_images:
         return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
     try:
         value = score.value([[1 - far for far in row] for row in run.distances], [1 - far for far in run.consecutive])

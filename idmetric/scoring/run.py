@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,18 @@ from idmetric.distance.finite import NonFiniteError, check_distances
 from idmetric.distance.matrix import distance as distance_of
 from idmetric.distance.matrix import distance_matrix
 from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.copies import Print
+from idmetric.evaluate.copies import SIZE, Print, take_print
 from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.io.tables import rounded
-from idmetric.scoring.copies import Prints, mark_copy, warn_of_repeated_references
+from idmetric.scoring.copies import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
 from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.files import Cross
-from idmetric.scoring.gray import is_gray, warn_of_gray
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.records import Record
 from idmetric.scoring.scores import Baseline, File
-from idmetric.scoring.settings import Progress, Settings, Watcher
+from idmetric.scoring.settings import Progress, ScoreSettings, Watcher
+
+_PRINTS = 256  # most prints in memory, of 0.8 MB
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,11 +46,11 @@ class Run:
     """
 
     def __init__(
-        self, metric: Embedder, settings: Settings, watcher: Watcher | None, progress: Progress, on_cpu: bool
+        self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, progress: Progress, on_cpu: bool
     ) -> None:
         self.metric, self._settings, self._watcher, self._progress = metric, settings, watcher, progress
         self.encoder = Encoder(metric, settings, watcher, on_cpu)
-        self._prints = Prints()
+        self._print_of = lru_cache(_PRINTS)(_print_of)
         self._signature = metric.signature(settings.distance)
         self.baseline: Baseline | None = None
         self.distances: list[list[float]] = []
@@ -61,7 +63,7 @@ class Run:
             return []
         names = [path for path, _ in found]
         references = concatenate([seen.embedding for seen in found.values()])
-        prints = {path: self._prints.of(path, seen.small) for (path, _), seen in found.items()}
+        prints = {path: self._print(seen) for (path, _), seen in found.items()}
         self.baseline = self._baseline_of(names, references, prints)
         if self._watcher is not None:
             self._watcher.references |= dict.fromkeys(found)
@@ -87,7 +89,7 @@ class Run:
                     if self.metric.named.references == "frames":
                         self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
                         before = seen.embedding
-                mark_copy(row, file[0], self._prints.of(file[0], seen.small), prints)
+                mark_copy(row, file[0], self._print(seen), prints)
                 if in_color and is_gray(seen.small):
                     gray.append(file[0])
                 rows.append(row)
@@ -147,13 +149,15 @@ class Run:
         row = self._row(pair.a, pair.b, [float(found[0])])
         if self.metric.named is not None:
             self.distances.append([float(found[0])])
-        own, other = (self._prints.of(name, seen.small) for name, seen in ((pair.b, b), (pair.a, a)))
-        mark_copy(row, pair.b, own, {pair.a: other})
+        mark_copy(row, pair.b, self._print(b), {pair.a: self._print(a)})
         row |= dict(pair.other)
         if self._watcher is not None:
             reference, image = pair.files
             self._watcher.add(row, image, reference, b.extra, a.extra)
         return row
+
+    def _print(self, seen: Seen) -> Print | None:
+        return None if seen.small is None else self._print_of(seen.small.tobytes())
 
     def _row(self, reference: str, image: str, distances: list[float]) -> Record:
         s = self._signature
@@ -164,6 +168,10 @@ class Run:
             row["probability"] = float(calibration.probability(distances, self._settings.prior).mean())
             row["probability_basis"] = calibration.basis
         return row
+
+
+def _print_of(small: bytes) -> Print:
+    return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
 
 
 def _numbers(distances: Tensor | NDArray[np.float32]) -> NDArray[np.float64]:

@@ -67,7 +67,7 @@ def test_pairs_that_repeat_images_are_scored_on_a_full_disk(
     names = [str(path) for path in sorted((tmp_path / "photos").glob("*.png"))]
     pairs = [(names[k % 4], names[(k + 1 + k // 4) % 4]) for k in range(12)]
     (tmp_path / "pairs.csv").write_text("a,b\n" + "".join(f"{a},{b}\n" for a, b in pairs))
-    options = ["--pairs", str(tmp_path / "pairs.csv"), *words[2:], "--batch-size", "2", "--memory", "0"]
+    options = ["--pairs", str(tmp_path / "pairs.csv"), *words[2:], "--batch-size", "2"]
     assert score.main([*options[:6], *options[8:]]) == 0  # without a cache
     expected = json.loads(capsys.readouterr().out)["rows"]
 
