@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from idmetric.evaluate.arrays import comparable
 from idmetric.gallery.errors import GalleryError, StaleWarning
 from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
-from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.images.masks import Labeled, labeled, split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.scoring.records import Record, Records
@@ -59,12 +58,12 @@ class Search:
     """One call of `Gallery.query`; further arguments as there.
 
     Attributes:
-        looking_at: what the gallery's model sees of an image. store: folder of its embeddings.
-        items, table: the gallery's usable images, and their vectors. read: returns the bytes of an image and its mask.
+        store: folder of the gallery's embeddings. items, table: its usable images, and their vectors.
+        read: returns the bytes of an image and its mask, or raises GalleryError if they have changed.
+        probability_of: what the gallery's model sees of an image, for probabilities; None: there are none.
     """
 
     metric: Embedder
-    looking_at: str
     outside: Outside
     mask_id: MaskId | None
     store: Path
@@ -72,12 +71,10 @@ class Search:
     table: Table
     read: Callable[[Item], tuple[bytes, bytes | None]]
     k: int
-    distance: str = "cls"
-    rerank: int | None = None
-    exclude_same: bool = False
-    probability: bool = False
-    verify: bool = True
-    current: dict[tuple[str, ...], bool] = field(default_factory=dict)  # item -> whether its files are unchanged
+    distance: str
+    rerank: int | None
+    exclude_same: bool
+    probability_of: str | None
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
@@ -91,13 +88,14 @@ class Search:
             )  # fmt: skip
         if self.rerank is not None and self.rerank < self.k:
             raise ValueError(f"rerank={self.rerank} is a shortlist of fewer than the k={self.k} images asked for")
-        if self.probability:
+        if self.probability_of is not None:
             self.calibration = self.metric.calibration
             if self.calibration is None:
                 raise ValueError(f"{self.metric.label} has no calibration: give it one by calibrate_with(file)")
             self.calibration.check_distance(self.distance)
-            self.calibration.check_outside(self.looking_at)
+            self.calibration.check_outside(self.probability_of)
         self.by_key = by_key(self.items)
+        self.current: dict[tuple[str, ...], bool] = {}  # item -> whether its files are unchanged
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:
         """Return all hits of all queries."""
@@ -157,22 +155,15 @@ class Search:
         hits: list[tuple[Item, float]] = []
         for row, distance in zip(rows, far, strict=True):
             key = self.table.keys[row]
-            if own and key == own:
-                continue
-            for item in self.by_key[key]:
-                if len(hits) >= need:
-                    return hits
-                if not self.verify or self._is_current(item):
-                    hits.append((item, distance))
-        return hits
+            same = self.by_key[key] if not own or key != own else []
+            hits += [(item, distance) for item in same if len(hits) < need and self._is_current(item)]
+        return hits[:need]
 
     def _is_current(self, item: Item) -> bool:
         if item.where not in self.current:
             try:
                 self.read(item)
                 self.current[item.where] = True
-            except UntrustedSourcesError:
-                raise
             except GalleryError as error:
                 warnings.warn(f"left out: {error}", StaleWarning, stacklevel=2)
                 self.current[item.where] = False

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmetric.embed.keys import content
 from idmetric.gallery.errors import GalleryError
@@ -25,20 +25,6 @@ class Source:
 
     path: str
     mask_dir: str | None = None
-
-
-def recorded(values: Any) -> list[Source]:
-    """Return the sources that a gallery's file lists.
-
-    Raises:
-        GalleryError: if `update` has not written them so.
-    """
-    found: list[Any] = values if isinstance(values, list) else [None]
-    for value in found:
-        known = isinstance(value, dict) and not value.keys() - {"path", "mask_dir"}
-        if not known or not isinstance(value.get("path"), str) or not isinstance(value.get("mask_dir"), str | None):
-            raise GalleryError(f"the gallery's list of sources is damaged ({value!r:.80}): name its images again")
-    return [Source(**value) for value in found]
 
 
 @dataclass(frozen=True)

@@ -59,13 +59,13 @@ class Actor:
         """Embed chunks, and return their results as columns."""
         import numpy as np
 
-        some = [self.todo[k] for k in batch["id"].tolist()]
+        some = [self.todo[k] for k in batch["item"].tolist()]
         done = {
             chunk.part: (fresh, json.dumps(errors))
             for chunk, fresh, errors in embed_chunks(self.metric, some, **self.options)
         }
         fresh, errors = zip(*(done[chunk.part] for chunk in some), strict=True)
-        return {"id": batch["id"], "fresh": np.array(fresh), "errors": np.array(errors)}
+        return {"item": batch["item"], "fresh": np.array(fresh), "errors": np.array(errors)}
 
 
 def embed_on_ray(
@@ -112,7 +112,9 @@ def embed_on_ray(
             "batch_size": batch_size, "workers": workers or max(1, round(cpus)),
         }  # fmt: skip
         actors = min(_room(ray.cluster_resources(), cpus, gpus), len(work.todo))
-        dataset = ray.data.range(len(work.todo), override_num_blocks=min(len(work.todo), _BLOCKS)).map_batches(
+        # in memory, as tasks that read would wait for room beside the actors
+        numbers = ray.data.from_items(list(range(len(work.todo))), override_num_blocks=min(len(work.todo), _BLOCKS))
+        dataset = numbers.map_batches(
             Actor, batch_size=1, num_cpus=cpus, num_gpus=gpus, fn_constructor_kwargs=options,
             compute=ray.data.ActorPoolStrategy(size=actors),
         )  # fmt: skip
@@ -125,7 +127,7 @@ def embed_on_ray(
 
 def _results(dataset: Any, work: Work) -> Iterator[Done]:
     for row in dataset.iter_rows():
-        yield work.todo[row["id"]], bool(row["fresh"]), json.loads(row["errors"])
+        yield work.todo[row["item"]], bool(row["fresh"]), json.loads(row["errors"])
 
 
 @contextmanager
