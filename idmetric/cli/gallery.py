@@ -278,8 +278,11 @@ def _built(args: argparse.Namespace) -> dict[str, str]:
              for m in models_of(args.folder)]  # fmt: skip
     if args.masked or args.mask_dir:
         found = [m for m in found if m["outside"] != "all"]
+    if args.decode:
+        found = [m for m in found if m.get("decode", "exact") == args.decode] or found
     if len(found) > 1:
-        names = ", ".join(sorted(f"{m['opened']} ({m['dtype']}, looking at {m['outside']})" for m in found))
+        names = ", ".join(sorted(f"{m['opened']} ({m['dtype']}, looking at {m['outside']}, "
+                                 f"{m.get('decode', 'exact')} decoding)" for m in found))  # fmt: skip
         raise UsageError(
             f"{args.folder!r} holds galleries of {names}: say which, by --model and the other options of its build"
         )

@@ -10,20 +10,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.distance.embedding import concatenate
+from idmetric.distance.finite import NonFiniteError, check_distances
+from idmetric.distance.matrix import distance as distance_of
+from idmetric.distance.matrix import distance_matrix
 from idmetric.evaluate.arrays import comparable
+from idmetric.evaluate.copies import SIZE, Print, take_print
+from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.images.read import Outside
 from idmetric.io.tables import rounded
 from idmetric.models.onnx import OnnxModel
+from idmetric.scoring.copies import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
+from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.files import Cross, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.records import Record
-from idmetric.scoring.run import Run
-from idmetric.scoring.scores import COLUMNS, NamedValue, RequestError, Scores, columns_of
+from idmetric.scoring.scores import COLUMNS, Baseline, File, NamedValue, RequestError, Scores, columns_of
 from idmetric.scoring.settings import PathLike, Progress, ScoreSettings, Watcher
 
 if TYPE_CHECKING:
@@ -31,6 +44,7 @@ if TYPE_CHECKING:
     from idmetric.images.masks import MaskId
     from idmetric.models.embedder import Embedder
 
+_PRINTS = 256  # most prints in memory, of 0.8 MB
 STORED = "stored"  # names the calibration that is saved with the model's weights
 
 
@@ -167,53 +181,181 @@ def compare(
         for has_mask in masked:
             settings.calibration.check_outside(settings.outside if has_mask else "all")
 
-    run = Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
+    run = _Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
     try:
         rows = run.pairs(work) if isinstance(work, Pairs) else run.cross(work)
     finally:
         run.encoder.save()  # also if the run is stopped
-    named = _named(run, work, settings.distance == "cls" and True not in masked)
-    return _scores(rows, work, run, settings, named)
 
-
-def _scores(
-    rows: list[Record], work: Cross | Pairs, run: Run, settings: ScoreSettings, named: NamedValue | None
-) -> Scores:
-    """Rank the rows; sort them by distance, except pairs, which keep their order."""
     for row in rows:
         row.update(rounded(row))
     ranked = sorted(rows, key=lambda row: comparable(row["distance"]))
     for rank, row in enumerate(ranked, 1):
         row["rank"] = rank
-
     lost = sorted(run.encoder.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
     skipped = [{"image": path, "reason": reason} for (path, _), reason in lost]
     if isinstance(work, Pairs):
         skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]
     scores = Scores(
-        rows, columns_of(rows) or COLUMNS[:10], run.metric.signature(settings.distance), skipped, run.baseline,
-        threshold=settings.threshold, calibration=settings.calibration, named=named,
+        rows, columns_of(rows) or COLUMNS[:10], metric.signature(settings.distance), skipped, run.baseline,
+        threshold=settings.threshold, calibration=settings.calibration,
+        named=run.named(work, settings.distance == "cls" and True not in masked),
     )  # fmt: skip
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)
     return replace(scores, rows=ranked, references=len(work.references), left_out=work.left_out)
 
 
-def _named(run: Run, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
-    """Compute the number of the published score that the model was opened by; None for other models."""
-    score, name = run.metric.named, run.metric.name
-    if score is None or not run.distances:
-        return None
-    if not of_whole_images:
-        return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
+class _Run:
+    """Makes the rows of one request.
+
+    Attributes:
+        baseline: with several references, set by `cross`.
+        distances: of each image in turn to every reference, or of each pair, for published scores.
+        consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
+    """
+
+    def __init__(
+        self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, progress: Progress, on_cpu: bool
+    ) -> None:
+        self.metric, self.settings, self.watcher, self.progress = metric, settings, watcher, progress
+        self.encoder = Encoder(metric, settings, watcher, on_cpu)
+        self.baseline: Baseline | None = None
+        self.distances: list[list[float]] = []
+        self.consecutive: list[float] = []
+        self._print_of = lru_cache(_PRINTS)(_print_of)
+        signature = metric.signature(settings.distance)
+        self._signature = {"distance_name" if key == "distance" else key: value for key, value in signature.items()}
+
+    def cross(self, work: Cross) -> list[Record]:
+        """Make a row for each readable candidate."""
+        found = dict(self._images(work.references))
+        if not found:
+            return []
+        distance, aggregate = self.settings.distance, self.settings.aggregate
+        names = [path for path, _ in found]
+        references = concatenate([seen.embedding for seen in found.values()])
+        prints = {path: self._print(seen) for (path, _), seen in found.items()}
+        # refuses, before any work, a distance that this model cannot compute
+        apart = _numbers(self.metric.pairwise(references, None, distance))
+        if len(names) > 1:
+            warn_of_repeated_references(prints)
+            values = rounded(leave_one_out(apart, aggregate).tolist())
+            self.baseline = Baseline(dict(zip(names, values, strict=True)), aggregate)
+        if self.watcher is not None:
+            self.watcher.references |= dict.fromkeys(found)
+
+        rows, gray = [], []
+        in_color = all(is_gray(seen.small) is False for seen in found.values())
+        before = references[[0]]
+        candidates = self._images(work.candidates)
+        while part := list(islice(candidates, self.settings.batch_size)):
+            matrix = distance_matrix(references, concatenate([seen.embedding for _, seen in part]), distance)
+            for k, (file, seen) in enumerate(part):
+                with _naming(file[0]):
+                    check_distances(matrix[:, k : k + 1], self.metric.dtype)
+                far = _numbers(matrix[:, k]).tolist()
+                best = int(comparable(far).argmin())
+                is_best = aggregate == "best"
+                row = self._row(names[best] if is_best else ";".join(names), file[0], [far[best]] if is_best else far)
+                if self.baseline is not None:
+                    row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
+                mark_copy(row, file[0], self._print(seen), prints)
+                if in_color and is_gray(seen.small):
+                    gray.append(file[0])
+                rows.append(row)
+                if self.metric.named is not None:
+                    self.distances.append(far)
+                    if self.metric.named.references == "frames":
+                        self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
+                        before = seen.embedding
+                if self.watcher is not None:
+                    nearest = (names[best], None)
+                    self.watcher.add(row, file, nearest, seen.extra, found[nearest].extra)
+        warn_of_gray(gray)
+        return rows
+
+    def _images(self, files: Sequence[str]) -> Iterator[tuple[File, Seen]]:
+        """Yield the images that can be used, in order."""
+        for done, (file, seen) in enumerate(self.encoder.images((path, None) for path in files), 1):
+            if seen is not None:
+                yield file, seen
+            self.progress(done, len(files))
+
+    def pairs(self, pairs: Pairs) -> list[Record]:
+        """Make a row for each readable pair."""
+        rows: list[Record] = []
+        gray: dict[str, None] = {}
+        for done, (pair, a, b) in enumerate(self.encoder.pairs(pairs), 1):
+            if a is not None and b is not None:
+                rows.append(self._pair(pair, a, b))
+                if is_gray(b.small) and is_gray(a.small) is False:
+                    gray[pair.b] = None
+            self.progress(done, len(pairs))
+        warn_of_gray(list(gray))
+        return rows
+
+    def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
+        device = self.metric.device
+        # not by the metric, which would check for each pair that its weights have not changed since the embedding
+        found = distance_of(a.embedding.to(device), b.embedding.to(device), self.settings.distance)
+        with _naming(pair.b):
+            check_distances(found, self.metric.dtype)
+        row = self._row(pair.a, pair.b, [float(found[0])])
+        if self.metric.named is not None:
+            self.distances.append([float(found[0])])
+        mark_copy(row, pair.b, self._print(b), {pair.a: self._print(a)})
+        row |= dict(pair.other)
+        if self.watcher is not None:
+            reference, image = pair.files
+            self.watcher.add(row, image, reference, b.extra, a.extra)
+        return row
+
+    def _row(self, reference: str, image: str, distances: list[float]) -> Record:
+        mean = rounded(sum(distances) / len(distances))
+        row = {"rank": 0, "distance": mean, "image": image, "reference": reference, **self._signature}
+        if (calibration := self.settings.calibration) is not None:
+            row["probability"] = float(calibration.probability(distances, self.settings.prior).mean())
+            row["probability_basis"] = calibration.basis
+        return row
+
+    def _print(self, seen: Seen) -> Print | None:
+        return None if seen.small is None else self._print_of(seen.small.tobytes())
+
+    def named(self, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
+        """Compute the number of the published score that the model was opened by; None for other models."""
+        score, name = self.metric.named, self.metric.name
+        if score is None or not self.distances:
+            return None
+        if not of_whole_images:
+            return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
+        similar = [[1 - far for far in row] for row in self.distances]
+        try:
+            value = score.value(similar, [1 - far for far in self.consecutive])
+        except ValueError as error:
+            return NamedValue(name, None, f"{score.source}: {error}")
+        if score.references == "frames":
+            return NamedValue(name, value, f"of {len(similar) + 1} frames in the order given; {score.source}")
+        times = "" if score.scale == 1 else f"{score.scale:g} x "
+        of = f"images x {len(similar[0])} references" if isinstance(work, Cross) else "pairs"
+        clamp = ", at least 0" if score.clamp else ""
+        return NamedValue(name, value, f"{times}mean cosine of {len(similar)} {of}{clamp}; {score.source}")
+
+
+def _print_of(small: bytes) -> Print:
+    return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
+
+
+def _numbers(distances: Any) -> NDArray[np.float64]:
+    if not isinstance(distances, np.ndarray):
+        distances = distances.cpu().double().numpy()
+    return distances.astype(np.float64)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the image in errors about distances that are not finite."""
     try:
-        value = score.value([[1 - far for far in row] for row in run.distances], [1 - far for far in run.consecutive])
-    except ValueError as error:
-        return NamedValue(name, None, f"{score.source}: {error}")
-    references = f" x {len(run.distances[0])} references" if isinstance(work, Cross) else ""
-    times = "" if score.scale == 1 else f"{score.scale:g} x "
-    clamp = ", at least 0" if score.clamp else ""
-    if score.references == "frames":
-        return NamedValue(name, value, f"of {len(run.distances) + 1} frames in the order given; {score.source}")
-    count = f"{len(run.distances)} {'images' if isinstance(work, Cross) else 'pairs'}"
-    return NamedValue(name, value, f"{times}mean cosine of {count}{references}{clamp}; {score.source}")
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{path}: {error}", error.rows) from error
