@@ -109,5 +109,5 @@ class ScoreColumns(_Columns):
         self.distance, self.patches = distance, needs_patches(distance)
 
     def _values(self, *found: Embedding) -> Sequence[Any]:
-        values: list[float] = self.metric(*found, self.distance).tolist()
+        values: list[float] = self.metric(found[0], found[1], self.distance).tolist()
         return values

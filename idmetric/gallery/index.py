@@ -28,8 +28,7 @@ class Item:
         name, place, files, identity: see `sources.Entry`.
         key: hash of its content, under which its embedding is kept; empty if it could not be read.
         width, height: in pixels, as stored; 0 if unknown. size: of the file in bytes.
-        stamp: size, times of change and inode of its files when they were hashed. hashed: the time of that, in
-            nanoseconds.
+        stamp: size, times of change and inode of its files when they were hashed.
         problem: why it has no embedding; empty if it has one.
     """
 
@@ -42,7 +41,6 @@ class Item:
     height: int = 0
     size: int = 0
     stamp: tuple[tuple[int, ...], ...] = ()
-    hashed: int = 0
     problem: str = ""
 
     @property

@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +125,7 @@ def embed_on_ray(
             raise ScaleError(f"the cluster gave up ({_last(error)}): run again for what is missing") from error
 
 
-def _results(dataset: Any, work: Work) -> Iterator[Done]:
+def _results(dataset: Any, work: Work) -> Generator[Done, None, None]:
     for row in dataset.iter_rows():
         yield work.todo[row["item"]], bool(row["fresh"]), json.loads(row["errors"])
 

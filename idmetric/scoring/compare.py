@@ -37,7 +37,7 @@ from idmetric.scoring.files import Cross, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.records import Record
 from idmetric.scoring.scores import COLUMNS, Baseline, File, NamedValue, RequestError, Scores, columns_of
-from idmetric.scoring.settings import PathLike, Progress, ScoreSettings, Watcher
+from idmetric.scoring.settings import PathLike, Progress, ScoreSettings
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
@@ -163,12 +163,12 @@ def compare(
     settings: ScoreSettings,
     *,
     progress: Progress | None = None,
-    watcher: Watcher | None = None,
+    watcher: Any = None,
 ) -> Scores:
     """Score files that are listed and checked; see `score`.
 
     Args:
-        watcher: sees images and rows as they come.
+        watcher: sees images and rows as they come: `idmetric.report.album.Album`, which makes a page of them.
 
     Raises:
         ImageReadError: with on_error="fail", naming the first unreadable image.
@@ -216,7 +216,7 @@ class _Run:
     """
 
     def __init__(
-        self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, progress: Progress, on_cpu: bool
+        self, metric: Embedder, settings: ScoreSettings, watcher: Any, progress: Progress, on_cpu: bool
     ) -> None:
         self.metric, self.settings, self.watcher, self.progress = metric, settings, watcher, progress
         self.encoder = Encoder(metric, settings, watcher, on_cpu)
@@ -349,7 +349,8 @@ def _print_of(small: bytes) -> Print:
 def _numbers(distances: Any) -> NDArray[np.float64]:
     if not isinstance(distances, np.ndarray):
         distances = distances.cpu().double().numpy()
-    return distances.astype(np.float64)
+    found: NDArray[np.float64] = distances.astype(np.float64)
+    return found
 
 
 @contextmanager

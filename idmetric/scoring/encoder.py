@@ -29,7 +29,7 @@ from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.scores import File
-from idmetric.scoring.settings import ScoreSettings, Watcher
+from idmetric.scoring.settings import ScoreSettings
 
 if TYPE_CHECKING:
     from idmetric.embed.store import Store
@@ -45,7 +45,7 @@ class Loaded(pipeline.Input[File]):
 
 @dataclass(frozen=True)
 class Seen:
-    """An embedded image. `small`: the picture from which copies are found. `extra`: what the `Watcher` keeps of it."""
+    """An embedded image. `small`: the picture from which copies are found. `extra`: what the watcher keeps of it."""
 
     embedding: Embedding
     small: NDArray[np.uint8] | None
@@ -58,13 +58,14 @@ class Encoder:
     If the cache's disk is full, nothing more is kept; scores do not depend on the cache.
 
     Args:
+        watcher: sees pictures and embeddings as they come (`idmetric.report.album.Album`), or None.
         on_cpu: move embeddings to the CPU, as many of them are kept.
 
     Attributes:
         skipped: files that could not be used, with the reasons; only with on_error="skip".
     """
 
-    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, on_cpu: bool) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any, on_cpu: bool) -> None:
         self._metric, self._settings, self._watcher, self._on_cpu = metric, settings, watcher, on_cpu
         self._scores_patches = needs_patches(settings.distance)
         self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)

@@ -95,8 +95,10 @@ def pairs_of(pairs: Iterable[Pair | Sequence[str | os.PathLike[str] | None]]) ->
         if not isinstance(pair, Pair):
             if len(pair) not in (2, 4) or pair[0] is None or pair[1] is None:
                 raise RequestError(f"a pair is (a, b) or (a, b, mask_a, mask_b), got {tuple(pair)!r}")
-            a, b, *masks = (None if path is None else _existing(os.fspath(path)) for path in pair)
-            pair = Pair(str(a), str(b), *masks)
+            a, b, mask_a, mask_b = (
+                None if path is None else _existing(os.fspath(path)) for path in (*pair, None, None)[:4]
+            )
+            pair = Pair(str(a), str(b), mask_a, mask_b)
         rows.append(pair)
     if not rows:
         raise RequestError("there are no pairs")

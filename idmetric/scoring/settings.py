@@ -1,4 +1,4 @@
-"""The settings of a run of scoring, and the interface of its watchers."""
+"""The settings of a run of scoring."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
-
-from idmetric.scoring.records import Record
-from idmetric.scoring.scores import File
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from idmetric.calibration.apply import Calibration
-    from idmetric.distance.embedding import Embedding
-    from idmetric.images.masks import MaskId, MaskLike
+    from idmetric.images.masks import MaskId
     from idmetric.images.read import Outside
 
 PathLike = str | os.PathLike[str]
@@ -59,23 +53,3 @@ class ScoreSettings:
             raise ValueError("prior lies between 0 and 1, and needs a calibration")
         if self.threshold is not None and math.isnan(self.threshold):
             raise ValueError("threshold must be a number")
-
-
-class Watcher(Protocol):
-    """Sees images, embeddings and rows as they come; `idmetric.report.album.Album` makes a page of them.
-
-    Attributes:
-        details: number of images with patch tokens; 0 = none. references: in the order in which they were read.
-    """
-
-    details: int
-    references: dict[File, None]
-
-    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
-        """Take an image and its mask; called from several threads."""
-
-    def tokens(self, file: File, masked: bool, embedding: Embedding) -> Any:
-        """Return data of an embedded image that `add` gets with its rows, or None."""
-
-    def add(self, row: Record, image: File, reference: File, own: Any, other: Any) -> None:
-        """Take a row, and the data of its image and its reference."""
