@@ -6,11 +6,7 @@ import csv
 import io
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,53 +131,6 @@ def test_images_are_held_until_their_last_pair(metric: IDSim, tmp_path: Path) ->
         alive += [weakref.ref(b)]
         del a, b
         assert sum(one() is not None for one in alive) <= 3  # the reference, this image, and the one before
-
-
-KILLED = """
-import os, sys, time
-from idmetric.models import embedder
-from idmetric.cli.score import main
-from idmetric.embed import store
-store._SAVE_IMAGES = 4  # write often
-original, batches = embedder.Embedder.embed, []
-def embed(metric, images, **options):
-    batches.append(len(images))
-    if len(batches) > 3:
-        open("mark", "w").close()
-        time.sleep(100)
-    return original(metric, images, **options)
-embedder.Embedder.embed = embed
-main(sys.argv[1:])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("distance", ["cls", "joint"])
-def test_a_killed_run_goes_on_to_the_same_output(
-    run: Runner, folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, distance: str
-) -> None:
-    counted = Counted(monkeypatch)
-    options = ("--distance", distance)
-    whole = run.all(*options)
-    uninterrupted = list(counted.batches)
-    words = ["--model", str(saved), "--device", "cpu", "--batch-size", "4", "--pairs", "pairs.csv", *options,
-             "--cache", "kept", "--output", "scores.csv"]  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-c", KILLED, *words], cwd=folder)
-    try:
-        until = time.monotonic() + 60
-        while not (folder / "mark").exists() and process.poll() is None and time.monotonic() < until:
-            time.sleep(0.02)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert (folder / "mark").exists()
-    assert not (folder / "scores.csv").exists()  # a file of scores is written atomically
-    counted.images, counted.batches = 0, []
-    assert run.all(*options, "--cache", "kept") == whole
-    assert counted.batches == uninterrupted[3:]  # what was embedded before the kill is not again
-    counted.images = 0
-    assert run.all(*options, "--cache", "kept") == whole
-    assert counted.images == 0
 
 
 def test_the_cache_never_gives_what_is_no_longer_so(
