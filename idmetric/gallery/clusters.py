@@ -99,8 +99,7 @@ def _near_duplicates(
     links = _Links(len(table.keys))
     pairs = nearest_pairs(table.vectors, neighbors)
     for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
-        together = links.root(a) == links.root(b)
-        if not together and table.keys[a] in items and table.keys[b] in items:
+        if links.root(a) != links.root(b) and table.keys[a] in items and table.keys[b] in items:
             near = max_distance is not None and comparable(far) <= comparable(max_distance)
             if near or compare(vectors.print(a), vectors.print(b)).found:
                 links.join(a, b)

@@ -23,8 +23,7 @@ from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
-from idmetric.scoring.copies import small_picture
-from idmetric.scoring.gray import is_gray
+from idmetric.scoring.copies import is_gray, small_picture
 
 
 def copying(result: Result) -> list[str]:
