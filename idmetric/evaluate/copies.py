@@ -100,14 +100,18 @@ def compare(a: Print, b: Print) -> Copy:
 
 @one_thread()
 def compare_pairs(
-    pictures: NDArray[np.uint8], a: Ints, b: Ints, done: Callable[[int, int], None] | None = None
+    pictures: NDArray[np.uint8],
+    a: Ints,
+    b: Ints,
+    *,
+    copies_only: bool = False,
+    done: Callable[[int, int], None] | None = None,
 ) -> tuple[Array, Truths]:
-    """Find the copies among many pairs of images, in a fraction of the time that `compare` takes.
-
-    Agreements of copies are the same. Pairs with other colors once they are in register at small size have 0.
+    """Compare many pairs of images as `compare` does, but faster.
 
     Args:
         pictures: (N, SIZE, SIZE, 3) RGB. a, b: the pairs, rows of the pictures (P,).
+        copies_only: give up pairs with other colors once they are in register at small size: an agreement of 0.
         done: called with (pairs done, pairs in all).
 
     Returns:
@@ -123,7 +127,7 @@ def compare_pairs(
             value[own], which[own] = _matches(crops, small[second[own]])
         matches.append((value, which))
     ab, ba = matches
-    return _agreements(pictures, a, b, ab, ba, True, done)
+    return _agreements(pictures, a, b, ab, ba, copies_only, done)
 
 
 def _agreements(

@@ -57,7 +57,9 @@ def test_many_pairs_at_once_have_the_copies_of_single_comparisons(photos: list[P
     a, b = (x.astype(np.int64) for x in np.triu_indices(len(pictures)))
     a, b = a[::3], b[::3]
     seen: list[tuple[int, int]] = []
-    agreement, mirrored = compare_pairs(pictures, a, b, lambda done, count: seen.append((done, count)))
+    agreement, mirrored = compare_pairs(
+        pictures, a, b, copies_only=True, done=lambda done, count: seen.append((done, count))
+    )
 
     prints = [take_print(picture) for picture in pictures]
     single = [compare(prints[i], prints[j]) for i, j in zip(a, b, strict=True)]
@@ -66,6 +68,8 @@ def test_many_pairs_at_once_have_the_copies_of_single_comparisons(photos: list[P
     assert agreement[found] == pytest.approx([copy.agreement for copy in single if copy.found], abs=1e-9)
     assert mirrored[found].tolist() == [copy.mirrored for copy in single if copy.found]
     assert 0.1 < found.mean() < 0.5
+    everything, _ = compare_pairs(pictures, a, b)
+    assert everything == pytest.approx([copy.agreement for copy in single], abs=1e-9)
     assert seen == sorted(seen)
     none = np.empty(0, np.int64)
     assert [len(x) for x in compare_pairs(pictures, none, none)] == [0, 0]

@@ -3,11 +3,13 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics.pairwise import cosine_distances
@@ -18,7 +20,7 @@ from idmetric.calibration.curves import Platt
 from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed.nearest import unit
-from idmetric.gallery import Gallery, GalleryError
+from idmetric.gallery import Gallery, GalleryError, looks
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
 from idmetric.scoring.records import Records
 from tests.runner import Runner
@@ -414,3 +416,38 @@ def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, t
     gallery = Gallery(tmp_path / "g", tiny)
     gallery.update(tmp_path / "set.csv")
     assert {row["identity"] for row in near_duplicates(gallery)} == {"box", "cup"}  # one picture, two names
+
+
+def test_pictures_and_pairs_are_looked_at_once(
+    tiny: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(photos, tmp_path / "p")
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(tmp_path / "p")
+    pairs: list[int] = []
+    real = looks.compare_pairs
+
+    def counted(pictures: NDArray[np.uint8], a: NDArray[np.int64], *rest: Any, **options: Any) -> Any:
+        pairs.append(len(a))
+        return real(pictures, a, *rest, **options)
+
+    monkeypatch.setattr(looks, "compare_pairs", counted)
+    read: list[str] = []
+    real_read = Gallery.read
+    monkeypatch.setattr(Gallery, "read", lambda self, item: (read.append(item.name), real_read(self, item))[1])
+    first = near_duplicates(gallery).rows
+    assert sum(pairs) == 10 * 9 / 2  # of ten different images
+    once = len(read)
+
+    assert near_duplicates(gallery).rows == first
+    assert (sum(pairs), len(read)) == (45, once)
+    picture(9).save(tmp_path / "p" / "new.png")
+    gallery.update(tmp_path / "p")
+    assert near_duplicates(gallery).rows == first
+    assert read[once:] == ["new.png"] * 2
+    assert sum(pairs) == 45 + 10
+    (tmp_path / "p" / "new.png").unlink()
+    gallery.update(tmp_path / "p")
+    gallery.prune()
+    assert not list((gallery.store / looks.FOLDER).glob("*"))
+    assert near_duplicates(gallery).rows == first
