@@ -65,7 +65,6 @@ def main() -> None:
             runs = {
                 "embed": ["embed", str(photos), "--out", str(root / f"out{count}"), *shared],
                 "embed, again": ["embed", str(photos), "--out", str(root / f"out{count}"), *shared],
-                "embed, again, --quick": ["embed", str(photos), "--out", str(root / f"out{count}"), "--quick", *shared],
                 "embed --patches --half": ["embed", str(photos), "--out", str(root / f"half{count}"), "--patches",
                                            "--half", *shared],
                 "--pairs": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
@@ -76,7 +75,7 @@ def main() -> None:
                                    *shared],
                 "--pairs --distance patch": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv",
                                              "--output", str(root / "scores"), "--no-copies", "--distance", "patch",
-                                             "--memory", "0.1", *shared],
+                                             *shared],
             }  # fmt: skip
             if args.ray:
                 runs["embed --ray"] = ["embed", str(photos), "--out", str(root / f"ray{count}"), "--ray", *shared]

@@ -14,79 +14,65 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import needs_patches
-from idmetric.images.masks import MaskId
-from idmetric.images.read import ImageLike, ImageReadError, Outside
+from idmetric.images.read import ImageReadError
 from idmetric.models.embedder import Embedder
 
 OnError = Literal["raise", "none"]
 
 
 class _Columns:
-    """Base of both: reads columns, and puts None where a cell is empty."""
+    """Base of both: reads columns of images, and puts None where a cell has none."""
 
-    def __init__(
-        self, metric: Embedder, read: Sequence[str | None], output: str, outside: Outside, mask_id: MaskId | None,
-        batch_size: int, on_error: OnError,
-    ) -> None:  # fmt: skip
+    def __init__(self, metric: Embedder, columns: Sequence[str], output: str, on_error: OnError) -> None:
         if on_error not in ("raise", "none"):
             raise ValueError(f"on_error must be raise or none, got {on_error!r}")
-        self.metric, self.batch_size, self.on_error = metric, batch_size, on_error
-        self.read = [name for name in read if name is not None]  # columns
-        self.output, self.mask_id = output, mask_id
-        self.outside: Outside = outside
+        self.metric, self.columns, self.output, self.on_error = metric, columns, output, on_error
+        self.patches = False
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """A batch of columns, or one row, to the new columns."""
-        if not _is_row(batch, self.read):
-            return self._added(batch)
-        found = self._added({name: [batch[name]] for name in self.read if name in batch})
-        return {name: values[0] for name, values in found.items()}
-
-    def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        raise NotImplementedError
-
-    def _columns(self, values: list[Any], *lost: Mapping[int, str]) -> dict[str, list[Any]]:
-        """The new columns: the values and, unless errors are raised, why rows have none."""
-        if self.on_error == "raise":
-            return {self.output: values}
-        errors = [next((of[row] for of in lost if row in of), None) for row in range(len(values))]
-        return {self.output: values, f"{self.output}_error": errors}
-
-    def _embed(
-        self, batch: Mapping[str, Sequence[Any]], column: str, mask_column: str | None, patches: bool
-    ) -> tuple[list[int], Embedding | None, dict[int, str]]:
-        """Rows with an embedding, the embeddings, and why others have none."""
-        for name in (column, *([mask_column] if mask_column else [])):
+        for name in self.columns:
             if name not in batch:
                 raise KeyError(f"there is no column {name!r}; there are {', '.join(batch)}")
-        rows, pixels, covers, lost = [], [], [], {}
-        for row, cell in enumerate(batch[column]):
-            image = as_image(cell)
-            if image is None:
-                lost[row] = "there is no image"
-                continue
-            mask = as_image(batch[mask_column][row]) if mask_column else None
-            try:
-                seen, cover = self.metric.load_image(image, mask, self.outside, mask_id=self.mask_id)
-            except ImageReadError as error:
-                if self.on_error == "raise":
-                    raise
-                lost[row] = str(error)
-                continue
-            rows.append(row)
-            pixels.append(seen)
-            covers.append(cover)
-        if not rows:
-            return rows, None, lost
-        masks: Any = None if all(c is None for c in covers) else covers
-        found = self.metric.embed(pixels, batch_size=self.batch_size, masks=masks, outside="keep", patches=patches)
-        return rows, found.cpu(), lost
+        cells = [batch[name] for name in self.columns]
+        if is_row := any(isinstance(cell, str | bytes | os.PathLike | Image.Image | Mapping) for cell in cells):
+            cells = [[cell] for cell in cells]
+
+        lost: dict[int, str] = {}
+        pixels = [[self._read(cell, row, lost) for row, cell in enumerate(column)] for column in cells]
+        good = [row for row in range(len(cells[0])) if row not in lost]
+        values: list[Any] = [None] * len(cells[0])
+        if good:
+            found = [self.metric.embed([column[row] for row in good], patches=self.patches) for column in pixels]
+            for row, value in zip(good, self._values(*found), strict=True):
+                values[row] = value
+        new = {self.output: values}
+        if self.on_error == "none":
+            new[f"{self.output}_error"] = [lost.get(row) for row in range(len(values))]
+        return {name: column[0] for name, column in new.items()} if is_row else new
+
+    def _read(self, cell: Any, row: int, lost: dict[int, str]) -> Any:
+        """The pixels of a cell; without them, the reason is added to `lost`."""
+        if isinstance(cell, Mapping):  # an undecoded image
+            cell = cell.get("path") if cell.get("bytes") is None else cell["bytes"]
+        if cell is None:
+            lost.setdefault(row, "there is no image")
+            return None
+        try:
+            return self.metric.load_image(cell, None, "keep")[0]
+        except ImageReadError as error:
+            if self.on_error == "raise":
+                raise
+            lost.setdefault(row, str(error))
+            return None
+
+    def _values(self, *found: Embedding) -> Sequence[Any]:
+        """The new values, from the embeddings of each column."""
+        raise NotImplementedError
 
 
 class EmbedColumn(_Columns):
@@ -94,39 +80,17 @@ class EmbedColumn(_Columns):
 
     Args:
         metric: the model. column: of images. output: the new column.
-        mask_column: of subject masks. outside, mask_id: see `Embedder.embed`.
-        batch_size: images per pass; `map` decides how many come at once.
-        normalize: scale to unit length.
         on_error: "none" gives None for images that cannot be read, and says why in `{output}_error`. Rows without an
             image always give None.
     """
 
     def __init__(
-        self,
-        metric: Embedder,
-        column: str = "image",
-        output: str = "embedding",
-        *,
-        mask_column: str | None = None,
-        outside: Outside = "black",
-        mask_id: MaskId | None = None,
-        batch_size: int = 32,
-        normalize: bool = False,
-        on_error: OnError = "raise",
+        self, metric: Embedder, column: str = "image", output: str = "embedding", *, on_error: OnError = "raise"
     ) -> None:
-        super().__init__(metric, (column, mask_column), output, outside, mask_id, batch_size, on_error)
-        self.column, self.mask_column, self.normalize = column, mask_column, normalize
+        super().__init__(metric, [column], output, on_error)
 
-    def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        rows, found, lost = self._embed(batch, self.column, self.mask_column, patches=False)
-        values: list[NDArray[np.float32] | None] = [None] * len(batch[self.column])
-        if found is not None:
-            vectors = found.cls.float().numpy()
-            if self.normalize:
-                vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            for row, vector in zip(rows, vectors, strict=True):
-                values[row] = vector
-        return self._columns(values, lost)
+    def _values(self, *found: Embedding) -> Sequence[Any]:
+        return list(found[0].cls.float().cpu().numpy())
 
 
 class ScoreColumns(_Columns):
@@ -134,57 +98,16 @@ class ScoreColumns(_Columns):
 
     Args:
         metric: the model. a, b: the columns compared. distance: see `idmetric.distance`.
-        output: the new column. mask_a, mask_b: columns of subject masks.
-        outside, mask_id, batch_size, on_error: as for `EmbedColumn`.
+        output: the new column. on_error: as for `EmbedColumn`.
     """
 
     def __init__(
-        self,
-        metric: Embedder,
-        a: str,
-        b: str,
-        distance: str = "cls",
-        output: str = "distance",
-        *,
-        mask_a: str | None = None,
-        mask_b: str | None = None,
-        outside: Outside = "black",
-        mask_id: MaskId | None = None,
-        batch_size: int = 32,
+        self, metric: Embedder, a: str, b: str, distance: str = "cls", output: str = "distance", *,
         on_error: OnError = "raise",
-    ) -> None:
-        super().__init__(metric, (a, b, mask_a, mask_b), output, outside, mask_id, batch_size, on_error)
-        self.columns, self.masks = (a, b), (mask_a, mask_b)
+    ) -> None:  # fmt: skip
+        super().__init__(metric, [a, b], output, on_error)
         self.distance, self.patches = distance, needs_patches(distance)
 
-    def _added(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-        (rows_a, x, lost_a), (rows_b, y, lost_b) = (
-            self._embed(batch, column, mask, self.patches)
-            for column, mask in zip(self.columns, self.masks, strict=True)
-        )
-        values: list[float | None] = [None] * len(batch[self.columns[0]])
-        both = sorted(set(rows_a) & set(rows_b))
-        if both and x is not None and y is not None:
-            device = self.metric.device
-            left, right = x[[rows_a.index(r) for r in both]], y[[rows_b.index(r) for r in both]]
-            far = self.metric(left.to(device), right.to(device), self.distance)
-            for row, value in zip(both, far.tolist(), strict=True):
-                values[row] = value
-        return self._columns(values, lost_a, lost_b)
-
-
-def _is_row(batch: Mapping[str, Any], columns: Sequence[str]) -> bool:
-    """Whether these are the cells of one row, as `map` without batched=True gives them."""
-    cells = [batch[name] for name in columns if name in batch]
-    return any(isinstance(cell, str | bytes | os.PathLike | Image.Image | Mapping) for cell in cells)
-
-
-def as_image(cell: Any) -> ImageLike | None:
-    """The content of a cell: a PIL image, bytes, a path, an array, or the dict of an undecoded image."""
-    if not isinstance(cell, Mapping):
-        image: ImageLike | None = cell
-        return image
-    data, path = cell.get("bytes"), cell.get("path")
-    if data is not None:
-        return bytes(data)
-    return None if path is None else os.fspath(path)
+    def _values(self, *found: Embedding) -> Sequence[Any]:
+        values: list[float] = self.metric(found[0], found[1], self.distance).tolist()
+        return values

@@ -26,7 +26,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import check_name, needs_patches
 from idmetric.embed.keys import folder_name
 from idmetric.evaluate import ranking
-from idmetric.images.masks import Images, Labeled, MaskId, Masks, labeled, split_masks
+from idmetric.images.masks import Images, Masks, split_masks
 from idmetric.images.read import ImageLike, Outside, is_single, split_images
 from idmetric.io.hints import install
 from idmetric.models.embedder import Embedder
@@ -152,7 +152,6 @@ class IdentitySimilarity(_WithEmbedder):
         *,
         masks: Masks = None,
         target_masks: Masks | Sequence[Masks] = None,
-        mask_id: MaskId | None = None,
     ) -> None:
         """Add images.
 
@@ -160,7 +159,7 @@ class IdentitySimilarity(_WithEmbedder):
             preds: images of any kind (see `idmetric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
             target: one reference for each image or one for all; or several for each, as a list of lists or a tensor
                 (B, R, 3, H, W).
-            masks, target_masks: subject masks in the same arrangement. mask_id: see `Embedder.embed`.
+            masks, target_masks: subject masks in the same arrangement.
 
         Raises:
             ImageReadError: if an image cannot be read.
@@ -168,8 +167,8 @@ class IdentitySimilarity(_WithEmbedder):
         """
         patches = needs_patches(self.distance)
         with torch.no_grad():
-            images = self._embed(preds, labeled(masks, mask_id), patches)
-            references, groups = self._references(target, labeled(target_masks, mask_id), len(images), patches)
+            images = self._embed(preds, masks, patches)
+            references, groups = self._references(target, target_masks, len(images), patches)
             far = [self._of(images[k], references[rows]) for k, rows in enumerate(groups)]
             found = torch.stack(far).detach().to(self.device, torch.float32)
         getattr(self, self._values).append(1 - found if self.value == "similarity" else found)
@@ -210,14 +209,12 @@ class IdentitySimilarity(_WithEmbedder):
         lists = [split_images(x) for x in target]  # type: ignore[arg-type, union-attr]  # it is nested
         if len(lists) != count or not all(lists):
             raise ValueError(f"{count} images and {len(lists)} lists of references: give each at least one")
-        shared = masks is None or isinstance(masks, str | os.PathLike | Labeled)  # one folder holds all masks
-        each = [masks] * count if shared else masks
-        covers = [split_masks(m, x) for m, x in zip(each, lists, strict=True)]
+        each = [masks] * count if masks is None or isinstance(masks, str | os.PathLike) else masks  # a folder has all
+        covers = [c for m, images in zip(each, lists, strict=True) for c in split_masks(m, images)]
+        ends = np.cumsum([len(images) for images in lists]).tolist()
+        groups = [list(range(end - len(images), end)) for end, images in zip(ends, lists, strict=True)]
         flat = [image for images in lists for image in images]
-        ends = np.cumsum([len(images) for images in lists])
-        groups = [list(range(end - len(images), end)) for end, images in zip(ends.tolist(), lists, strict=True)]
-        cover = [c for part in covers for c in part]
-        return self._embed(flat, None if all(c is None for c in cover) else cover, patches), groups
+        return self._embed(flat, None if all(c is None for c in covers) else covers, patches), groups
 
 
 class IdentityRetrieval(_WithEmbedder):
@@ -259,12 +256,11 @@ class IdentityRetrieval(_WithEmbedder):
         target: Tensor | Sequence[int | str],
         *,
         masks: Masks = None,
-        mask_id: MaskId | None = None,
     ) -> None:
         """Add images and their identities.
 
         Args:
-            preds, masks, mask_id: as for `IdentitySimilarity.update`.
+            preds, masks: as for `IdentitySimilarity.update`.
             target: the identity of each image, as integers or names.
 
         Raises:
@@ -273,7 +269,7 @@ class IdentityRetrieval(_WithEmbedder):
                 integers.
         """
         found = self.metric.embed(
-            preds, masks=masks, mask_id=mask_id, outside=self.outside, batch_size=self.batch_size, patches=False
+            preds, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=False
         ).cls.detach()
         names = _numbers(target)
         if len(names) != len(found):
@@ -288,21 +284,19 @@ class IdentityRetrieval(_WithEmbedder):
             ValueError: if no two images show one identity.
         """
         identities = self._joined(self._identities).cpu().numpy()
-        if len(np.unique(identities)) == len(identities):
-            raise ValueError("IdentityRetrieval needs two images of one identity or more: there is nothing to find")
         vectors = self._joined(self._features).cpu().double().numpy().reshape(len(identities), -1)
-        names = ["mAP", *(f"hit@{k}" for k in self.ks)]
-        totals, queries = np.zeros(len(names)), 0
+        rows = []
         for row, identity in enumerate(identities):
             others = np.arange(len(identities)) != row
             relevant = identities[others] == identity
             if relevant.any():
                 scores = vectors[others] @ vectors[row]
-                hits = (ranking.hit_at_k(scores, relevant, k) for k in self.ks)
-                totals += [ranking.average_precision(scores, relevant), *hits]
-                queries += 1
-        means = torch.tensor(totals / queries, dtype=torch.float32, device=self.device)
-        return dict(zip(names, means, strict=True))
+                hits = [ranking.hit_at_k(scores, relevant, k) for k in self.ks]
+                rows.append([ranking.average_precision(scores, relevant), *hits])
+        if not rows:
+            raise ValueError("IdentityRetrieval needs two images of one identity or more: there is nothing to find")
+        means = torch.tensor(np.mean(rows, 0), dtype=torch.float32, device=self.device)
+        return dict(zip(["mAP", *(f"hit@{k}" for k in self.ks)], means, strict=True))
 
 
 def _mark(metric: Embedder) -> str:

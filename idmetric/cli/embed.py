@@ -20,8 +20,8 @@ from idmetric.io.progress import Progress
 ROWS = 256  # scale.chunks.ROWS, as a literal to keep --help quick; a test compares them
 _EXAMPLES = """examples:
   idmetric embed photos/ --out embeddings/ --model tiny
-  idmetric embed photos/ --out embeddings/ --model tiny        again: only what is missing or has changed
-  idmetric embed --list files.txt --out embeddings/ --patches --half
+  idmetric embed photos/ --out embeddings/ --model tiny        again: only missing and changed files
+  idmetric embed photos/ --out patches/ --patches --half
   idmetric embed shards/ --out embeddings/ --column image      Parquet files with images in a column
   idmetric embed s3://bucket/photos --out s3://bucket/embeddings --ray --address auto --gpus 1"""
 
@@ -35,14 +35,14 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
         "The same command resumes a run that was stopped. To search among images, see idmetric gallery.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130)}",
     )
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help="folders, images, Parquet files, or addresses "
-                        "(s3://, gs://, ...)")  # fmt: skip
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="folders and images, or Parquet files; "
+                        "also addresses (s3://, gs://, ...)")  # fmt: skip
     parser.add_argument("--out", "-o", required=True, metavar="DIR", help="folder or address of the embeddings")
     options.add_model(parser)
     options.add_device(parser)
     options.add_dtype(parser)
     options.add_batch_size(parser)
-    options.add_workers(parser, "one per core, at most 8; with --ray: --cpus")
+    options.add_workers(parser, "one per core, at most 8; with --ray: as --cpus")
     parser.add_argument("--patches", action="store_true", help="keep patch tokens too: megabytes per image")
     parser.add_argument("--half", action="store_true", help="store float16 instead of float32")
     options.add_decode(parser)
@@ -50,28 +50,19 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
     options.add_quiet(parser, "no progress, no warnings")
 
     reading = parser.add_argument_group("sources and files")
-    reading.add_argument("--list", action="append", default=[], metavar="FILE", help="text file with one path per "
-                         "line, relative to its folder; may be repeated")  # fmt: skip
-    reading.add_argument("--allow", action="append", default=[], metavar="PROTOCOL", help="open addresses of this "
-                         "protocol (s3, gs, ...) that appear in tables and lists; may be repeated (default: only "
-                         "local files and the protocol of the table or list itself)")  # fmt: skip
     reading.add_argument("--column", help="column of Parquet sources that holds image bytes or paths (default: the "
                          "first of image_bytes, image, bytes, path)")  # fmt: skip
     reading.add_argument("--id-column", metavar="COLUMN", help="column of Parquet sources that holds names (default: "
                          "id or path)")  # fmt: skip
     reading.add_argument("--rows", type=options.positive, default=ROWS, metavar="N", help="images per output file, on "
                          "average; a killed run loses at most one file (default: %(default)s)")  # fmt: skip
-    reading.add_argument("--quick", action="store_true", help="trust output files with the right names (default: read "
-                         "all images to see which have changed)")  # fmt: skip
 
     cluster = parser.add_argument_group("cluster", "pip install 'idmetric[scale]'")
     cluster.add_argument("--ray", action="store_true", help="run on a cluster, by Ray Data")
     cluster.add_argument("--address", help="address of the cluster; 'auto': the one of this machine (default: start "
                          "Ray here)")  # fmt: skip
-    cluster.add_argument("--actors", type=options.positive, metavar="N", help="processes that embed (default: as many "
-                         "as fit)")  # fmt: skip
-    cluster.add_argument("--cpus", type=float, metavar="N", help="CPUs per process (default: 1)")
-    cluster.add_argument("--gpus", type=float, metavar="N", help="GPUs per process (default: 0)")
+    cluster.add_argument("--cpus", type=float, default=1, metavar="N", help="CPUs per process (default: 1)")
+    cluster.add_argument("--gpus", type=float, default=0, metavar="N", help="GPUs per process (default: 0)")
     return parser
 
 
@@ -79,13 +70,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if not args.sources and not args.list:
-        parser.error("give a folder, images, a Parquet file, or --list")
-    if not args.ray and (args.address or args.actors or args.cpus is not None or args.gpus is not None):
-        parser.error("--address, --actors, --cpus and --gpus describe a cluster: add --ray")
+    if not args.ray and (args.address or args.gpus):
+        parser.error("--address and --gpus describe a cluster: add --ray")
 
     args.sources = [path for source in args.sources for path in matches(source) or [source]]
-    for path in [*args.sources, *args.list]:
+    for path in args.sources:
         if "://" not in path and not os.path.exists(path):
             parser.error(f"there is no {path!r}")  # before the model is opened
     return ended(partial(_run, args), parser, f"finished files are in {args.out}, and the same command resumes")
@@ -118,10 +107,9 @@ def _embed(args: argparse.Namespace, progress: Progress) -> Any:
         load_embedder, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode)
     )
     shared: dict[str, Any] = {
-        "model": model, "lists": args.list, "patches": args.patches, "stored": "float16" if args.half else "float32",
+        "model": model, "patches": args.patches, "stored": "float16" if args.half else "float32",
         "column": args.column, "column_id": args.id_column, "batch_size": args.batch_size, "workers": args.workers,
-        "rows": args.rows, "quick": args.quick, "on_error": args.on_error, "allow": args.allow,
-        "progress": progress,
+        "rows": args.rows, "on_error": args.on_error, "progress": progress,
     }  # fmt: skip
     if not args.ray:
         return embed_dataset(args.sources, args.out, **shared)
@@ -130,7 +118,4 @@ def _embed(args: argparse.Namespace, progress: Progress) -> Any:
 
         for name in ("ray", "ray.data"):  # their imports set the levels
             logging.getLogger(name).setLevel(logging.ERROR if args.quiet else logging.WARNING)
-    cpus, gpus = (1 if args.cpus is None else args.cpus), args.gpus or 0
-    return embed_on_ray(
-        args.sources, args.out, address=args.address, actors=args.actors, cpus=cpus, gpus=gpus, **shared
-    )
+    return embed_on_ray(args.sources, args.out, address=args.address, cpus=args.cpus, gpus=args.gpus, **shared)

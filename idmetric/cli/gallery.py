@@ -6,8 +6,8 @@ import argparse
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli import options
 from idmetric.cli.command import (
     CommandError,
+    Parser,
     UsageError,
     check_not_read,
     check_output,
+    codes,
     ended,
     fixable,
     say,
     warnings_as_lines,
     write,
 )
-from idmetric.cli.gallery_options import build_parser
 from idmetric.cli.options import check_model, load_options
 from idmetric.images.paths import InputError, is_image, listed, matches, walk
 from idmetric.io.hints import need
@@ -33,11 +34,144 @@ from idmetric.io.progress import Progress
 from idmetric.io.tables import aligned, four
 
 if TYPE_CHECKING:
-    from idmetric.gallery import Gallery, Update
+    from idmetric.gallery import Gallery
     from idmetric.scoring.records import Records
 
-COMMANDS = ("build", "query", "dedupe", "cluster", "report", "info", "prune")
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
+_EXAMPLES = """examples:
+  idmetric gallery build photos/ --gallery index/ --model tiny
+  idmetric gallery build photos/ --gallery index/          again: embeds what is new or changed
+  idmetric gallery query who.jpg --gallery index/ -k 5
+  idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
+  idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
+  idmetric gallery prune --gallery index/                  forget embeddings of images that are gone
+
+Images are never deleted or moved."""
+_PACKAGES = {"cluster": {"scipy": "SciPy"},
+             "report": {"scipy": "SciPy", "jinja2": "jinja2"}}  # fmt: skip
+
+
+# Options
+
+
+def build_parser(prog: str = "idmetric gallery") -> Parser:
+    """The parser of the subcommands and their options."""
+    parser = Parser(
+        prog=prog,
+        description="Embed a folder of images once, then search it, find duplicates and group identities.",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130)}",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    for name, (line, add) in _PARTS.items():
+        part = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
+        part.set_defaults(**_ABSENT)
+        add(part)
+        part.add_argument("--gallery", "-g", metavar="DIR", help="folder of the gallery")
+        if name in ("query", "dedupe", "cluster", "info"):
+            options.add_format(part, default=None)
+            options.add_output(part, "-o")
+        options.add_quiet(part, "no progress, no warnings")
+        if name != "info":
+            _add_model(part)
+    return parser
+
+
+def _add_build(parser: Parser) -> None:
+    parser.add_argument("sources", nargs="+", help="folders, images or manifests")
+    parser.add_argument("--quick", action="store_true", help="trust files with unchanged size and times (default: read "
+                        "all)")  # fmt: skip
+    parser.add_argument("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
+    parser.add_argument("--parquet", metavar="FILE", help="also write images and vectors there")
+
+
+def _add_query(parser: Parser) -> None:
+    parser.add_argument("images", nargs="+", help="images to search for")
+    parser.add_argument("-k", type=int, default=10, help="hits per image (default: %(default)s)")
+    options.add_distance(parser, "distance of the ranking; all but cls rank a shortlist (default: %(default)s)")
+    parser.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
+    parser.add_argument("--query-mask-dir", metavar="DIR", help="folder with the masks of the queries")
+    parser.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
+    parser.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
+                        "`idmetric eval calibrate`; 'stored': saved with the model")  # fmt: skip
+
+
+def _add_dedupe(parser: Parser) -> None:
+    _add_sources(parser)
+    parser.add_argument("--neighbors", type=int, default=10, metavar="N", help="nearest images to compare with "
+                        "(default: %(default)s)")  # fmt: skip
+    parser.add_argument("--max-distance", type=float, metavar="D", help="also group images this near, whatever their "
+                        "pixels")  # fmt: skip
+    parser.add_argument("--keep", choices=("largest", "sharpest"), default="largest", help="image to keep of each "
+                        "group (default: %(default)s)")  # fmt: skip
+
+
+def _add_cluster(parser: Parser, sources: bool = True) -> None:
+    if sources:
+        _add_sources(parser)
+    parser.add_argument("--threshold", type=float, metavar="D", help="largest distance within an identity (default: "
+                        "from the calibration)")  # fmt: skip
+    parser.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R", help="choose the calibration's "
+                        "threshold with this rate (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--linkage", choices=("average", "complete", "single"), default="average", help="default: "
+                        "%(default)s")  # fmt: skip
+    parser.add_argument("--calibration", metavar="FILE", help="default: the one saved with the model")
+
+
+def _add_report(parser: Parser) -> None:
+    _add_dedupe(parser)
+    _add_cluster(parser, sources=False)
+    parser.add_argument("--output", "-o", metavar="FILE", required=True, help="write the page there")
+
+
+def _add_info(parser: Parser) -> None:
+    parser.add_argument("--check", action="store_true", help="read all files to count the changed ones (default: "
+                        "compare size, times and inode)")  # fmt: skip
+
+
+def _add_prune(parser: Parser) -> None:
+    parser.add_argument(
+        "--others", action="store_true", help="also remove files in the folder of other models and weights"
+    )
+
+
+def _add_sources(parser: Parser) -> None:
+    parser.add_argument("sources", nargs="*", help="folders, images or manifests, embedded first (default: the images "
+                        "of the last build); without --gallery, embeddings are not kept")  # fmt: skip
+
+
+# values of options that only some subcommands have
+_ABSENT: dict[str, Any] = {
+    "sources": [], "images": [], "output": None, "parquet": None, "calibration": None, "query_mask_dir": None,
+    "patches": False, "mask_dir": None, "model": None,
+}  # fmt: skip
+# subcommand -> the line that describes it, and the function that adds its options
+_PARTS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+    "build": ("embed new and changed images", _add_build),
+    "query": ("find the nearest images", _add_query),
+    "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe),
+    "cluster": ("group images by identity", _add_cluster),
+    "report": ("make a page of duplicates, identities and neighbors", _add_report),
+    "info": ("describe a gallery without opening its model", _add_info),
+    "prune": ("remove embeddings of images that are gone", _add_prune),
+}
+
+
+def _add_model(parser: Parser) -> None:
+    model = parser.add_argument_group("model and speed")
+    options.add_model(model, None, f"{options.MODELS} (default: the gallery's, or {options.DEFAULT_MODEL})")
+    options.add_device(model)
+    options.add_dtype(model, "that of the gallery, or float32")
+    options.add_batch_size(model)
+    options.add_workers(model)
+
+    reading = parser.add_argument_group("reading images")
+    options.add_mask_dir(reading)
+    reading.add_argument("--masked", action="store_true", help="compare subjects alone, by the masks of the manifest")
+    options.add_outside(reading, None)
+    options.add_decode(reading, None, "the gallery's, or ")
+
+
+# Running
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> int:
@@ -45,8 +179,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     parser = build_parser(prog)
     args = parser.parse_args(argv)
     if args.command in ("build", "query", "info", "prune") and not args.gallery:
-        parser.error("--gallery is needed: the folder to keep it in")
-    if args.command in ("dedupe", "cluster", "report") and not args.gallery and not args.sources:
+        parser.error("--gallery is needed: the folder to keep it in")  # named here, after unknown options
+    if not args.gallery and not args.sources:
         parser.error("give a folder, or --gallery")
     kept = "nothing was kept: with --gallery DIR the same command would resume"
     if args.gallery:
@@ -56,12 +190,19 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
 
 def _run(args: argparse.Namespace) -> int:
     _check(args)
-    command = {"build": _build, "query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report,
-               "prune": _prune}.get(args.command)  # fmt: skip
     with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
-        args.folder = args.gallery or stack.enter_context(_temporary())
+        if args.command == "info":
+            return _info(args)
+        args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
+        gallery = _open(args)
+        status = _update(args, gallery) if args.sources else 0
+        if args.command == "build":
+            return status
+        files = (file for item in gallery.items for file in item.files)
+        check_not_read({"--output": args.output}, files)
+        answer = {"query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report, "prune": _prune}
         try:
-            return _info(args) if command is None else command(args, _open(args))
+            return answer[args.command](args, gallery) or status
         except MemoryError as error:
             raise CommandError("out of memory: use fewer --workers or a smaller --batch-size") from error
 
@@ -72,11 +213,8 @@ def _check(args: argparse.Namespace) -> None:
     Raises:
         MissingExtraError, UsageError, CommandError: naming the first fault.
     """
-    packages = {"scipy": "SciPy"} if args.command in ("cluster", "report") else {}
-    packages |= {"jinja2": "jinja2"} if args.command == "report" else {}
-    packages |= {"pyarrow": "pyarrow"} if args.parquet else {}
+    packages = {"pyarrow": "pyarrow"} if args.parquet else _PACKAGES.get(args.command, {})
     need("gallery", f"gallery {args.command}", **packages)
-
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
         args.images = [path for image in args.images for path in listed(image)]
@@ -85,53 +223,20 @@ def _check(args: argparse.Namespace) -> None:
     for path in [*args.sources, *args.images]:
         if not os.path.exists(path):
             raise UsageError(f"there is no {path!r}")
-    if getattr(args, "model", None):  # `info` opens none
+    if args.model:
         check_model(args.model)
     if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
         raise CommandError(
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
 
-    _keep_inputs(args)
-    if args.command in ("query", "dedupe", "cluster", "info", "report"):
-        check_output(args.output)
-    if args.parquet:
-        check_output(args.parquet)
-
-
-def _keep_inputs(args: argparse.Namespace) -> None:
-    """Refuse outputs that are inputs, including files in the gallery's sources that may be read."""
-    from idmetric.gallery import GalleryError, models_of
-    from idmetric.gallery.sources import recorded
-    from idmetric.gallery.trust import named_sources
-
+    folders = [*args.sources, args.mask_dir, args.query_mask_dir]
+    inside = (path for folder in folders if folder and os.path.isdir(folder) for path in walk(Path(folder)))
+    given = filter(None, [*args.images, *args.sources, args.calibration])
     outputs = {"--output": args.output, "--parquet": args.parquet}
-    sources, folders = list(args.sources), [args.mask_dir, args.query_mask_dir]
-    with suppress(GalleryError):  # reported when the gallery is opened
-        known = models_of(args.gallery) if args.gallery else []
-        there = [source for model in known for source in recorded(model["sources"])]
-        readable = there if args.trust_sources else named_sources(Path(args.gallery)) if args.gallery else []
-        for source in there:
-            if source in readable:
-                sources.append(source.path)
-                folders.append(source.mask_dir)
-    given: list[str] = [*args.images, *filter(None, (args.calibration, *sources))]
-    inside = (
-        path for folder in [*sources, *folders] if folder and os.path.isdir(folder) for path in walk(Path(folder))
-    )
     check_not_read(outputs, chain(given, (str(path) for path in inside if is_image(path))))
-
-
-@contextmanager
-def _temporary() -> Iterator[str]:
-    """A folder for a gallery that is not kept."""
-    from idmetric.gallery.trust import forget
-
-    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
-        try:
-            yield folder
-        finally:
-            forget(Path(folder))
+    for output in outputs.values():
+        check_output(output)
 
 
 def _open(args: argparse.Namespace) -> Gallery:
@@ -140,11 +245,10 @@ def _open(args: argparse.Namespace) -> Gallery:
     from idmetric.images.kinds import parse_mask_id
     from idmetric.models.load import imports_module, load_embedder
 
-    masked = bool(args.masked or args.mask_dir)
-    known = _built(args, masked)
+    known = {} if args.model else _built(args)
     known_masked = known.get("outside", "all") != "all"
     outside: Any = args.outside or (known["outside"] if known_masked else "black")
-    masked = masked or known_masked
+    masked = bool(args.masked or args.mask_dir or known_masked)
     mask_id = args.mask_id or (parse_mask_id(known["mask_id"]) if "mask_id" in known else None)
     if mask_id is not None and not masked:
         raise UsageError("--mask-id needs masks: --mask-dir or --masked")
@@ -166,83 +270,47 @@ def _open(args: argparse.Namespace) -> Gallery:
     )  # fmt: skip
 
 
-def _built(args: argparse.Namespace, masked: bool) -> dict[str, str]:
-    """Settings of the gallery's only model that fits the options; empty if --model chooses another, or none fits."""
+def _built(args: argparse.Namespace) -> dict[str, str]:
+    """Settings of the gallery's only model that fits the options; empty if there is none."""
     from idmetric.gallery import models_of
 
-    if args.model:
-        return {}
-    found = [{**m["about"], **{k: m[k] for k in ("opened", "opened_revision")}} for m in models_of(args.folder)]
-    if masked:
+    found = [{**m["about"], "opened": m["opened"], "opened_revision": m["opened_revision"]}
+             for m in models_of(args.folder)]  # fmt: skip
+    if args.masked or args.mask_dir:
         found = [m for m in found if m["outside"] != "all"]
-    if args.mask_id:
-        found = [m for m in found if m.get("mask_id") == str(args.mask_id)]
     if args.decode:
         found = [m for m in found if m.get("decode", "exact") == args.decode] or found
-    different = {
-        (m["opened"], args.revision or m["opened_revision"], m["outside"] + " of " * bool(m.get("mask_id"))
-        + m.get("mask_id", ""), m["dtype"] + ", fast decoding" * ("decode" in m)): m for m in found
-    }  # fmt: skip
-    if len(different) > 1:
-        names = ", ".join(
-            f"{opened}{f' at {revision}' * bool(revision)} (looking at {outside}, {dtype})"
-            for opened, revision, outside, dtype in sorted(different)
-        )
+    if len(found) > 1:
+        names = ", ".join(sorted(f"{m['opened']} ({m['dtype']}, looking at {m['outside']}, "
+                                 f"{m.get('decode', 'exact')} decoding)" for m in found))  # fmt: skip
         raise UsageError(
-            f"{args.folder!r} holds galleries of {names}: say which, by --model, --revision, --decode and --mask-dir "
-            "or --masked"
+            f"{args.folder!r} holds galleries of {names}: say which, by --model and the other options of its build"
         )
-    return next(iter(different.values()), {})
+    return found[0] if found else {}
 
 
-def _update(args: argparse.Namespace, gallery: Gallery, quick: bool, wait: bool = True) -> Update:
+def _update(args: argparse.Namespace, gallery: Gallery) -> int:
+    """Bring the gallery up to date with the sources; returns the exit status."""
     with Progress("images", not args.quiet, verb="embedded") as progress:
         done = gallery.update(
-            *args.sources, mask_dir=args.mask_dir, add=args.add, quick=quick,
-            batch_size=args.batch_size, workers=args.workers, progress=progress, wait=wait,
-            trust_sources=args.trust_sources,
+            *args.sources, mask_dir=args.mask_dir, quick=args.command != "build" or args.quick,
+            batch_size=args.batch_size, workers=args.workers, progress=progress,
         )  # fmt: skip
     for place, reason in done.unreadable.items():
         say(f"left out {place}: {reason}")
     for line in done.damaged:
         say(line)
-    return done
-
-
-def _refresh(args: argparse.Namespace, gallery: Gallery) -> int:
-    """Update the gallery before it answers; returns the exit status."""
-    from idmetric.gallery import BusyError, GalleryWriteError
-
-    if args.no_update and not args.sources:
-        return 0
-    if not args.sources:
-        len(gallery)  # an error if there is no gallery, as an answer does not create one
-    try:
-        return 4 if _update(args, gallery, quick=True, wait=bool(args.sources)).unreadable else 0
-    except (BusyError, GalleryWriteError) as error:
-        if args.sources:
-            raise
-        say(f"warning: {error}; the answer is from its last update")
-        gallery.reload()
-        return 0
-
-
-def _build(args: argparse.Namespace, gallery: Gallery) -> int:
-    done = _update(args, gallery, args.quick)
     if args.parquet:
         gallery.to_parquet(args.parquet)
-    if not args.quiet:
+    if args.command == "build" and not args.quiet:
         say(f"{done} in {args.folder} by {gallery.metric.model_id}")
     return 4 if done.unreadable else 0
 
 
 def _query(args: argparse.Namespace, gallery: Gallery) -> int:
-    status = _refresh(args, gallery)
-    masks = None
-    if args.query_mask_dir:
-        from idmetric.gallery.sources import mask_of
+    from idmetric.gallery.sources import mask_of
 
-        masks = [mask_of(args.query_mask_dir, image) for image in args.images]
+    masks = [mask_of(args.query_mask_dir, image) for image in args.images] if args.query_mask_dir else None
     hits = gallery.query(
         args.images, args.k, masks=masks, distance=args.distance, rerank=args.rerank,
         exclude_same=args.exclude_same, probability=bool(args.calibration), batch_size=args.batch_size,
@@ -253,88 +321,83 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
     note = "  ".join(f"{k}={v}" for k, v in gallery.metric.signature(args.distance).items())
     if args.calibration and gallery.metric.calibration is not None:
         note = f"{gallery.metric.calibration.basis}\n{note}"
-    _print(args, hits, shown, note)
-    _say_written(args, f"{len(hits)} hits")
-    return status
+    _print(args, hits, shown, note, f"{len(hits)} hits")
+    return 0
 
 
 def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
-    from idmetric.gallery.clusters import near_duplicates
-
-    status = _refresh(args, gallery)
-    with Progress("pairs", not args.quiet, verb="compared") as progress:
-        found = near_duplicates(
-            gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep, progress=progress
-        )
+    found = _near_duplicates(args, gallery)
     spare = sum(not row["keep"] for row in found)
     groups = len({row["group"] for row in found})
     note = f"{len(gallery)} images, {groups} groups of near-duplicates, {spare} could go"
-    _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note)
-    _say_written(args, note)
-    return status
+    _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note, note)
+    return 0
+
+
+def _near_duplicates(args: argparse.Namespace, gallery: Gallery, **more: Any) -> Records:
+    from idmetric.gallery.clusters import near_duplicates
+
+    with Progress("pairs", not args.quiet, verb="compared") as progress:
+        return near_duplicates(gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep,
+                               progress=progress, **more)  # fmt: skip
 
 
 def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
-    from idmetric.gallery.clusters import identities
-
-    status = _refresh(args, gallery)
-    found = identities(gallery, threshold=args.threshold, false_accept_rate=args.false_accept_rate,
-                       linkage=args.linkage)  # fmt: skip
+    found = _identities(args, gallery)
     sizes = [row["size"] for row in found if row["center"]]
     note = f"{len(found)} images, {len(sizes)} groups, {sum(size == 1 for size in sizes)} of them of one image"
-    _print(args, found, ("group", "size", "center", "distance", "image"), note)
-    _say_written(args, note)
-    return status
+    _print(args, found, ("group", "size", "center", "distance", "image"), note, note)
+    return 0
+
+
+def _identities(args: argparse.Namespace, gallery: Gallery) -> Records:
+    from idmetric.gallery.clusters import identities
+
+    return identities(gallery, threshold=args.threshold, false_accept_rate=args.false_accept_rate,
+                      linkage=args.linkage)  # fmt: skip
 
 
 def _report(args: argparse.Namespace, gallery: Gallery) -> int:
-    from idmetric.gallery.clusters import identities, near_duplicates
     from idmetric.gallery.info import faults
     from idmetric.report.gallery import gallery_page
     from idmetric.report.page import check_page, write_page
 
     check_page(args.output)
-    status = _refresh(args, gallery)
     wrong = faults(gallery.items, check=True)
-    with Progress("pairs", not args.quiet, verb="compared") as progress:
-        copies = near_duplicates(gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep,
-                                 left_out=wrong, progress=progress)  # fmt: skip
+    copies = _near_duplicates(args, gallery, left_out=wrong)
     groups, note = None, ""
     try:
-        groups = identities(gallery, threshold=args.threshold, false_accept_rate=args.false_accept_rate,
-                            linkage=args.linkage)  # fmt: skip
+        groups = _identities(args, gallery)
     except ValueError as error:  # without a calibration, say
         note = str(error)
     write_page(gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note), args.output)
     if not args.quiet:
         count = len({row["group"] for row in copies})
         say(f"wrote {args.output}: {len(gallery)} images, {count} duplicate groups")
-    return 4 if wrong else status
+    return 4 if wrong else 0
 
 
 def _info(args: argparse.Namespace) -> int:
     from idmetric.gallery.info import gallery_info
 
-    found = gallery_info(args.folder, check=args.check)
-    shown = found.columns
+    found = gallery_info(args.gallery, check=args.check)
     if args.format in (None, "table") and not args.output:  # a line per fact, which fits any screen
-        blocks = [aligned([(name, _cell(row[name])) for name in shown]) for row in found]
+        blocks = [aligned([(name, _cell(row[name])) for name in found.columns]) for row in found]
         write("\n\n".join("\n".join(lines) for lines in blocks) + "\n")
-        return 0
-    _print(args, found, shown, "")
+    else:
+        _print(args, found, found.columns, "", f"{len(found)} models")
     return 0
 
 
 def _prune(args: argparse.Namespace, gallery: Gallery) -> int:
-    len(gallery)  # an error if there is none
-    status = 4 if _update(args, gallery, quick=True).unreadable else 0
     done = gallery.prune(others=args.others)
     if not args.quiet:
         say(f"{done}, {len(gallery)} images in {args.folder}")
-    return status
+    return 0
 
 
-def _print(args: argparse.Namespace, found: Records, shown: Sequence[str], note: str) -> None:
+def _print(args: argparse.Namespace, found: Records, shown: Sequence[str], note: str, counts: str) -> None:
+    """Print a table, or write it in the format that is given or that --output ends in, and say so."""
     ending = Path(args.output).suffix.lstrip(".") if args.output else ""
     form = args.format or (ending if ending in ("json", "jsonl", "csv") else "table")
     if form == "table":
@@ -343,11 +406,8 @@ def _print(args: argparse.Namespace, found: Records, shown: Sequence[str], note:
     else:
         text = getattr(found, f"to_{form}")()
     write(text, args.output)
-
-
-def _say_written(args: argparse.Namespace, what: str) -> None:
     if args.output and not args.quiet:
-        say(f"wrote {args.output}: {what}")
+        say(f"wrote {args.output}: {counts}")
 
 
 def _cell(value: Any) -> str:

@@ -12,9 +12,10 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,19 +40,16 @@ from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
 from idmetric.io.quiet import quiet_hub
 from idmetric.io.tables import aligned, first_few
-from idmetric.scoring.files import Cross, Names, absent_files, check_masks, cross, files_read
-from idmetric.scoring.pairs import Pairs, PairsFile
+from idmetric.scoring.files import Cross, absent_files, check_masks, cross, files_read
+from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import RequestError, Scores
 
 if TYPE_CHECKING:
-    from idmetric.models.embedder import Embedder
     from idmetric.report.album import Album
 
-OPTIONS = Names("--mask-dir", "--mask-id", "--include-refs", "--preprocessing release")
 ALIAS = "idmetric-score"  # name of the stand-alone command
 _SKIP = "; --on-error skip scores the others"
 _SHOWN = 20  # absent files that an error lists
-_OF_MODELS = ("config.json", "calibration.json", ".safetensors", ".pth", ".bin")  # files of a model's folder
 
 
 def build_parser(prog: str = ALIAS) -> Parser:
@@ -107,8 +105,6 @@ def _add_more(parser: Parser) -> None:
     options.add_workers(running)
     running.add_argument("--cache", metavar="DIR", help="keep embeddings there, by image content: the same command "
                          "resumes, and another embeds only new images")  # fmt: skip
-    running.add_argument("--memory", type=float, default=1.0, metavar="GIB", help="with --pairs: memory for images "
-                         "that recur (default: 1 GiB, plus three decoded batches)")  # fmt: skip
 
     probability = parser.add_argument_group("probability")
     probability.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
@@ -153,59 +149,49 @@ def _misuse(args: argparse.Namespace) -> str | None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Check names and options, which should not wait for the model, then score."""
     if args.html:
         need("report", "--html", jinja2="jinja2")
     try:
-        # paths first: a mistyped name should not wait for the model
         check_output(args.output)
         if args.pairs:
-            work: Cross | Pairs = PairsFile(Path(args.pairs), args.on_error)
+            work: Cross | Pairs = read_pairs(Path(args.pairs), args.on_error)
         else:
             references, candidates = (args.ref, args.paths) if args.ref else (args.paths[:1], args.paths[1:])
-            work = cross(references, candidates, args.include_refs, OPTIONS)
-        check_not_read({"--output": args.output, "--html": args.html}, _read_files(args, work))
-        check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard", OPTIONS)
+            work = cross(references, candidates, args.include_refs)
+        given = [path for path in (args.pairs, args.calibration) if path]
+        check_not_read({"--output": args.output, "--html": args.html}, chain(given, files_read(work, args.mask_dir)))
+        check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
         if args.on_error == "fail" and (absent := absent_files(work)):
-            return failed(_absent(absent))
+            reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN)
+            several = f"{len(absent)} images: " if len(absent) > 1 else ""
+            return failed(f"{several}{'; '.join(reasons)}{_SKIP}")
+        if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
+            raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
         check_model(args.model)
-        if args.calibration and args.calibration != "stored":
-            try:
-                open(args.calibration, "rb").close()
-            except OSError as error:
-                raise CommandError(f"cannot read {args.calibration!r}: {error}") from error
         return _scored(args, work)
     except RequestError as error:
         raise UsageError(str(error)) from error
 
 
-def _absent(files: Sequence[str]) -> str:
-    """The error of files that do not exist, as reading them gives it."""
-    reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in files], _SHOWN)
-    several = f"{len(files)} images: " if len(files) > 1 else ""
-    return f"{several}{'; '.join(reasons)}{_SKIP}"
-
-
-def _read_files(args: argparse.Namespace, work: Cross | Pairs) -> Iterator[str]:
-    """The files that a run reads: options, the model, images and masks."""
-    yield from (path for path in (args.pairs, args.calibration) if path)
-    if os.path.isdir(args.model):
-        yield from (entry.path for entry in os.scandir(args.model) if entry.name.endswith(_OF_MODELS))
-    yield from files_read(work, args.mask_dir)
-
-
 def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
-    from idmetric.checkpoints.errors import CheckpointError
+    """Score, print the scores and write the page; returns the exit status."""
     from idmetric.images.read import ImageReadError
 
     messages: list[str] = []
-    with warnings_as_lines(show=partial(_warn, messages, args.quiet)):
+
+    def warn(message: str) -> None:
+        messages.append(message)
+        if not args.quiet:
+            say(message)
+
+    with warnings_as_lines(show=warn):
         try:
             scores, album = _scores(args, work)
         except RequestError:
             raise
-        except (CheckpointError, ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
-            hint = _SKIP if isinstance(error, ImageReadError) else ""
-            return failed(f"{error}{hint}")
+        except (ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
+            return failed(f"{error}{_SKIP if isinstance(error, ImageReadError) else ''}")
     for lost in scores.skipped:
         say(f"skipped {lost['image']}: {lost['reason']}")
     if not scores.rows:
@@ -221,49 +207,41 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
 
 def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
+    from idmetric.models.load import load
+    from idmetric.models.names import ONNX
     from idmetric.scoring.compare import calibration_of, compare
-    from idmetric.scoring.settings import Settings
+    from idmetric.scoring.settings import ScoreSettings
 
     if args.html:
         from idmetric.report.page import check_page
 
         check_page(args.html)
-
-    metric = _open_metric(args)
-    settings = Settings(
+    chosen = load_options(args.dtype, args.revision, args.preprocessing, args.decode)
+    with quiet_hub() if args.quiet and not args.model.endswith(ONNX) else nullcontext():
+        metric = load(args.model, device=args.device, **chosen)
+    settings = ScoreSettings(
         args.distance, args.aggregate, args.mask_dir, args.mask_id, args.outside, args.on_error, args.cache,
         calibration_of(metric, args.calibration, args.distance), args.prior, not args.no_copies, args.threshold,
-        args.batch_size, args.workers, args.memory,
+        args.batch_size, args.workers,
     )  # fmt: skip
     album = None
     if args.html:
         from idmetric.report.album import Album
 
         album = Album(metric, work.pictures, args.html_details)
-    progress = Progress("pairs" if args.pairs else "images", not args.quiet, verb="scored")
-    try:
+    with Progress("pairs" if args.pairs else "images", not args.quiet, verb="scored") as progress:
         return compare(metric, work, settings, progress=progress, watcher=album), album
-    finally:
-        progress.clear()
-
-
-def _warn(messages: list[str], quiet: bool, message: str) -> None:
-    messages.append(message)
-    if not quiet:
-        say(message)
 
 
 def _write_page(args: argparse.Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
     from idmetric.report.html import score_page
     from idmetric.report.page import write_page
 
-    page = score_page(scores, album, messages=messages)
     try:
-        write_page(page, args.html)
+        write_page(score_page(scores, album, messages=messages), args.html)
     except OSError as error:
-        raise CommandError(
-            f"{error}; the scores {f'are in {args.output}' if args.output else 'were printed'}"
-        ) from error
+        kept = f"are in {args.output}" if args.output else "were printed"
+        raise CommandError(f"{error}; the scores {kept}") from error
 
 
 def _status(args: argparse.Namespace, scores: Scores) -> int:
@@ -278,16 +256,6 @@ def _status(args: argparse.Namespace, scores: Scores) -> int:
             f"{worst['image']} at {worst['distance']:.4f}"
         )
     return 3
-
-
-def _open_metric(args: argparse.Namespace) -> Embedder:
-    from idmetric.models.load import load
-    from idmetric.models.names import ONNX
-
-    with quiet_hub() if args.quiet and not args.model.endswith(ONNX) else nullcontext():
-        return load(
-            args.model, device=args.device, **load_options(args.dtype, args.revision, args.preprocessing, args.decode)
-        )
 
 
 def list_models() -> str:

@@ -18,7 +18,10 @@ The same background with another subject fails at the subject, the same subject 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +29,10 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.io.threads import one_thread
 
 Array = NDArray[np.float64]
+Single = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Truths = NDArray[np.bool_]
+Matches = tuple[Array, Ints]  # of P pairs, plain and mirrored (P, 2): best correlation, and the crop that has it
 SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter
 THRESHOLD = 0.7  # from this agreement on, an image is a copy (measurements: docs/reports/copies.md)
 MANY = 0.1  # above this share of copies, the scores of a set of images are those of its copies
@@ -37,16 +44,18 @@ _STRUCTURE = 0.014  # root mean square of a window's detail that counts
 _LEAST = 0.05  # share of windows with structure that a comparison needs
 _COLOR = 0.3  # difference of colors, 0..1, at which agreement is 0
 _SATURATED = 0.97
+_GRAY = np.array([0.299, 0.587, 0.114])
+_COLORS_APART = 0.2  # agreement of colors at small size below which no copy was found
+_AT_ONCE = 16  # pairs in a batch: more do not fit into a processor's cache
 
 
 @dataclass(frozen=True)
 class Print:
-    """An image, ready to be compared: pixels (SIZE, SIZE, 3), gray, and crops at small size, each of unit length."""
+    """An image, ready to be compared: pixels (SIZE, SIZE, 3), small gray ones, and crops of these, of unit length."""
 
     pixels: Array
-    gray: Array
     small: Array
-    crops: NDArray[np.float32]
+    crops: Single
 
 
 @dataclass(frozen=True)
@@ -75,39 +84,91 @@ def take_print(pixels: ArrayLike) -> Print:
     Args:
         pixels: (H, W, 3) RGB, uint8, or floats in [0, 1]; squashed to SIZE x SIZE.
     """
-    x = np.asarray(pixels)
-    values = x / 255.0 if x.dtype == np.uint8 else x.astype(np.float64)
-    squashed = _both(values, _resizer(x.shape[0], SIZE), _resizer(x.shape[1], SIZE))
-    gray = squashed @ np.array([0.299, 0.587, 0.114])
-    down = _resizer(SIZE, _SMALL)
-    crops = [
-        np.lib.stride_tricks.sliding_window_view(_both(gray, m, m), (_SMALL, _SMALL)).reshape(-1, _SMALL**2)
-        for m in (_resizer(SIZE, round(_SMALL / part)) for part in _CROPS)
-    ]
-
-    return Print(squashed, gray, _both(gray, down, down), _unit(np.concatenate(crops)).astype(np.float32))
+    x = _values(np.asarray(pixels))
+    squashed = _both(x, _resizer(x.shape[1], SIZE), _resizer(x.shape[2], SIZE))
+    gray = _gray(squashed)
+    return Print(squashed.transpose(1, 2, 0), _reduced(gray), _crops(gray))
 
 
 @one_thread()
 def compare(a: Print, b: Print) -> Copy:
     """Whether one image is a copy of the other, in either direction."""
-    one = _compare(a, b)
-    if one.found or one.agreement < THRESHOLD / 2:
-        return one
-    other = _compare(b, a)  # a part that is saturated or cut off in one image exists in the other alone
-    return max(one, other, key=lambda copy: copy.agreement)
+    ab, ba = _matches(a.crops, b.small[None]), _matches(b.crops, a.small[None])
+    agreement, mirrored = _agreements(np.stack([a.pixels, b.pixels]), np.array([0]), np.array([1]), ab, ba)
+    return Copy(float(agreement[0]), bool(mirrored[0]))
 
 
-def _compare(reference: Print, image: Print) -> Copy:
-    """Whether the image is the reference, cropped and relit."""
-    likeness, mirrored, place = _coarse(reference, image)
-    if likeness < _GATE:
-        return Copy(0.0, mirrored)
-    pixels, gray = (image.pixels[:, ::-1], image.gray[:, ::-1]) if mirrored else (image.pixels, image.gray)
-    down = _resizer(SIZE, _SMALL)
-    place = _refined(_both(reference.gray, down, down), _both(gray, down, down), place)
-    place = _refined(reference.gray, gray, place)
-    return Copy(_agreement(reference.pixels, pixels, place), mirrored)
+@one_thread()
+def compare_pairs(
+    pictures: NDArray[np.uint8],
+    a: Ints,
+    b: Ints,
+    *,
+    copies_only: bool = False,
+    done: Callable[[int, int], None] | None = None,
+) -> tuple[Array, Truths]:
+    """Compare many pairs of images as `compare` does, but faster.
+
+    Args:
+        pictures: (N, SIZE, SIZE, 3) RGB. a, b: the pairs, rows of the pictures (P,).
+        copies_only: give up pairs with other colors once they are in register at small size: an agreement of 0.
+        done: called with (pairs done, pairs in all).
+
+    Returns:
+        Agreement (P,) in [-1, 1], and whether the mirrored image fits best (P,).
+    """
+    small = np.stack([_reduced(_gray(_values(picture))) for picture in pictures]) if len(pictures) else np.empty(0)
+    matches = []
+    for first, second in ((a, b), (b, a)):
+        value, which = np.empty((len(a), 2)), np.empty((len(a), 2), np.int64)
+        order = np.argsort(first, kind="stable")
+        for own in np.split(order, np.flatnonzero(np.diff(first[order])) + 1) if len(order) else []:
+            crops = _crops(_gray(_values(pictures[first[own[0]]])))  # of one image, for all pairs that it is in
+            value[own], which[own] = _matches(crops, small[second[own]])
+        matches.append((value, which))
+    ab, ba = matches
+    return _agreements(pictures, a, b, ab, ba, copies_only, done)
+
+
+def _agreements(
+    pictures: NDArray[Any], a: Ints, b: Ints, ab: Matches, ba: Matches,
+    copies_only: bool = False, done: Callable[[int, int], None] | None = None,
+) -> tuple[Array, Truths]:  # fmt: skip
+    """Agreements of pairs by the better direction."""
+    found, mirrored = _directed(pictures, a, b, ab, ba, copies_only, done)
+    # a part that is saturated or cut off in one image exists in the other alone
+    again = np.flatnonzero((found >= THRESHOLD / 2) & (found < THRESHOLD))
+    if len(again):
+        inside, around = ((value[again], which[again]) for value, which in (ba, ab))
+        other, turned = _directed(pictures, b[again], a[again], inside, around, copies_only)
+        better = other > found[again]
+        found[again[better]], mirrored[again[better]] = other[better], turned[better]
+    return found, mirrored
+
+
+def _directed(
+    pictures: NDArray[Any], reference: Ints, image: Ints, inside: Matches, around: Matches,
+    copies_only: bool, done: Callable[[int, int], None] | None = None,
+) -> tuple[Array, Truths]:  # fmt: skip
+    """Agreements of images (P,) with their reference, cropped and relit."""
+    likeness, mirrored, place = _coarse(inside, around)
+    found = np.zeros(len(reference))
+    alike = np.flatnonzero(likeness >= _GATE)
+    for begin in range(0, len(alike), _AT_ONCE):
+        rows = alike[begin : begin + _AT_ONCE]
+        first, second = _values(pictures[reference[rows]]), _values(pictures[image[rows]])
+        second[mirrored[rows]] = second[mirrored[rows], ..., ::-1]
+        small, other = _reduced(first), _reduced(second)
+        at = _refined(_gray(small), _gray(other), place[rows])
+        if copies_only:
+            warped, shown = _warped(small, at)
+            near = _color(_relit(warped, other, shown), other, shown) >= _COLORS_APART
+            rows, first, second, at = rows[near], first[near], second[near], at[near]
+        if len(rows):
+            found[rows] = _agreement(first, second, _refined(_gray(first), _gray(second), at))
+        if done is not None:
+            done(int(alike[min(begin + _AT_ONCE, len(alike)) - 1]) + 1, len(reference))
+    return found, mirrored
 
 
 # Register: `place` = (scale, shift) of rows and of columns, from the image's coordinates -1..1 to the reference's
@@ -126,111 +187,158 @@ def _places() -> Array:
 _PLACES = _places()
 
 
-def _coarse(reference: Print, image: Print) -> tuple[float, bool, Array]:
-    best: tuple[float, bool, Array] = (-1.0, False, np.array([1.0, 0.0, 1.0, 0.0]))
-    for mirrored in (False, True):
-        turn = slice(None, None, -1 if mirrored else 1)
-        inside = reference.crops @ _unit(image.small[:, turn].reshape(-1)).astype(np.float32)
-        k = int(inside.argmax())
-        if inside[k] > best[0] + 1e-6:
-            scale, y, x = _PLACES[k]
-            best = float(inside[k]), mirrored, np.array([scale, y, scale, x])
-        around = image.crops @ _unit(reference.small[:, turn].reshape(-1)).astype(np.float32)
-        k = int(around.argmax())
-        if around[k] > best[0] + 1e-6:  # the reference is a crop of the image: the inverse map
-            scale, y, x = _PLACES[k]
-            x = -x if mirrored else x
-            best = float(around[k]), mirrored, np.array([1 / scale, -y / scale, 1 / scale, -x / scale])
+def _matches(crops: Single, small: Array) -> Matches:
+    """Match the crops of one image with others (M, _SMALL, _SMALL), plain and mirrored."""
+    turned = np.stack([small, small[:, :, ::-1]], 1).reshape(len(small), 2, -1)
+    likeness = _unit(turned).astype(np.float32) @ crops.T
+    best = likeness.argmax(-1)
+    return np.take_along_axis(likeness, best[..., None], -1)[..., 0].astype(np.float64), best
 
-    return best
+
+def _coarse(inside: Matches, around: Matches) -> tuple[Array, Truths, Array]:
+    """Best correlation (P,), whether of the mirrored image (P,), and its place (P, 4).
+
+    Args:
+        inside: the images as crops of their references. around: the references as crops of their images.
+    """
+    best, mirrored = np.full(len(inside[0]), -1.0), np.zeros(len(inside[0]), bool)
+    place = np.tile([1.0, 0.0, 1.0, 0.0], (len(best), 1))
+    for turn in (0, 1):
+        for (value, which), inverse in ((inside, False), (around, True)):
+            scale, y, x = _PLACES[which[:, turn]].T
+            if inverse:  # the reference is a crop of the image
+                scale, y, x = 1 / scale, -y / scale, (x if turn else -x) / scale
+            better = value[:, turn] > best + 1e-6
+            best[better], mirrored[better] = value[better, turn], bool(turn)
+            place[better] = np.stack([scale, y, scale, x], 1)[better]
+    return best, mirrored, place
 
 
 def _refined(reference: Array, image: Array, place: Array, steps: int = 8) -> Array:
-    n = len(reference)
+    """Gauss-Newton on places (K, 4) of grays (K, n, n)."""
+    n, place, going = reference.shape[-1], place.copy(), np.arange(len(place))
     at = _centers(n)
     for _ in range(steps):
-        warped, inside = _warped(reference, place)
-        if inside.mean() < 0.4:
+        warped, inside = _warped(reference[going], place[going])
+        enough = inside.mean((1, 2)) >= 0.4
+        going, warped, inside = going[enough], warped[enough], inside[enough]
+        if not len(going):
             break
-        down, across = np.gradient(warped, 2 / n)
-        down, across = down / place[0], across / place[2]
-        light = np.stack([warped[inside], np.ones(inside.sum())], 1)
-        gain, offset = np.linalg.lstsq(light, image[inside], rcond=None)[0]
+
+        target = image[going]
+        gain, offset = (x[:, None, None] for x in _light(warped, target, inside))
+        height, width = (place[going, k][:, None, None] for k in (0, 2))
+        down = np.gradient(warped, 2 / n, axis=1) / height
+        across = np.gradient(warped, 2 / n, axis=2) / width
         moves = [gain * down * at[:, None], gain * down, gain * across * at, gain * across]
-        jacobian = np.concatenate([np.stack([m[inside] for m in moves], 1), light], 1)
-        normal = jacobian.T @ jacobian
-        normal[range(4), range(4)] += 1e-3 * normal.trace() / 4 + 1e-9  # steps stay small without evidence
-        normal[range(4, 6), range(4, 6)] += 1e-9
-        step = np.linalg.solve(normal, jacobian.T @ (image - gain * warped - offset)[inside])[:4].clip(-0.1, 0.1)
-        place = place + step
-        place[[0, 2]] = place[[0, 2]].clip(0.6, 1.6)
-        if np.abs(step).max() < 0.04 / n:
-            break
+        jacobian = (np.stack([*moves, warped, np.ones_like(warped)], 1) * inside[:, None]).reshape(len(going), 6, -1)
+        normal = jacobian @ jacobian.transpose(0, 2, 1)
+        some = range(4)  # steps stay small without evidence
+        normal[:, some, some] += (1e-3 * np.trace(normal, axis1=1, axis2=2) / 4 + 1e-9)[:, None]
+        normal[:, range(4, 6), range(4, 6)] += 1e-9
+        rest = (target - gain * warped - offset).reshape(len(going), -1, 1)
+        step = np.linalg.solve(normal, jacobian @ rest)[:, :4, 0].clip(-0.1, 0.1)
+
+        place[going] += step
+        place[going[:, None], [0, 2]] = place[going[:, None], [0, 2]].clip(0.6, 1.6)
+        going = going[np.abs(step).max(1) >= 0.04 / n]
 
     return place
 
 
-def _warped(x: Array, place: Array) -> tuple[Array, NDArray[np.bool_]]:
-    """The reference in the image's coordinates, and where it is defined."""
-    n = len(x)
+def _light(a: Array, b: Array, where: Truths) -> tuple[Array, Array]:
+    """Gain and offset (K,) with the least squares of gain * a + offset - b, of grays (K, n, n) where they count."""
+    of = np.stack([a, np.ones_like(a)], 1) * where[:, None]
+    of = of.reshape(len(a), 2, -1)
+    normal, right = of @ of.transpose(0, 2, 1), of @ b.reshape(len(b), -1, 1)
+    found = (np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ right)[..., 0]
+    return found[:, 0], found[:, 1]
+
+
+def _warped(x: Array, place: Array) -> tuple[Array, Truths]:
+    """References (K, n, n) or (K, 3, n, n) in their images' coordinates, and where they are defined (K, n, n)."""
+    n = x.shape[-1]
     sampled, there = [], []
-    for scale, shift in (place[:2], place[2:]):
-        position = (scale * _centers(n) + shift + 1) / 2 * n - 0.5
-        sampled.append(np.clip(1 - np.abs(np.arange(n) - position.clip(0, n - 1)[:, None]), 0, None))
+    for k in (0, 2):
+        position = (place[:, k, None] * _centers(n) + place[:, k + 1, None] + 1) / 2 * n - 0.5
+        weights = 1 - np.abs(np.arange(n) - position.clip(0, n - 1)[..., None])
+        sampled.append(weights.clip(0, None) if x.ndim == 3 else weights.clip(0, None)[:, None])
         there.append((position > -0.75) & (position < n - 0.25))
-    return _both(x, *sampled), there[0][:, None] & there[1]
+    return _both(x, *sampled), there[0][:, :, None] & there[1][:, None]
 
 
 # Agreement
 
 
-def _agreement(reference: Array, image: Array, place: Array) -> float:
+def _agreement(reference: Array, image: Array, place: Array) -> Array:
+    """Agreements (K,) of colors (K, 3, n, n)."""
     warped, inside = _warped(reference, place)
-    if inside.mean() < 0.4:
-        return 0.0
     expected = _relit(warped, image, inside)
-    detail, color = _detail(expected.mean(2), image.mean(2), inside), _color(expected, image, inside)
-    return 0.0 if detail is None else float(np.clip(min(detail, color), -1, 1))
+    found = np.minimum(_detail(expected.mean(1), image.mean(1), inside), _color(expected, image, inside)).clip(-1, 1)
+    return np.where((inside.mean((1, 2)) < 0.4) | np.isnan(found), 0.0, found)
 
 
-def _relit(warped: Array, image: Array, inside: NDArray[np.bool_]) -> Array:
-    """The reference with the image's brightness and contrast, by least squares where neither is saturated."""
-    a, b = warped.mean(2), image.mean(2)
+def _relit(warped: Array, image: Array, inside: Truths) -> Array:
+    """The references with their images' brightness and contrast, by least squares where neither is saturated."""
+    a, b = warped.mean(1), image.mean(1)
     open_ = inside & (a < _SATURATED) & (b < _SATURATED)
-    if open_.sum() < 2 * len(a):
-        return warped
-    light = np.stack([a[open_], np.ones(open_.sum())], 1)
-    gain, offset = np.linalg.lstsq(light, b[open_], rcond=None)[0]
-    lit: Array = np.clip(np.clip(gain, 0.5, 2) * warped + offset, 0, 1)
-    return lit
+    gain, offset = (x[:, None, None, None] for x in _light(a, b, open_))
+    lit = (gain.clip(0.5, 2) * warped + offset).clip(0, 1)
+    return np.where((open_.sum((1, 2)) < 2 * a.shape[-1])[:, None, None, None], warped, lit)
 
 
-def _detail(a: Array, b: Array, inside: NDArray[np.bool_]) -> float | None:
-    """Lowest correlation of band-passed windows with structure; None if there are too few of them."""
+def _detail(a: Array, b: Array, inside: Truths) -> Array:
+    """Lowest correlation (K,) of band-passed windows with structure; NaN where there are too few of them."""
     side = SIZE // 8
+    starts = np.arange(0, SIZE - side + 1, side // 2)[:, None]
+    windows = ((np.arange(SIZE) >= starts) & (np.arange(SIZE) < starts + side)).astype(np.float64)
 
-    def windows(x: Array) -> Array:
-        return np.lib.stride_tricks.sliding_window_view(x, (side, side))[:: side // 2, :: side // 2]
+    def sums(x: Array) -> Array:
+        return _both(x, windows, windows)
 
     high_a, high_b = (_blurred(x, _BAND[0]) - _blurred(x, _BAND[1]) for x in (a, b))
-    shown = windows(inside.astype(np.float64)).sum((2, 3))
-    energy_a, energy_b, both = (windows(x * y * inside).sum((2, 3)) for x, y in
-                                ((high_a, high_a), (high_b, high_b), (high_a, high_b)))  # fmt: skip
+    shown = sums(inside.astype(np.float64))
+    energy_a, energy_b, both = (sums(x * y * inside) for x, y in ((high_a, high_a), (high_b, high_b), (high_a, high_b)))
     strong = np.maximum(energy_a, energy_b) / np.maximum(shown, 1) > _STRUCTURE**2
     counts = strong & (shown > side**2 / 2)
-    if counts.mean() < _LEAST:
-        return None
-
-    return float((both / np.sqrt(energy_a * energy_b + 1e-9))[counts].min())
+    lowest = np.where(counts, both / np.sqrt(energy_a * energy_b + 1e-9), np.inf).min((1, 2))
+    return np.where(counts.mean((1, 2)) < _LEAST, np.nan, lowest)
 
 
-def _color(a: Array, b: Array, inside: NDArray[np.bool_]) -> float:
-    """1 - the difference of blurred colors / 0.3, at all but the worst hundredth of the pixels."""
-    apart = np.abs(_blurred(a, 2.0) - _blurred(b, 2.0)).max(2)[inside]
-    return 1 - float(np.quantile(apart, 0.99)) / _COLOR
+def _color(a: Array, b: Array, inside: Truths) -> Array:
+    """1 - the difference of blurred colors / 0.3 (K,), at all but the worst hundredth of the pixels."""
+    apart = np.abs(_blurred(a - b, 2 * a.shape[-1] / SIZE)).max(1)
+    worst = [np.quantile(x[of], 0.99) if of.any() else np.nan for x, of in zip(apart, inside, strict=True)]
+    return 1 - np.array(worst) / _COLOR
 
 
-# Arrays
+# Arrays: images are the last two axes
+
+
+def _values(pixels: NDArray[Any]) -> Array:
+    """Pixels (..., H, W, 3) as floats (..., 3, H, W)."""
+    x = np.moveaxis(pixels, -1, -3)
+    return x / 255.0 if x.dtype == np.uint8 else x.astype(np.float64)
+
+
+def _gray(colors: Array) -> Array:
+    found: Array = np.einsum("c,...chw->...hw", _GRAY, colors)
+    return found
+
+
+def _reduced(x: Array) -> Array:
+    down = _resizer(SIZE, _SMALL)
+    return _both(x, down, down)
+
+
+def _crops(gray: Array) -> Single:
+    """The crops of an image at small size, each of unit length."""
+    found = []
+    for part in _CROPS:
+        size = _resizer(SIZE, round(_SMALL / part))
+        views = np.lib.stride_tricks.sliding_window_view(_both(gray, size, size), (_SMALL, _SMALL))
+        found.append(views.reshape(-1, _SMALL**2))
+    return _unit(np.concatenate(found)).astype(np.float32)
 
 
 def _centers(n: int) -> Array:
@@ -239,13 +347,12 @@ def _centers(n: int) -> Array:
 
 
 def _both(x: Array, rows: Array, columns: Array) -> Array:
-    """rows @ x @ columns.T, for each channel."""
-    if x.ndim == 2:
-        return np.asarray(rows @ x @ columns.T)
-    channels: Array = np.stack([rows @ x[..., c] @ columns.T for c in range(x.shape[2])], -1)
-    return channels
+    """rows @ x @ columns.T, for each image."""
+    found: Array = rows @ x @ np.swapaxes(columns, -1, -2)
+    return found
 
 
+@cache
 def _resizer(have: int, want: int) -> Array:
     """Matrix (want, have) of antialiased linear interpolation."""
     if have == want:
@@ -256,13 +363,19 @@ def _resizer(have: int, want: int) -> Array:
     return found
 
 
-def _blurred(x: Array, width: float) -> Array:
-    """Gaussian blur that repeats pixels at the edges."""
-    n, reach = len(x), int(3 * width + 0.5)
+@cache
+def _blur(n: int, width: float) -> Array:
+    """Matrix (n, n) of a Gaussian blur that repeats pixels at the edges."""
+    reach = int(3 * width + 0.5)
     matrix = np.zeros((n, n))
     for d in range(-reach, reach + 1):
         matrix[np.arange(n), np.clip(np.arange(n) + d, 0, n - 1)] += np.exp(-0.5 * (d / width) ** 2)
-    matrix /= matrix.sum(1, keepdims=True)
+    found: Array = matrix / matrix.sum(1, keepdims=True)
+    return found
+
+
+def _blurred(x: Array, width: float) -> Array:
+    matrix = _blur(x.shape[-1], width)
     return _both(x, matrix, matrix)
 
 

@@ -13,16 +13,14 @@ file, another model, other weights, resolution or version of this package never 
 
 from __future__ import annotations
 
-from idmetric.gallery.errors import BusyError, GalleryError, GalleryWriteError, StaleWarning
+from idmetric.gallery.errors import GalleryError, GalleryWriteError, StaleWarning
 from idmetric.gallery.gallery import Gallery
 from idmetric.gallery.index import Item, models_of
 from idmetric.gallery.prune import Pruned
 from idmetric.gallery.sources import Source
-from idmetric.gallery.trust import UntrustedSourcesError
 from idmetric.gallery.update import Update
 
 __all__ = [
-    "BusyError",
     "Gallery",
     "GalleryError",
     "GalleryWriteError",
@@ -30,7 +28,6 @@ __all__ = [
     "Pruned",
     "Source",
     "StaleWarning",
-    "UntrustedSourcesError",
     "Update",
     "models_of",
 ]

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from idmetric.embed.nearest import Double, Ints, Single, distances, nearest
 from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.copies import Copy, Print, compare, take_print
+from idmetric.evaluate.copies import THRESHOLD, compare, take_print
 from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
 from idmetric.gallery.linkage import cluster as cluster
-from idmetric.images.opening import Named, frames_of, open_file
+from idmetric.gallery.looks import Looks
+from idmetric.gallery.looks import sharpness as sharpness
+from idmetric.gallery.update import stamp_of
+from idmetric.images.opening import open_file
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
 
@@ -37,9 +38,7 @@ DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "w
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height")
 FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
-_PRINTS = 512  # prints held in memory, 0.8 MB each
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
-_SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
 
 
 # Near-duplicates
@@ -69,7 +68,8 @@ def near_duplicates(
             80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
             most bytes.
         left_out: `Item.where` of images that are not compared, such as `info.faults`.
-        progress: called with (pairs done, pairs in all).
+        progress: called with (done, all) of images that are read, then of pairs that are compared. Both are kept in
+            the gallery's folder, and are not done again for images that stay the same.
 
     Returns:
         A row for each image of a group, large groups first. `keep` is true for one image of each group; `distance`,
@@ -77,7 +77,7 @@ def near_duplicates(
         Copies of several frames or pages repeat all of them; else `reason` is "first frame only", and `keep` is true.
 
     Raises:
-        GalleryError: if a file has changed since the gallery was brought up to date.
+        GalleryError: if an image that is read, or is in a group, has changed since the gallery was brought up to date.
         ValueError: for arguments out of range.
     """
     if neighbors < 1 or keep not in ("largest", "sharpest"):
@@ -95,71 +95,89 @@ def _near_duplicates(
         return Records([], DUPLICATES)
     there = [item for item in gallery.items if item.where not in left_out]
     table, items = gallery.table(), by_key(there)
-    vectors = _Lookup(gallery, there)
+    looks = Looks(gallery, there, progress)
+    a, b, far = nearest_pairs(table.vectors, neighbors)
+    present = np.array([key in items for key in table.keys])
+    a, b, far = (x[present[a] & present[b]] for x in (a, b, far))
+    near = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
     links = _Links(len(table.keys))
-    pairs = nearest_pairs(table.vectors, neighbors)
-    for number, (a, b, far) in enumerate(zip(*(x.tolist() for x in pairs), strict=True), 1):
-        together = links.root(a) == links.root(b)
-        if not together and table.keys[a] in items and table.keys[b] in items:
-            near = max_distance is not None and comparable(far) <= comparable(max_distance)
-            if near or compare(vectors.print(a), vectors.print(b)).found:
-                links.join(a, b)
-        if progress is not None:
-            progress(number, len(pairs[0]))
+    for one, other in zip(a[near].tolist(), b[near].tolist(), strict=True):
+        links.join(one, other)
+    unlike = [(i, j) for i, j in zip(a[~near].tolist(), b[~near].tolist(), strict=True)]
+    found = looks.agreements([(table.keys[i], table.keys[j]) for i, j in unlike])
+    for (i, j), (agreement, _) in zip(unlike, found, strict=True):
+        if agreement >= THRESHOLD:
+            links.join(i, j)
     linked = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
-    groups = [group for some in linked for group in _groups(some, vectors, keep, max_distance)]
+    groups = [group for some in linked for group in _groups(some, gallery, looks, keep, max_distance)]
     groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
     rows = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
     return Records(rows, DUPLICATES)
 
 
-def sharpness(image: Image.Image) -> float:
-    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over the variance of the grays, at 256 pixels.
-
-    The division is ours: without it, a brighter copy would count as sharper. 0 for an image of a single gray.
-    """
-    scale = _SHARPNESS_SIDE / max(image.size)
-    width, height = (max(3, round(side * scale)) for side in image.size)
-    x = np.asarray(image.convert("L").resize((width, height), Image.Resampling.LANCZOS), np.float64) / 255
-    inner = x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] - 4 * x[1:-1, 1:-1]
-    return float(inner.var() / x.var()) if x.std() > 1e-6 else 0.0
-
-
-def _groups(items: Sequence[Item], lookup: _Lookup, keep: Keep, max_distance: float | None) -> Iterator[list[Record]]:
+def _groups(
+    items: Sequence[Item], gallery: Gallery, looks: Looks, keep: Keep, max_distance: float | None
+) -> Iterator[list[Record]]:
     """Yield the groups of linked images: rows of an image that is kept and of those that repeat it."""
-    sharp = {item.key: sharpness(lookup.image(item)) for item in items} if len(items) > 1 else {}
     rest = list(items)
     while len(rest) > 1:
-        first = _kept(rest, sharp, keep)
+        first = _kept(rest, looks.sharpness, keep)
         compared = [first, *(item for item in rest if item is not first)]
-        rows = [_row(first, item, sharp[item.key], lookup, max_distance) for item in compared]
+        rows = _rows(compared, gallery, looks, max_distance)
         rest = [item for item, row in zip(compared, rows, strict=True) if not row["reason"]]
         if len(rest) < len(rows) - 1:
+            for item, row in zip(compared, rows, strict=True):
+                if row["reason"] and stamp_of(item.files) != (item.stamp or None):
+                    gallery.read(item)  # an error if it has changed
             yield [row for row in rows if row["reason"]]
 
 
-def _row(first: Item, item: Item, sharp: float, lookup: _Lookup, max_distance: float | None) -> Record:
-    """Compare an image with the one that is kept; `reason` is empty if it does not repeat it."""
-    far = lookup.distance(first, item)
-    copy = Copy(1.0, False) if item.key == first.key else compare(lookup.print_of(first), lookup.print_of(item))
-    near = max_distance is not None and comparable(far) <= comparable(max_distance)
-    reason = ("kept" if item is first else "same bytes" if item.key == first.key
-              else FIRST_FRAME if (copy.found or near) and not lookup.later_frames_agree(first, item)
-              else "copy" if copy.found else "near" if near else "")  # fmt: skip
-    return {
-        "keep": reason in ("kept", FIRST_FRAME),
-        "reason": reason,
-        "image": item.place,
-        "name": item.name,
-        "identity": item.identity,
-        "width": item.width,
-        "height": item.height,
-        "bytes": item.size,
-        "sharpness": sharp,
-        "distance": far,
-        "copy_agreement": copy.agreement,
-        "mirrored": copy.mirrored,
-    }
+def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
+    """Compare images with the first, which is kept; `reason` is empty for those that do not repeat it."""
+    first, table = items[0], gallery.table()
+    vectors = table.rows_of([item.key for item in items])
+    far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)
+    others = list(dict.fromkeys(item.key for item in items if item.key != first.key))
+    pairs = [(first.key, key) for key in others]
+    copies = dict(zip(others, looks.agreements(pairs, copies_only=max_distance is None), strict=True))
+    copies[first.key] = (1.0, False)
+
+    found = []
+    for item, distance in zip(items, far.tolist(), strict=True):
+        agreement, mirrored = copies[item.key]
+        near = max_distance is not None and comparable(distance) <= comparable(max_distance)
+        repeats = agreement >= THRESHOLD or near
+        if item is first or item.key == first.key:
+            reason = "kept" if item is first else "same bytes"
+        elif repeats and not _later_frames_agree(first, item, gallery, looks):
+            reason = FIRST_FRAME
+        else:
+            reason = ("copy" if agreement >= THRESHOLD else "near") if repeats else ""
+        found.append({
+            "keep": reason in ("kept", FIRST_FRAME), "reason": reason, "image": item.place, "name": item.name,
+            "identity": item.identity, "width": item.width, "height": item.height, "bytes": item.size,
+            "sharpness": looks.sharpness[item.key], "distance": distance, "copy_agreement": agreement,
+            "mirrored": mirrored,
+        })  # fmt: skip
+    return found
+
+
+def _later_frames_agree(a: Item, b: Item, gallery: Gallery, looks: Looks) -> bool:
+    """Whether two files have as many frames or pages, and those after the first are copies of each other."""
+    if looks.frames[a.key] != looks.frames[b.key] or looks.frames[a.key] == 1:
+        return looks.frames[a.key] == looks.frames[b.key]
+
+    def later(item: Item) -> Iterator[NDArray[np.uint8]]:
+        with open_file(io.BytesIO(gallery.read(item)[0])) as image:
+            for number in range(1, looks.frames[item.key]):
+                image.seek(number)
+                yield small_picture(gallery.metric.read_image(image))
+
+    try:  # plain colors have no print that agrees
+        pairs = zip(later(a), later(b), strict=True)
+        return all(np.array_equal(x, y) or compare(take_print(x), take_print(y)).found for x, y in pairs)
+    except (ValueError, EOFError, OSError, SyntaxError):  # a damaged frame
+        return False
 
 
 def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item:
@@ -186,42 +204,6 @@ def nearest_pairs(vectors: Single, neighbors: int) -> tuple[Ints, Ints, Double]:
     found = far[one != rows][first]
     order = np.lexsort((code, comparable(found)))
     return code[order] // len(vectors), code[order] % len(vectors), found[order]
-
-
-class _Lookup:
-    """Pictures and distances of a gallery's images, a few of them in memory."""
-
-    def __init__(self, gallery: Gallery, items: Sequence[Item]) -> None:
-        self.gallery, self.table = gallery, gallery.table()
-        self.item = {item.key: item for item in reversed(items)}
-        self.print = lru_cache(_PRINTS)(self._print)
-
-    def image(self, item: Item) -> Image.Image:
-        return self.gallery.metric.read_image(Named(self.gallery.read(item)[0], item.place))
-
-    def _print(self, row: int) -> Print:
-        return take_print(small_picture(self.image(self.item[self.table.keys[row]])))
-
-    def print_of(self, item: Item) -> Print:
-        return self.print(self.table.number[item.key])
-
-    def later_frames_agree(self, a: Item, b: Item) -> bool:
-        """Whether two files have as many frames or pages, and those after the first are copies of each other."""
-        pairs = zip(self._later_frames(a), self._later_frames(b), strict=True)
-        try:  # plain colors have no print that agrees
-            return all(np.array_equal(x, y) or compare(take_print(x), take_print(y)).found for x, y in pairs)
-        except (ValueError, EOFError, OSError, SyntaxError):  # another number of frames, or a damaged one
-            return False
-
-    def _later_frames(self, item: Item) -> Iterator[NDArray[np.uint8]]:
-        with open_file(io.BytesIO(self.gallery.read(item)[0])) as image:
-            for number in range(1, frames_of(image)):
-                image.seek(number)
-                yield small_picture(self.gallery.metric.read_image(image))
-
-    def distance(self, a: Item, b: Item) -> float:
-        x, y = self.table.rows_of([a.key, b.key])
-        return float(distances(x[None], y[None])[0])
 
 
 class _Links:

@@ -20,10 +20,6 @@ class GalleryWriteError(GalleryError):
     """A gallery cannot be written."""
 
 
-class BusyError(GalleryError):
-    """Another process is updating the gallery."""
-
-
 class LostError(GalleryError):
     """Embeddings of listed images are missing."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,15 @@ from idmetric.embed.keys import content, content_key, folder_name
 from idmetric.embed.nearest import unit
 from idmetric.embed.store import DamagedShardError, Store
 from idmetric.gallery.errors import GalleryError, LostError, naming_shards, writing
-from idmetric.gallery.index import IMAGES, Item, locked_store, no_gallery, read_index, write_index
+from idmetric.gallery.index import IMAGES, Item, locked_store, models_of, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.search import Search, Table
-from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries, recorded
-from idmetric.gallery.trust import check_trusted, trust
+from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
+from idmetric.io.hints import need
+from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
     from idmetric.distance.embedding import Embedding
@@ -32,8 +34,7 @@ if TYPE_CHECKING:
     from idmetric.scoring.records import Records
 
 Answer = TypeVar("Answer")
-
-_AGAIN = 3  # attempts to answer from a gallery that others change
+_IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)  # of an item's place
 
 
 class Gallery:
@@ -66,8 +67,6 @@ class Gallery:
         self.mask_id = mask_id if masked else None
         self.about = metric.about(outside if masked else None, self.mask_id)
         self.store = self.folder / folder_name(self.about)
-        self.sources: list[Source] = []
-        self._given: list[Source] = []  # sources named in this process
         self._items: list[Item] | None
         self._damage: GalleryError | None
         self.reload()
@@ -79,13 +78,12 @@ class Gallery:
         self._items, self._damage = None, None
         try:
             found = read_index(self.store)
-            if found is not None:
-                self.sources, self._items = recorded(found[0]["sources"]), found[1]
+            self._items = None if found is None else found[1]
         except GalleryError as error:  # update() mends it
             self._damage = error
         self._shards = Store(self.store, self.patches)
         self._table: Table | None = None
-        self._tables: dict[tuple[str, ...], Entry] | None = None
+        self._manifests: dict[str, dict[tuple[str, ...], Entry]] = {}
 
     @property
     def items(self) -> list[Item]:
@@ -118,27 +116,22 @@ class Gallery:
         Raises:
             ImportError: without pyarrow. GalleryError: as `query`.
         """
-        from idmetric.gallery.export import write_parquet
+        need("gallery", "a Parquet file", pyarrow="pyarrow")
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-        def write() -> None:
-            items = self._usable()
-            write_parquet(items, self.table().rows_of(item.key for item in items), self.about, Path(path))
-
-        self.answer(write)
-
-    def entry(self, item: Item) -> Entry | None:
-        """Return the entry to read an image from; None if no source holds it any more.
-
-        Raises:
-            UntrustedSourcesError: if its bytes are in a manifest that only the gallery's own files name.
-        """
-        if item.place in item.files:
-            image, *mask = (partial(content, file) for file in item.files)
-            return Entry(item.name, item.place, item.files, image, mask[0] if mask else None)
-        if self._tables is None:  # bytes in manifests
-            self._check_sources(self.sources)
-            self._tables = {e.where: e for e in entries(self.sources, self.masked) if e.place not in e.files}
-        return self._tables.get(item.where)
+        vectors, items = self.vectors(), self._usable()
+        table = pa.table({
+            "image": pa.array([i.place for i in items], pa.string()),
+            "name": pa.array([i.name for i in items], pa.string()),
+            "identity": pa.array([i.identity for i in items], pa.string()),
+            "width": pa.array([i.width for i in items], pa.int32()),
+            "height": pa.array([i.height for i in items], pa.int32()),
+            "key": pa.array([i.key for i in items], pa.string()),
+            "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1]),
+        })  # fmt: skip
+        with replacing(Path(path)) as temporary:
+            pq.write_table(table.replace_schema_metadata({"idmetric.gallery": json.dumps(self.about)}), temporary)
 
     def read(self, item: Item) -> tuple[bytes, bytes | None]:
         """Return the bytes of an image and of its mask, as they were embedded.
@@ -147,7 +140,7 @@ class Gallery:
             GalleryError: if they have changed or cannot be read.
         """
         try:
-            entry = self.entry(item)
+            entry = self._entry(item)
             if entry is None:
                 raise GalleryError(f"{item.place} is not there any more: bring the gallery up to date")
             image, mask = entry.image(), entry.mask() if self.masked and entry.mask is not None else None
@@ -156,6 +149,17 @@ class Gallery:
         if content_key(image, mask) != item.key:
             raise GalleryError(f"{item.place} has changed: bring the gallery up to date")
         return image, mask
+
+    def _entry(self, item: Item) -> Entry | None:
+        """Return the entry to read an image from; None if its manifest does not hold it any more."""
+        if item.place in item.files:
+            image, *mask = (partial(content, file) for file in item.files)
+            return Entry(item.name, item.place, item.files, image, mask[0] if mask else None)
+        found = _IN_MANIFEST.match(item.place)
+        manifest = found[1] if found else item.place
+        if manifest not in self._manifests:
+            self._manifests[manifest] = {entry.where: entry for entry in entries([Source(manifest)], self.masked)}
+        return self._manifests[manifest].get(item.where)
 
     def table(self) -> Table:
         """Return the vectors of all different images.
@@ -178,7 +182,12 @@ class Gallery:
         if self._damage is not None:
             raise self._damage
         if self._items is None:
-            raise no_gallery(self.folder, self.about)
+            others = ", ".join(f"{m['about'].get('model')} at {m['about'].get('resolution')}, looking at "
+                               f"{m['about'].get('outside')}" for m in models_of(self.folder))  # fmt: skip
+            raise GalleryError(
+                f"{str(self.folder)!r} is not a gallery of {self.metric.label} by exactly these weights and settings"
+                f"{f' (it is one of {others})' if others else ''}: make one, `idmetric gallery build` or update()"
+            )
         return self._items
 
     def _usable(self) -> list[Item]:
@@ -193,48 +202,43 @@ class Gallery:
         self,
         *sources: str | os.PathLike[str],
         mask_dir: str | os.PathLike[str] | None = None,
-        add: bool = False,
         quick: bool = False,
         batch_size: int = 32,
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
-        wait: bool = True,
-        trust_sources: bool = False,
     ) -> Update:
-        """Bring the gallery up to date with its sources; only images with new content are embedded.
+        """Make this the gallery of the images in the sources; only images with new content are embedded.
 
         A killed update loses half a minute of work; processes that share the gallery take turns.
 
         Args:
-            sources: folders, image files or manifests (.parquet, .csv, .jsonl) that replace the present sources, or
-                extend them with `add`; none: the same as before.
+            sources: folders, image files or manifests (.parquet, .csv, .jsonl).
             mask_dir: with `masked`, the folder of masks for folders and files, see `paths.mask_of`.
             quick: trust files with the size, times of change and inode of the previous update; otherwise all files are
                 read. A file system that does not keep times of change reliably needs the slow way.
             batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
             progress: called with (images done, images in all).
-            wait: wait for a process that is updating the gallery; False raises `BusyError`.
-            trust_sources: also read sources that only the gallery's own files name. Sources that this user has named to
-                this gallery before are always read.
 
         Raises:
-            UntrustedSourcesError: if there are such sources; none of them has been read.
             GalleryError: if a source is missing, or the gallery cannot be written. Unusable images are reported in the
                 result, and do not stop the update.
         """
         self._check_model()
+        if not sources:
+            raise GalleryError("name the gallery's sources: folders, images or manifests")
+        if self.masked and mask_dir is None and not all(os.fspath(s).endswith(MANIFESTS) for s in sources):
+            raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
+        if mask_dir is not None and not (self.masked and os.path.isdir(mask_dir)):
+            raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
+        masks = None if mask_dir is None else os.path.abspath(mask_dir)
+        wanted = list(entries([Source(os.path.abspath(path), masks) for path in sources], self.masked))
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
 
-        with locked_store(self.store, wait):
-            self.reload()
-            known = self._items or []  # empty if the list is damaged: embeddings are found without it
-            self._choose(sources, mask_dir, add, trust_sources)
-            before = {item.where: item for item in known}
-            wanted = list(entries(self.sources, self.masked))
-
+        with locked_store(self.store):
+            self.reload()  # no items if the list is damaged: embeddings are found without it
+            before = {item.where: item for item in self._items or []}
             with writing(self.folder):
-                self._shards = Store(self.store, self.patches)
                 damaged = self._shards.mend()
                 try:
                     after = current_items(
@@ -243,59 +247,34 @@ class Gallery:
                     )  # fmt: skip
                 finally:  # also if the update is stopped
                     self._shards.save()
-                head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision,
-                        "sources": [asdict(s) for s in self.sources]}  # fmt: skip
+                head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision}
                 write_index(self.store, head, after)
-
-            self._items, self._table, self._tables, self._damage = after, None, None, None
+            self._items, self._table, self._damage = after, None, None
             return difference(before, after, self._shards.added, damaged)
 
-    def prune(self, *, others: bool = False, wait: bool = True) -> Pruned:
-        """Remove embeddings of images that are no longer in the gallery; image files are never touched.
-
-        Update the gallery first: embeddings are kept for the images that the last update listed.
+    def prune(self, *, others: bool = False) -> Pruned:
+        """Remove embeddings of images that the last update did not list; image files are never touched.
 
         Args:
             others: also remove the embeddings of all other models and weights in the folder.
-            wait: wait for processes that are updating the gallery; False raises `BusyError`.
 
         Raises:
             GalleryError: if this model has no gallery here, or the gallery is damaged or cannot be written.
         """
         self._check_model()
         self._all()
-        with locked_store(self.store, wait), naming_shards(), writing(self.folder):
+        with locked_store(self.store), naming_shards(), writing(self.folder):
             self.reload()
             before, removed = size_of(self.folder), []
             count = prune_shards(self.store, {item.key for item in self._all()})
             for path in sorted(self.folder.glob(f"*/{IMAGES}")) if others else []:
                 if path.parent != self.store:
-                    with locked_store(path.parent, wait):
+                    with locked_store(path.parent):
                         remove_store(path.parent)
                     remove_folder(path.parent)
                     removed.append(path.parent.name)
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)
-
-    def _choose(self, sources: Sequence[str | os.PathLike[str]], mask_dir: Any, add: bool, trust_sources: bool) -> None:
-        if self.masked and mask_dir is None and not all(os.fspath(s).endswith(MANIFESTS) for s in sources):
-            raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
-        if mask_dir is not None and not (self.masked and os.path.isdir(mask_dir)):
-            raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
-        masks = None if mask_dir is None else os.path.abspath(mask_dir)
-        given = [Source(os.path.abspath(path), masks) for path in sources]
-        recorded = self.sources if add or not given else []
-        self._given += given
-        if not trust_sources:
-            self._check_sources(recorded)
-        self._given += recorded
-        self.sources = list(dict.fromkeys([*recorded, *given]))
-        trust(self.folder, self.sources)
-        if not self.sources:
-            raise GalleryError("no sources are recorded: name a folder, images, or a manifest to embed")
-
-    def _check_sources(self, sources: Sequence[Source]) -> None:
-        check_trusted(self.folder, [source for source in sources if source not in self._given])
 
     # Searching
 
@@ -309,10 +288,12 @@ class Gallery:
         rerank: int | None = None,
         exclude_same: bool = False,
         probability: bool = False,
-        verify: bool = True,
         batch_size: int = 32,
     ) -> Records:
         """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
+
+        Files that have changed since they were embedded are left out, with a `StaleWarning`. Only `update` finds new
+        files, and changed ones that would be nearer now.
 
         Args:
             images: one or several, or their embedding (with patches for a rerank).
@@ -322,8 +303,6 @@ class Gallery:
             rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
             exclude_same: leave out images with the query's own bytes.
             probability: add the probability of the same identity, by the model's calibration.
-            verify: read the files in the answer, and leave out (with a `StaleWarning`) files that have changed since
-                they were embedded. Only `update` finds new files, and changed ones that would be nearer now.
             batch_size: queries per pass.
 
         Returns:
@@ -334,33 +313,27 @@ class Gallery:
             ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
             ValueError: for arguments that do not fit.
         """
-
         self._check_model()
 
         def search() -> Records:
             return Search(
-                self.metric, self.about["outside"], self.outside, self.mask_id, self.store, self._usable(),
-                self.table(), self.read, k, distance, rerank, exclude_same, probability, verify,
+                self.metric, self.outside, self.mask_id, self.store, self._usable(), self.table(), self.read, k,
+                distance, rerank, exclude_same, self.about["outside"] if probability else None,
             ).run(images, masks, batch_size)  # fmt: skip
 
         return self.answer(search)
 
     def answer(self, find: Callable[[], Answer]) -> Answer:
-        """Return the result of `find`, repeated if another process prunes the gallery meanwhile.
+        """Return the result of `find`, repeated once if another process has pruned the gallery meanwhile.
 
         Raises:
             GalleryError: as `query`.
         """
+        try:
+            return find()
+        except (LostError, DamagedShardError):
+            self.reload()  # the embeddings may be in other files now
         with naming_shards():
-            for _ in range(_AGAIN):
-                try:
-                    return find()
-                except LostError:
-                    pass
-                except DamagedShardError as error:
-                    if error.path.exists():
-                        raise
-                self.reload()  # the embeddings may be in other files now
             return find()
 
     def _check_model(self) -> None:

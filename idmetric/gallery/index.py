@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from idmetric.gallery.errors import BusyError, GalleryError, writing
+from idmetric.gallery.errors import GalleryError, writing
 from idmetric.io import json_file
 from idmetric.io.lock import locked
 from idmetric.io.output import replacing
 
 KIND, FORMAT = "idmetric-gallery", 1
-IMAGES = "images.jsonl"  # its first line holds the model, sources and number of images
+IMAGES = "images.jsonl"  # its first line holds the model and the number of images
 LOCK = ".lock"
 
 
@@ -28,8 +28,7 @@ class Item:
         name, place, files, identity: see `sources.Entry`.
         key: hash of its content, under which its embedding is kept; empty if it could not be read.
         width, height: in pixels, as stored; 0 if unknown. size: of the file in bytes.
-        stamp: size, times of change and inode of its files when they were hashed. hashed: the time of that, in
-            nanoseconds.
+        stamp: size, times of change and inode of its files when they were hashed.
         problem: why it has no embedding; empty if it has one.
     """
 
@@ -42,7 +41,6 @@ class Item:
     height: int = 0
     size: int = 0
     stamp: tuple[tuple[int, ...], ...] = ()
-    hashed: int = 0
     problem: str = ""
 
     @property
@@ -63,7 +61,7 @@ def by_key(items: Sequence[Item]) -> dict[str, list[Item]]:
 
 
 def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the head of each model's part of a gallery: `about`, how the model was opened, sources, images.
+    """Return the head of each model's part of a gallery: `about`, how the model was opened, number of images.
 
     Raises:
         GalleryError: if one is damaged.
@@ -73,21 +71,6 @@ def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         with _naming(path), path.open(encoding="utf-8") as file:
             found.append(_head(path, file.readline()))
     return found
-
-
-def no_gallery(folder: Path, about: Mapping[str, Any]) -> GalleryError:
-    """Return the error for a folder without a gallery of this model; it lists the galleries that are there."""
-
-    def described(facts: Mapping[str, Any]) -> str:
-        model, revision = f"{facts.get('model')} at {facts.get('resolution')}", facts.get("revision") or "none"
-        return f"{model} (revision {revision}), looking at {facts.get('outside')}"
-
-    others = [described(model["about"]) for model in models_of(folder)]
-    there = f"; it holds {', '.join(others)}" if others else ""
-    return GalleryError(
-        f"{str(folder)!r} is not a gallery of {described(about)}, by exactly these weights{there}: make one, "
-        "`idmetric gallery build` or update()"
-    )
 
 
 def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
@@ -126,11 +109,9 @@ def _head(path: Path, line: str) -> dict[str, Any]:
         raise ValueError("it does not belong to a gallery")
     if found.get("format") != FORMAT:
         raise GalleryError(f"{str(path)!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
-    for name, kind in (("about", dict), ("opened", str), ("sources", list), ("images", int)):
+    for name, kind in (("about", dict), ("opened", str), ("opened_revision", str), ("images", int)):
         if not isinstance(found.get(name), kind):
             raise ValueError(f"{name} is missing")
-    if not isinstance(found.setdefault("opened_revision", ""), str):  # which the first galleries did not keep
-        raise ValueError("opened_revision is not text")
     return found
 
 
@@ -146,14 +127,9 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def locked_store(store: Path, wait: bool) -> Iterator[None]:
-    """Hold the lock of a model's part of a gallery.
-
-    Raises:
-        BusyError: if another process holds it, unless `wait`.
-    """
-    busy = BusyError(f"another process is updating the gallery {str(store.parent)!r}: wait for it")
+def locked_store(store: Path) -> Iterator[None]:
+    """Hold the lock of a model's part of a gallery; wait while another process holds it."""
     with ExitStack() as stack:
         with writing(store.parent):
-            stack.enter_context(locked(store / LOCK, busy, wait=wait))
+            stack.enter_context(locked(store / LOCK, RuntimeError(), wait=True))
         yield

@@ -12,7 +12,7 @@ from idmetric.evaluate.arrays import STEP, comparable
 from idmetric.io.hints import need
 
 Linkage = Literal["average", "complete", "single"]
-LARGEST = 20_000  # most images for average and complete linkage at once (1.6 GB of distances, which SciPy copies)
+LARGEST = 20_000  # most images for average and complete linkage at once (3.2 GB of distances)
 _CELLS = 2**24  # similarities held at once (64 MB)
 
 
@@ -88,14 +88,9 @@ def _components(table: Single, threshold: float) -> NDArray[np.int64]:
 
 def _distances(vectors: Single) -> NDArray[np.float64]:
     """Return 1 - cos of each pair of unit vectors, in float64, in the order of SciPy's `pdist`."""
+    from scipy.spatial.distance import squareform
+
     x = vectors.astype(np.float64)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
-    count, filled = len(x), 0
-    out = np.empty(count * (count - 1) // 2)
-    step = max(1, _CELLS // 8 // count)
-    for start in range(0, count, step):
-        far = 1 - x[start : start + step] @ x[start:].T
-        once = far[np.arange(len(far))[:, None] < np.arange(far.shape[1])]  # right of the diagonal
-        out[filled : filled + len(once)] = comparable(np.maximum(once, 0))
-        filled += len(once)
-    return out
+    pairs: NDArray[np.float64] = squareform(1 - x @ x.T, checks=False)
+    return comparable(np.maximum(pairs, 0))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmetric.embed.keys import content
 from idmetric.gallery.errors import GalleryError
@@ -25,20 +25,6 @@ class Source:
 
     path: str
     mask_dir: str | None = None
-
-
-def recorded(values: Any) -> list[Source]:
-    """Return the sources that a gallery's file lists.
-
-    Raises:
-        GalleryError: if `update` has not written them so.
-    """
-    found: list[Any] = values if isinstance(values, list) else [None]
-    for value in found:
-        known = isinstance(value, dict) and not value.keys() - {"path", "mask_dir"}
-        if not known or not isinstance(value.get("path"), str) or not isinstance(value.get("mask_dir"), str | None):
-            raise GalleryError(f"the gallery's list of sources is damaged ({value!r:.80}): name its images again")
-    return [Source(**value) for value in found]
 
 
 @dataclass(frozen=True)
@@ -140,18 +126,18 @@ def _file(path: Path, name: str, masked: Source | None) -> Entry:
 
 
 def _row(manifest: Manifest, path: str, row: int, name: str, identity: str | None, masked: bool) -> Entry:
-    def reader(column: str) -> Callable[[], bytes]:
-        def read() -> bytes:
-            source = manifest.source(row, column)
-            if source is None and column == "path":
-                raise OSError("the row is a text without an image")
-            return source if isinstance(source, bytes) else content(source or "")
+    cells = {column: manifest.table[column][row].as_py() for column in ("path", "image_bytes", "mask", "mask_bytes")}
+    kept = [cells["path"], *([cells["mask"]] if masked else [])]
+    files = tuple(str(manifest.root / file) for file in kept if file is not None)
+    place = f"{path}#{name}" if cells["image_bytes"] is not None or not files else files[0]
+    has_mask = masked and (cells["mask"] is not None or cells["mask_bytes"] is not None)
+    mask = partial(_content, manifest, row, "mask") if has_mask else None
+    return Entry(name, place, files, partial(_content, manifest, row, "path"), mask, identity)
 
-        return read
 
-    files = [manifest.table[column][row].as_py() for column in ("path", *(["mask"] if masked else []))]
-    kept = tuple(str(manifest.root / file) for file in files if file is not None)
-    in_table = manifest.table["image_bytes"][row].as_py() is not None
-    has_mask = masked and not (manifest.table["mask"][row].as_py() is manifest.table["mask_bytes"][row].as_py() is None)
-    place = f"{path}#{name}" if in_table or not kept else kept[0]
-    return Entry(name, place, kept, reader("path"), reader("mask") if has_mask else None, identity)
+def _content(manifest: Manifest, row: int, column: str) -> bytes:
+    """Read an image or a mask of a manifest."""
+    source = manifest.source(row, column)
+    if source is None and column == "path":
+        raise OSError("the row is a text without an image")
+    return source if isinstance(source, bytes) else content(source or "")

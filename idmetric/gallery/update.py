@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -20,9 +19,6 @@ from idmetric.images.read import Outside
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
     from idmetric.models.embedder import Embedder
-
-# a file that changed this shortly before it was hashed may have changed again within one tick of its clock
-_TICK = 2 * 10**9
 
 
 @dataclass(frozen=True)
@@ -58,20 +54,17 @@ def difference(before: dict[tuple[str, ...], Item], after: Sequence[Item], embed
     gone = {item.key: item for where, item in before.items() if where not in now and item.key}
     new, moved = [], []
     for where, item in now.items():
-        if where not in before:
-            old = gone.pop(item.key, None)
-            if old is None:
-                new.append(item.place)
-            else:
-                moved.append((old.place, item.place))
-    left = {old for old, _ in moved}
+        if where not in before and item.key in gone:
+            moved.append((gone.pop(item.key).place, item.place))
+        elif where not in before:
+            new.append(item.place)
     return Update(
         images=sum(not item.problem for item in after),
         embedded=embedded,
         new=new,
         changed=[item.place for where, item in now.items() if where in before and before[where].key != item.key],
         moved=moved,
-        deleted=[item.place for where, item in before.items() if where not in now and item.place not in left],
+        deleted=[item.place for where, item in before.items() if where not in now and item.place not in dict(moved)],
         unreadable={item.place: item.problem for item in after if item.problem},
         damaged=damaged,
     )
@@ -98,11 +91,12 @@ def current_items(
     """
 
     def read(entry: Entry) -> Input[Item]:
-        began, stamp, known = time.time_ns(), stamp_of(entry.files), before.get(entry.where)
-        current = known is not None and _is_trusted(known, stamp) and known.key.endswith(MASKED) == masked
-        if quick and known is not None and current and (known.problem or known.key in store):
-            return Input(replace(known, name=entry.name, identity=entry.identity))
-        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp, hashed=began)
+        stamp, known = stamp_of(entry.files), before.get(entry.where)
+        if quick and stamp and known is not None and stamp == known.stamp:
+            fits = known.key.endswith(MASKED) == masked and known.key in store
+            if fits or known.problem:
+                return Input(replace(known, name=entry.name, identity=entry.identity))
+        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
         return load(metric, entry, item, store.__contains__, masked=masked, outside=outside, mask_id=mask_id)
 
     items: list[Item] = []
@@ -126,8 +120,3 @@ def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
             return ()
         found.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
     return tuple(found)
-
-
-def _is_trusted(known: Item, stamp: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether the files are certainly unchanged since they were hashed: a write changes ctime, which nobody can set."""
-    return bool(stamp) and stamp == known.stamp and all(max(s[1], s[2]) < known.hashed - _TICK for s in stamp)

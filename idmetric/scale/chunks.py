@@ -1,21 +1,18 @@
-"""Cut the images of folders, files, lists and Parquet tables into chunks; each chunk is written as one part."""
+"""Cut the images of folders, files and Parquet tables into chunks; each chunk is written as one part."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import accumulate, groupby
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from idmetric.gallery.sources import Entry
-from idmetric.images.paths import IMAGE_ENDINGS
-from idmetric.scale.parts import part_name
+from idmetric.images.paths import IMAGE_ENDINGS, is_address, is_image
 from idmetric.scale.places import Place, ScaleError, place
 
 ROWS = 256  # images of a chunk, on average
@@ -29,18 +26,17 @@ class Chunk:
     """Images that are embedded and written together.
 
     Attributes:
-        part: name of the file of their embeddings, the same as long as the chunk has the same images.
+        part: name of the file of their embeddings, the same as long as the images are.
         count: number of images.
-        names, paths: of files: names relative to the source, and paths.
-        table: a Parquet table with the images; "" for files. start: number of the first row.
+        files: names relative to the source, and places; none for a table.
+        table: a Parquet table with the images. start: number of the first row.
         column, column_id: columns of the table with images, and with their names ("" if it has none).
     """
 
     part: str
     count: int
-    names: tuple[str, ...] = ()
-    paths: tuple[str, ...] = ()
-    table: str = ""
+    files: tuple[tuple[str, Place], ...] = ()
+    table: Place | None = None
     start: int = 0
     column: str = ""
     column_id: str = ""
@@ -49,12 +45,9 @@ class Chunk:
 def chunks(
     sources: Sequence[str | os.PathLike[str]],
     *,
-    lists: Sequence[str | os.PathLike[str]] = (),
-    filesystem: Any = None,
     column: str | None = None,
     column_id: str | None = None,
     rows: int = ROWS,
-    allow: Sequence[str] = (),
 ) -> list[Chunk]:
     """Cut all images of the sources into chunks, each file once.
 
@@ -63,196 +56,126 @@ def chunks(
     its row groups.
 
     Args:
-        sources: folders (with all below them), image files, Parquet files, folders of Parquet files, or addresses of
-            any of these. lists: text files with a path on each line, relative to the list's folder.
-        filesystem: the file system of sources and lists, see `places.place`.
+        sources: folders (with all below them) and image files, or Parquet files and folders of them; also addresses.
         column, column_id: of Parquet tables; default: the first of image_bytes, image, bytes, path, and of id, path.
         rows: images per chunk, on average.
-        allow: protocols that addresses in lists may have, see `places.place`.
 
     Raises:
-        ScaleError: for a source that is missing or holds no image, a table without such a column, or an address that
-            is not allowed in a list.
+        ScaleError: for a source that is missing or holds no image, or a table without such a column.
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
-    found: list[Chunk] = []
-    files: list[tuple[str, Place]] = []
-    for at in (place(source, filesystem) for source in sources):
+    images: dict[str, tuple[str, Place, str]] = {}
+    tables: list[tuple[Place, str]] = []
+    for at in map(place, sources):
         kind = at.kind()
-        if kind == "folder":
-            below = at.files()
-            images = [name for name in below if os.path.splitext(name)[1].lower() in IMAGE_ENDINGS]
-            tables = [name for name in below if name.endswith(".parquet") and not name.startswith("_")]
-            if not images and not tables:
-                raise ScaleError(
-                    f"{at.name!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)}), no .parquet"
-                )
-            if images and tables:
-                raise ScaleError(f"{at.name!r} holds images and Parquet files: name one kind, or the files")
-            files += [(name, at.child(name)) for name in images]
-            found += [c for name in tables for c in _ranges(at.child(name), column, column_id, rows)]
-        elif kind == "file" and at.path.endswith(".parquet"):
-            found += _ranges(at, column, column_id, rows)
-        elif kind == "file" and at.path.endswith((".csv", ".jsonl")):
-            raise ScaleError(f"{at.name!r}: of tables, Parquet files are read (a manifest can be written as one)")
-        elif kind == "file":
-            files.append((at.name.rpartition("/")[2], at))
-        else:
+        if kind == "nothing":
             raise ScaleError(f"there is no folder, image or Parquet file at {at.name!r}: name the place it has now")
-    for listed in lists:
-        files += _listed(place(listed, filesystem, allow))
-    different = {at.name: (name, at) for name, at in reversed(files)}
-    found += _runs(list(reversed(different.values())), rows)
-    unique = list({chunk.part: chunk for chunk in found}.values())
-    if not unique:
-        raise ScaleError("the sources hold no images")
-    return unique
+        if kind == "file" and at.path.endswith((".csv", ".jsonl")):
+            raise ScaleError(f"{at.name!r}: of tables, Parquet files are read (a manifest can be written as one)")
+
+        below = at.files() if kind == "folder" else {"": at.stamp()}
+        found = len(images) + len(tables)
+        for name, stamp in below.items():
+            one = at.child(name) if name else at
+            if one.path.endswith(".parquet"):
+                tables += [] if os.path.basename(name).startswith("_") else [(one, stamp)]
+            elif not name or is_image(name):
+                images.setdefault(one.name, (name or os.path.basename(at.path), one, stamp))
+        if kind == "folder" and len(images) + len(tables) == found:
+            raise ScaleError(f"{at.name!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)}), no .parquet")
+    if images and tables:
+        raise ScaleError(f"images and Parquet files ({tables[0][0].name!r}) are embedded apart: name one kind")
+    cut = [chunk for table, stamp in tables for chunk in _ranges(table, stamp, column, column_id, rows)]
+    return cut + list(_runs(list(images.values()), rows))
 
 
-def places(chunk: Chunk, filesystem: Any = None) -> list[str]:
-    """Return the places of a chunk's images, as `entries` names them, without reading any file."""
-    if chunk.table:
-        name = place(chunk.table, filesystem).name
-        return [f"{name}#{number}" for number in range(chunk.start, chunk.start + chunk.count)]
-    return [place(path, filesystem).name for path in chunk.paths]
-
-
-def entries(
-    todo: Iterable[Chunk], filesystem: Any = None, batch: int = 32, allow: Sequence[str] = ()
-) -> Iterator[tuple[Chunk, Entry]]:
-    """Yield the images of chunks, in order; adjacent chunks of a table are read in one pass, a batch at a time.
-
-    Args:
-        allow: protocols that addresses in tables may have; a row with another protocol cannot be read.
-
-    Raises:
-        ScaleError: for a table that cannot be read, or has lost rows.
-    """
-    for table, some in groupby(todo, key=lambda chunk: chunk.table):
-        if table:
-            yield from _rows(place(table, filesystem, allow), list(some), batch)
-            continue
-        for chunk in some:
-            for name, path in zip(chunk.names, chunk.paths, strict=True):
-                at = place(path, filesystem)
-                yield chunk, Entry(name, at.name, (), at.read)
-
-
-def _rows(at: Place, todo: Sequence[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
-    """Yield the images of chunks of one table, in one pass from the first of them."""
-    wanted = {todo[0].column, todo[0].column_id, *(["path"] if todo[0].column == "image_bytes" else [])}
-    waiting = deque(sorted(todo, key=lambda chunk: chunk.start))
-    with _reading(at), _table(at) as table:
-        ends = list(accumulate(table.metadata.row_group(k).num_rows for k in range(table.num_row_groups)))
-        first = bisect_right(ends, waiting[0].start)
-        number = ends[first - 1] if first else 0  # of the first row that is read
-        columns = [name for name in table.schema_arrow.names if name in wanted]
-        for rows in table.iter_batches(batch, row_groups=list(range(first, len(ends))), columns=columns):
-            end = number + len(rows)
-            while waiting and waiting[0].start < end:
-                chunk, start = waiting[0], max(waiting[0].start, number)
-                for row in rows.slice(start - number, chunk.start + chunk.count - start).to_pylist():
-                    yield chunk, _entry(at, chunk, start, row)
-                    start += 1
-                if start < chunk.start + chunk.count:
-                    break  # the rest comes with the next rows
-                waiting.popleft()
-            number = end
-            if not waiting:
-                break
-    if waiting:
-        raise ScaleError(f"{at.name!r} has fewer rows than it had: run again when nobody writes to it")
-
-
-def _entry(at: Place, chunk: Chunk, number: int, row: dict[str, Any]) -> Entry:
-    value = row[chunk.column]
-    if isinstance(value, dict):  # as datasets keep images
-        value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
-    value = row.get("path") if value is None else value  # a manifest's rows have one or the other
-    called = row[chunk.column_id] if chunk.column_id else number
-    return Entry(str(called), f"{at.name}#{number}", (), _Reader(at, value))
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """Reads an image of a table: its bytes, or the file that the row names, relative to the table."""
-
-    table: Place
-    value: Any
-
-    def __call__(self) -> bytes:
-        if isinstance(self.value, bytes):
-            return self.value
-        if not isinstance(self.value, str):
-            raise OSError(f"the row holds no image, but {self.value!r:.40}")
-        try:
-            return self.table.parent.child(self.value).read()
-        except ScaleError as error:  # only this row cannot be read
-            raise OSError(str(error)) from error
-
-
-def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
-    """Cut files into chunks, each named after its last file."""
-    run: list[tuple[str, Place]] = []
-    for k, (name, at) in enumerate(files):
-        run.append((name, at))
-        ends = int.from_bytes(
-            hashlib.blake2b(at.name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big"
-        )
-        if ends % rows == 0 or len(run) >= 4 * rows or k == len(files) - 1:
-            names, places = zip(*run, strict=True)
-            yield Chunk(part_name(at.name), len(run), names, tuple(p.name for p in places))
+def _runs(files: Sequence[tuple[str, Place, str]], rows: int) -> Iterator[Chunk]:
+    """Cut files into chunks."""
+    run: list[tuple[str, Place, str]] = []
+    for number, file in enumerate(files, 1):
+        run.append(file)
+        if int(_hash(file[1].name), 16) % rows == 0 or len(run) >= 4 * rows or number == len(files):
+            part = _part_name(*(f"{at.name} {stamp}" for _, at, stamp in run))
+            yield Chunk(part, len(run), tuple((name, at) for name, at, _ in run))
             run = []
 
 
-def _ranges(at: Place, column: str | None, column_id: str | None, rows: int) -> Iterator[Chunk]:
+def _ranges(at: Place, stamp: str, column: str | None, column_id: str | None, rows: int) -> Iterator[Chunk]:
     """Cut the rows of a Parquet file into chunks."""
-    with _reading(at), _table(at) as table:
+    with _reading(at) as table:
         there, count = table.schema_arrow.names, table.metadata.num_rows
     images = next((c for c in ([column] if column else _IMAGES) if c in there), None)
-    if images is None or (column_id and column_id not in there):
-        lacking, option = (column or f"any of {', '.join(_IMAGES)}", "--column")
-        if images is not None:
-            lacking, option = f"{column_id}", "--id-column"
-        raise ScaleError(f"{at.name!r} has no column {lacking}, but {', '.join(there)}: say which ({option})")
     names = next((c for c in ([column_id] if column_id else _NAMES) if c in there), "")
+    if images is None or (column_id and not names):
+        lacking = column_id if images else column or f"any of {', '.join(_IMAGES)}"
+        option = "--id-column" if images else "--column"
+        raise ScaleError(f"{at.name!r} has no column {lacking}, but {', '.join(there)}: say which ({option})")
     for start in range(0, count, rows):
-        part, size = part_name(f"{at.name}#{start}"), min(rows, count - start)
-        yield Chunk(part, size, table=at.name, start=start, column=images, column_id=names)
+        part = _part_name(f"{at.name} {stamp} {images} {names} {start}")
+        yield Chunk(part, min(rows, count - start), (), at, start, images, names)
+
+
+def entries(todo: Iterable[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
+    """Yield the images of chunks, in order; a table is read in one pass, `batch` rows at a time.
+
+    Raises:
+        ScaleError: for a table that cannot be read.
+    """
+    for table, some in groupby(todo, key=lambda chunk: chunk.table):
+        if table is not None:
+            yield from _rows(table, list(some), batch)
+        else:
+            yield from ((chunk, Entry(name, at.name, (), at.read)) for chunk in some for name, at in chunk.files)
+
+
+def _rows(at: Place, todo: Sequence[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
+    """Yield the images of chunks of one table."""
+    chunk_of = {number: chunk for chunk in todo for number in range(chunk.start, chunk.start + chunk.count)}
+    column, column_id = todo[0].column, todo[0].column_id
+    wanted = {column, column_id, *(["path"] if column == "image_bytes" else [])}
+    with _reading(at) as table:
+        number = 0
+        for rows in table.iter_batches(batch, columns=[name for name in table.schema_arrow.names if name in wanted]):
+            for k in range(len(rows)):
+                if (chunk := chunk_of.get(number)) is not None:
+                    row = rows.slice(k, 1).to_pylist()[0]
+                    name = str(row[column_id] if column_id else number)
+                    yield chunk, Entry(name, f"{at.name}#{number}", (), partial(_image, at, row, column))
+                number += 1
+
+
+def _image(table: Place, row: dict[str, Any], column: str) -> bytes:
+    """Return the image of a row: its bytes, or those of the file that it names, relative to the table's folder."""
+    value = row[column]
+    if isinstance(value, dict):  # as datasets keep images
+        value = value.get("path") if value.get("bytes") is None else value["bytes"]
+    value = row.get("path") if value is None else value  # a manifest's rows have one or the other
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise OSError(f"the row holds no image, but {value!r:.40}")
+    if "://" in value or is_address(value):
+        raise OSError(f"{value!r} is an address in a table, which is not opened: store the image's bytes or a path")
+    return replace(table, path=os.path.dirname(table.path)).child(value).read()
 
 
 @contextmanager
-def _table(at: Place) -> Iterator[Any]:
-    """Open a Parquet file to read its row groups a page at a time."""
+def _reading(at: Place) -> Iterator[Any]:
+    """Open a Parquet file, to be read a page at a time; turn errors into a ScaleError with its name."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with at.opened() as opened, pq.ParquetFile(opened, buffer_size=2**20, pre_buffer=False) as table:
-        yield table
-
-
-@contextmanager
-def _reading(at: Place) -> Iterator[None]:
-    """Turn errors of reading a table into a ScaleError with its name."""
-    import pyarrow as pa
-
     try:
-        yield
+        with at.opened() as opened, pq.ParquetFile(opened, buffer_size=2**20, pre_buffer=False) as table:
+            yield table
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise ScaleError(f"{at.name!r} cannot be read as Parquet: {error}") from error
 
 
-def _listed(at: Place) -> list[tuple[str, Place]]:
-    """Return the files that a list names."""
-    try:
-        lines = at.read().decode("utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ScaleError(f"cannot read the list {at.name!r}: {error}") from error
-    names = [line.strip() for line in lines if line.strip()]
-    if not names:
-        raise ScaleError(f"the list {at.name!r} names no image")
-    try:
-        # find's ./a.jpg is a.jpg
-        return [(name, at.parent.child(re.sub(r"^(\./+)+", "", name) or name)) for name in names]
-    except ScaleError as error:
-        raise ScaleError(f"the list {at.name!r}: {error}") from error
+def _part_name(*images: str) -> str:
+    return f"part-{_hash(*images)}.parquet"
+
+
+def _hash(*texts: str) -> str:
+    return hashlib.blake2b("\n".join(texts).encode("utf-8", "surrogateescape"), digest_size=10).hexdigest()

@@ -1,8 +1,7 @@
 """Embed chunks on many machines: Ray Data's `map_batches` hands them to actors, which embed them and write their parts.
 
-Only names and counts travel through Ray; each actor reads the images and writes the parts of its chunks. A part has the
-name of its chunk and is written atomically, so a chunk that Ray repeats after losing a node replaces its part. The
-output is complete, or the call raises.
+A part has the name of its chunk and is written atomically, so a chunk that Ray repeats after losing a node replaces its
+part. The output is complete, or the call raises.
 """
 
 from __future__ import annotations
@@ -14,14 +13,24 @@ import re
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from idmetric.io.hints import need
-from idmetric.scale.chunks import ROWS, Chunk
-from idmetric.scale.parts import Layout, Stored
-from idmetric.scale.places import ScaleError, checked_protocols, place
-from idmetric.scale.run import Done, OnError, Settings, Source, Summary, embed_chunks, finish, open_model, prepared
+from idmetric.scale.chunks import ROWS
+from idmetric.scale.parts import Stored, schema_of
+from idmetric.scale.places import Place, ScaleError
+from idmetric.scale.run import (
+    Done,
+    OnError,
+    Progress,
+    Source,
+    Summary,
+    Work,
+    embed_chunks,
+    finish,
+    open_model,
+    prepared,
+)
 
 if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
@@ -30,43 +39,33 @@ _BLOCKS = 2000  # more chunks share blocks: Ray's own work grows with their numb
 
 
 class Actor:
-    """A worker process with the model; `map_batches` creates one for each worker.
+    """A worker process with the model; `map_batches` creates one for each worker, and calls it with numbers of chunks.
 
-    Errors come back as rows, since Ray would bury them in its own errors.
+    Args:
+        todo: Ray's reference of the chunks. options: of `embed_chunks`.
     """
 
     def __init__(
-        self, model: str | Callable[[], Embedder], out: str, facts: dict[str, Any], patches: bool, stored: Stored,
-        settings: Settings,
-    ) -> None:  # fmt: skip
-        self.settings, self.problem = settings, ""
-        try:
-            self.folder, self.metric = place(out, settings.out_filesystem), open_model(model)
-            self.layout = Layout.of(self.metric, patches, stored)
-            if self.layout.facts != facts:
-                found = {k: v for k, v in self.layout.facts.items() if facts.get(k) != v}
-                raise ScaleError(f"its model differs from that of the driver in {', '.join(found)}")
-        except Exception as error:
-            self.problem = _described(error)
+        self, model: str | Callable[[], Embedder], todo: Any, folder: Place, schema: Any, stored: Stored, **options: Any
+    ) -> None:
+        import ray
 
-    def __call__(self, batch: Any) -> Any:
-        """Embed chunks (column `chunk`, JSON); return their results (`done`, JSON), or the error (`failed`)."""
-        import pyarrow as pa
+        self.metric, self.todo = open_model(model), ray.get(todo)
+        if schema_of(self.metric, "patches" in schema.names, stored).metadata != schema.metadata:
+            raise ScaleError(f"the model on {socket.gethostname()} differs from that of the driver")
+        self.options = {"folder": folder, "schema": schema, **options}
 
-        todo = [_chunk(text) for text in batch.column("chunk").to_pylist()]
-        done: list[Done] = []
-        try:
-            if not self.problem:
-                done += embed_chunks(self.metric, todo, self.folder, self.layout, self.settings)
-        except Exception as error:
-            self.problem = _described(error)
-        rows = [(json.dumps(asdict(one)), "") for one in done] + ([("", self.problem)] if self.problem else [])
-        return pa.table(dict(zip(("done", "failed"), map(list, zip(*rows, strict=True)), strict=True)))
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Embed chunks, and return their results as columns."""
+        import numpy as np
 
-
-def _described(error: Exception) -> str:
-    text = str(error) if isinstance(error, ScaleError) else f"{type(error).__name__}: {error}"
-    return f"{socket.gethostname()}: {text}"
+        some = [self.todo[k] for k in batch["item"].tolist()]
+        done = {
+            chunk.part: (fresh, json.dumps(errors))
+            for chunk, fresh, errors in embed_chunks(self.metric, some, **self.options)
+        }
+        fresh, errors = zip(*(done[chunk.part] for chunk in some), strict=True)
+        return {"item": batch["item"], "fresh": np.array(fresh), "errors": np.array(errors)}
 
 
 def embed_on_ray(
@@ -75,10 +74,8 @@ def embed_on_ray(
     *,
     model: str | Callable[[], Embedder] = "dinov3_vitl16",
     address: str | None = None,
-    actors: int | tuple[int, int] | None = None,
     cpus: float = 1,
     gpus: float = 0,
-    lists: Sequence[Source] = (),
     patches: bool = False,
     stored: Stored = "float32",
     column: str | None = None,
@@ -86,12 +83,8 @@ def embed_on_ray(
     batch_size: int = 32,
     workers: int | None = None,
     rows: int = ROWS,
-    quick: bool = False,
     on_error: OnError = "skip",
-    filesystem: Any = None,
-    out_filesystem: Any = None,
-    allow: str | Sequence[str] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
     """Run `embed_dataset` on a Ray cluster; the rows are the same, and their numbers agree up to float rounding.
 
@@ -99,8 +92,8 @@ def embed_on_ray(
         model: a name for `idmetric.load`, or a function that opens the model, on each node; each must see a folder.
         address: of the cluster ("auto": the cluster of this machine); None: the cluster of this process, or a new one
             on this machine. All nodes must see the sources and `out`.
-        actors: number of worker processes, or the fewest and most; default: as many as the cluster has room for.
-        cpus, gpus: per actor. Threads that read (`workers`) default to `cpus`.
+        cpus, gpus: of each worker process, of which there are as many as the cluster has room for. Threads that read
+            (`workers`) default to `cpus`.
         others: see `embed_dataset`.
 
     Raises:
@@ -110,25 +103,31 @@ def embed_on_ray(
     import ray
     import ray.data
 
-    threads = workers or max(1, round(cpus))
-    settings = Settings(batch_size, threads, quick, filesystem, out_filesystem, checked_protocols(allow))
     with (
-        prepared(sources, out, model, lists, patches, stored, column, column_id, rows, settings) as work,
+        prepared(sources, out, model, patches, stored, column, column_id, rows) as work,
         _connected(address),
     ):
-        dataset = ray.data.from_arrow(_blocks(work.todo)).map_batches(
-            Actor, batch_size=1, batch_format="pyarrow", num_cpus=cpus, num_gpus=gpus,
-            compute=_pool(actors or min(_room(ray.cluster_resources(), cpus, gpus), len(work.todo))),
-            fn_constructor_kwargs={
-                "model": model, "out": work.folder.name, "facts": work.layout.facts, "patches": patches,
-                "stored": stored, "settings": settings,
-            },
+        options = {
+            "model": model, "todo": ray.put(work.todo), "folder": work.folder, "schema": work.schema, "stored": stored,
+            "batch_size": batch_size, "workers": workers or max(1, round(cpus)),
+        }  # fmt: skip
+        actors = min(_room(ray.cluster_resources(), cpus, gpus), len(work.todo))
+        # in memory, as tasks that read would wait for room beside the actors
+        numbers = ray.data.from_items(list(range(len(work.todo))), override_num_blocks=min(len(work.todo), _BLOCKS))
+        dataset = numbers.map_batches(
+            Actor, batch_size=1, num_cpus=cpus, num_gpus=gpus, fn_constructor_kwargs=options,
+            compute=ray.data.ActorPoolStrategy(size=actors),
         )  # fmt: skip
         try:
-            with closing(_results(dataset)) as results:  # whatever stops this stops the actors
-                return finish(work.folder, work.todo, results, on_error, progress)
+            with closing(_results(dataset, work)) as results:  # whatever stops this stops the actors
+                return finish(work, results, on_error, progress)
         except ray.exceptions.RayError as error:
             raise ScaleError(f"the cluster gave up ({_last(error)}): run again for what is missing") from error
+
+
+def _results(dataset: Any, work: Work) -> Generator[Done, None, None]:
+    for row in dataset.iter_rows():
+        yield work.todo[row["item"]], bool(row["fresh"]), json.loads(row["errors"])
 
 
 @contextmanager
@@ -155,40 +154,6 @@ def _connected(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def _results(dataset: Any) -> Generator[Done, None, None]:
-    """Yield the results of chunks as they are done."""
-    for row in dataset.iter_rows():
-        if row["failed"]:
-            raise ScaleError(row["failed"])
-        yield Done(**json.loads(row["done"]))
-
-
-def _blocks(todo: Sequence[Chunk]) -> list[Any]:
-    import pyarrow as pa
-
-    step = -(-len(todo) // _BLOCKS)
-    texts = [json.dumps(asdict(chunk)) for chunk in todo]  # JSON escapes names that are not UTF-8
-    return [pa.table({"chunk": texts[at : at + step]}) for at in range(0, len(texts), step)]
-
-
-def _chunk(text: str) -> Chunk:
-    values = json.loads(text)
-    return Chunk(**{**values, "names": tuple(values["names"]), "paths": tuple(values["paths"])})
-
-
-def _pool(actors: int | tuple[int, int]) -> Any:
-    import ray.data
-
-    if isinstance(actors, int):
-        return ray.data.ActorPoolStrategy(size=actors)
-    return ray.data.ActorPoolStrategy(min_size=actors[0], max_size=actors[1])
-
-
-def _last(error: Exception) -> str:
-    """Return the last line of one of Ray's messages, which holds the cause."""
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-
-
 def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:
     """Count the actors that the cluster has room for."""
     room = [resources.get(name, 0) / each for name, each in (("CPU", cpus), ("GPU", gpus)) if each]
@@ -196,3 +161,8 @@ def _room(resources: dict[str, float], cpus: float, gpus: float) -> int:
     if count < 1:
         raise ScaleError(f"the cluster has no room for an actor of {cpus:g} CPUs and {gpus:g} GPUs: ask for less")
     return count
+
+
+def _last(error: Exception) -> str:
+    """Return the last line of one of Ray's messages, which holds the cause."""
+    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)

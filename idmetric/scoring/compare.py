@@ -10,27 +10,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.distance.embedding import concatenate
+from idmetric.distance.finite import NonFiniteError, check_distances
+from idmetric.distance.matrix import distance as distance_of
+from idmetric.distance.matrix import distance_matrix
 from idmetric.evaluate.arrays import comparable
-from idmetric.images.read import ImageReadError, Outside
+from idmetric.evaluate.copies import SIZE, Print, take_print
+from idmetric.evaluate.references import leave_one_out, percentile
+from idmetric.images.read import Outside
 from idmetric.io.tables import rounded
 from idmetric.models.onnx import OnnxModel
-from idmetric.scoring.files import Cross, PathLike, check_masks, cross
-from idmetric.scoring.pairs import Pair, Pairs, PairsFile
+from idmetric.scoring.copies import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
+from idmetric.scoring.encoder import Encoder, Seen
+from idmetric.scoring.files import Cross, check_masks, cross
+from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.records import Record
-from idmetric.scoring.run import Run
-from idmetric.scoring.scores import COLUMNS, NamedValue, RequestError, Scores, columns_of
-from idmetric.scoring.settings import Progress, Settings, Watcher
+from idmetric.scoring.scores import COLUMNS, Baseline, File, NamedValue, RequestError, Scores, columns_of
+from idmetric.scoring.settings import PathLike, Progress, ScoreSettings
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
     from idmetric.images.masks import MaskId
     from idmetric.models.embedder import Embedder
 
+_PRINTS = 256  # most prints in memory, of 0.8 MB
 STORED = "stored"  # names the calibration that is saved with the model's weights
 
 
@@ -76,11 +90,11 @@ def score(
 
     Raises:
         RequestError: if references, images, masks or the calibration do not fit.
-        ImageReadError: with on_error="fail", naming all unreadable images.
+        ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another model, distance or way of masking.
         ValueError: for a setting out of range.
     """
-    settings = Settings(
+    settings = ScoreSettings(
         distance, aggregate, mask_dir, mask_id, outside, on_error, cache,
         calibration_of(metric, calibration, distance), prior, copies, threshold, batch_size, workers,
     )  # fmt: skip
@@ -94,7 +108,6 @@ def score_pairs(
     pairs: PathLike | Iterable[Pair | Sequence[PathLike | None]],
     *,
     calibration: PathLike | Calibration | None = None,
-    memory: float = 1.0,
     progress: Progress | None = None,
     **settings: Any,
 ) -> Scores:
@@ -103,7 +116,6 @@ def score_pairs(
     Args:
         pairs: a CSV file with columns a,b[,mask_a,mask_b], and others that are carried through, or a list of tuples
             (a, b) or (a, b, mask_a, mask_b).
-        memory: GiB for embeddings of images that may recur.
         calibration, progress: as in `score`. settings: other options of `score`; without `aggregate`.
 
     Returns:
@@ -115,8 +127,8 @@ def score_pairs(
     if "aggregate" in settings:
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
-    options = Settings(calibration=chosen, memory=memory, **settings)
-    work = PairsFile(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else Pairs(pairs)
+    options = ScoreSettings(calibration=chosen, **settings)
+    work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
     return compare(metric, work, options, progress=progress)
 
@@ -148,77 +160,203 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
 def compare(
     metric: Embedder,
     work: Cross | Pairs,
-    settings: Settings,
+    settings: ScoreSettings,
     *,
     progress: Progress | None = None,
-    watcher: Watcher | None = None,
+    watcher: Any = None,
 ) -> Scores:
     """Score files that are listed and checked; see `score`.
 
     Args:
-        watcher: sees images and rows as they come.
+        watcher: sees images and rows as they come: `idmetric.report.album.Album`, which makes a page of them.
 
     Raises:
-        ImageReadError: with on_error="fail", naming all unreadable images.
+        ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another way of masking.
     """
-    if isinstance(metric, OnnxModel) and (settings.cache is not None or watcher is not None or _masked(work, settings)):
+    masked = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
+    if isinstance(metric, OnnxModel) and (settings.cache is not None or watcher is not None or True in masked):
         metric = metric.embedder()  # the same scores, by way of tensors
     if settings.calibration is not None:
-        for masked in {settings.mask_dir is not None or mask for mask in work.masked}:
-            settings.calibration.check_outside(settings.outside if masked else "all")
+        for has_mask in masked:
+            settings.calibration.check_outside(settings.outside if has_mask else "all")
 
-    run = Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
+    run = _Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
     try:
         rows = run.pairs(work) if isinstance(work, Pairs) else run.cross(work)
-    except ImageReadError as error:
-        raise run.encoder.unreadable(work.files) or error from error
     finally:
-        if run.encoder.cache is not None:  # also if the run is stopped
-            run.encoder.cache.save()
-    return _scores(rows, work, run, metric.signature(settings.distance), settings)
+        run.encoder.save()  # also if the run is stopped
 
-
-def _masked(work: Cross | Pairs, settings: Settings) -> bool:
-    return settings.mask_dir is not None or True in work.masked
-
-
-def _scores(rows: list[Record], work: Cross | Pairs, run: Run, signature: dict[str, str], settings: Settings) -> Scores:
-    """Rank the rows; sort them by distance, except pairs, which keep their order."""
     for row in rows:
         row.update(rounded(row))
     ranked = sorted(rows, key=lambda row: comparable(row["distance"]))
     for rank, row in enumerate(ranked, 1):
         row["rank"] = rank
-
     lost = sorted(run.encoder.skipped.items(), key=lambda one: (one[0][0], one[0][1] or ""))
     skipped = [{"image": path, "reason": reason} for (path, _), reason in lost]
     if isinstance(work, Pairs):
         skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]
     scores = Scores(
-        rows, columns_of(rows) or COLUMNS[:10], signature, skipped, run.baseline,
-        threshold=settings.threshold, calibration=settings.calibration, named=_named(run, work, settings),
+        rows, columns_of(rows) or COLUMNS[:10], metric.signature(settings.distance), skipped, run.baseline,
+        threshold=settings.threshold, calibration=settings.calibration,
+        named=run.named(work, settings.distance == "cls" and True not in masked),
     )  # fmt: skip
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)
     return replace(scores, rows=ranked, references=len(work.references), left_out=work.left_out)
 
 
-def _named(run: Run, work: Cross | Pairs, settings: Settings) -> NamedValue | None:
-    """Compute the number of the published score that the model was opened by; None for other models."""
-    score, name = run.metric.named, run.metric.name
-    if score is None or not run.distances:
-        return None
-    if settings.distance != "cls" or settings.mask_dir is not None or any(work.masked):
-        return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
+class _Run:
+    """Makes the rows of one request.
+
+    Attributes:
+        baseline: with several references, set by `cross`.
+        distances: of each image in turn to every reference, or of each pair, for published scores.
+        consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
+    """
+
+    def __init__(
+        self, metric: Embedder, settings: ScoreSettings, watcher: Any, progress: Progress, on_cpu: bool
+    ) -> None:
+        self.metric, self.settings, self.watcher, self.progress = metric, settings, watcher, progress
+        self.encoder = Encoder(metric, settings, watcher, on_cpu)
+        self.baseline: Baseline | None = None
+        self.distances: list[list[float]] = []
+        self.consecutive: list[float] = []
+        self._print_of = lru_cache(_PRINTS)(_print_of)
+        signature = metric.signature(settings.distance)
+        self._signature = {"distance_name" if key == "distance" else key: value for key, value in signature.items()}
+
+    def cross(self, work: Cross) -> list[Record]:
+        """Make a row for each readable candidate."""
+        found = dict(self._images(work.references))
+        if not found:
+            return []
+        distance, aggregate = self.settings.distance, self.settings.aggregate
+        names = [path for path, _ in found]
+        references = concatenate([seen.embedding for seen in found.values()])
+        prints = {path: self._print(seen) for (path, _), seen in found.items()}
+        # refuses, before any work, a distance that this model cannot compute
+        apart = _numbers(self.metric.pairwise(references, None, distance))
+        if len(names) > 1:
+            warn_of_repeated_references(prints)
+            values = rounded(leave_one_out(apart, aggregate).tolist())
+            self.baseline = Baseline(dict(zip(names, values, strict=True)), aggregate)
+        if self.watcher is not None:
+            self.watcher.references |= dict.fromkeys(found)
+
+        rows, gray = [], []
+        in_color = all(is_gray(seen.small) is False for seen in found.values())
+        before = references[[0]]
+        candidates = self._images(work.candidates)
+        while part := list(islice(candidates, self.settings.batch_size)):
+            matrix = distance_matrix(references, concatenate([seen.embedding for _, seen in part]), distance)
+            for k, (file, seen) in enumerate(part):
+                with _naming(file[0]):
+                    check_distances(matrix[:, k : k + 1], self.metric.dtype)
+                far = _numbers(matrix[:, k]).tolist()
+                best = int(comparable(far).argmin())
+                is_best = aggregate == "best"
+                row = self._row(names[best] if is_best else ";".join(names), file[0], [far[best]] if is_best else far)
+                if self.baseline is not None:
+                    row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
+                mark_copy(row, file[0], self._print(seen), prints)
+                if in_color and is_gray(seen.small):
+                    gray.append(file[0])
+                rows.append(row)
+                if self.metric.named is not None:
+                    self.distances.append(far)
+                    if self.metric.named.references == "frames":
+                        self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
+                        before = seen.embedding
+                if self.watcher is not None:
+                    nearest = (names[best], None)
+                    self.watcher.add(row, file, nearest, seen.extra, found[nearest].extra)
+        warn_of_gray(gray)
+        return rows
+
+    def _images(self, files: Sequence[str]) -> Iterator[tuple[File, Seen]]:
+        """Yield the images that can be used, in order."""
+        for done, (file, seen) in enumerate(self.encoder.images((path, None) for path in files), 1):
+            if seen is not None:
+                yield file, seen
+            self.progress(done, len(files))
+
+    def pairs(self, pairs: Pairs) -> list[Record]:
+        """Make a row for each readable pair."""
+        rows: list[Record] = []
+        gray: dict[str, None] = {}
+        for done, (pair, a, b) in enumerate(self.encoder.pairs(pairs), 1):
+            if a is not None and b is not None:
+                rows.append(self._pair(pair, a, b))
+                if is_gray(b.small) and is_gray(a.small) is False:
+                    gray[pair.b] = None
+            self.progress(done, len(pairs))
+        warn_of_gray(list(gray))
+        return rows
+
+    def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
+        device = self.metric.device
+        # not by the metric, which would check for each pair that its weights have not changed since the embedding
+        found = distance_of(a.embedding.to(device), b.embedding.to(device), self.settings.distance)
+        with _naming(pair.b):
+            check_distances(found, self.metric.dtype)
+        row = self._row(pair.a, pair.b, [float(found[0])])
+        if self.metric.named is not None:
+            self.distances.append([float(found[0])])
+        mark_copy(row, pair.b, self._print(b), {pair.a: self._print(a)})
+        row |= dict(pair.other)
+        if self.watcher is not None:
+            reference, image = pair.files
+            self.watcher.add(row, image, reference, b.extra, a.extra)
+        return row
+
+    def _row(self, reference: str, image: str, distances: list[float]) -> Record:
+        mean = rounded(sum(distances) / len(distances))
+        row = {"rank": 0, "distance": mean, "image": image, "reference": reference, **self._signature}
+        if (calibration := self.settings.calibration) is not None:
+            row["probability"] = float(calibration.probability(distances, self.settings.prior).mean())
+            row["probability_basis"] = calibration.basis
+        return row
+
+    def _print(self, seen: Seen) -> Print | None:
+        return None if seen.small is None else self._print_of(seen.small.tobytes())
+
+    def named(self, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
+        """Compute the number of the published score that the model was opened by; None for other models."""
+        score, name = self.metric.named, self.metric.name
+        if score is None or not self.distances:
+            return None
+        if not of_whole_images:
+            return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
+        similar = [[1 - far for far in row] for row in self.distances]
+        try:
+            value = score.value(similar, [1 - far for far in self.consecutive])
+        except ValueError as error:
+            return NamedValue(name, None, f"{score.source}: {error}")
+        if score.references == "frames":
+            return NamedValue(name, value, f"of {len(similar) + 1} frames in the order given; {score.source}")
+        times = "" if score.scale == 1 else f"{score.scale:g} x "
+        of = f"images x {len(similar[0])} references" if isinstance(work, Cross) else "pairs"
+        clamp = ", at least 0" if score.clamp else ""
+        return NamedValue(name, value, f"{times}mean cosine of {len(similar)} {of}{clamp}; {score.source}")
+
+
+def _print_of(small: bytes) -> Print:
+    return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
+
+
+def _numbers(distances: Any) -> NDArray[np.float64]:
+    if not isinstance(distances, np.ndarray):
+        distances = distances.cpu().double().numpy()
+    found: NDArray[np.float64] = distances.astype(np.float64)
+    return found
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the image in errors about distances that are not finite."""
     try:
-        value = score.value([[1 - far for far in row] for row in run.distances], [1 - far for far in run.consecutive])
-    except ValueError as error:
-        return NamedValue(name, None, f"{score.source}: {error}")
-    references = f" x {len(run.distances[0])} references" if isinstance(work, Cross) else ""
-    times = "" if score.scale == 1 else f"{score.scale:g} x "
-    clamp = ", at least 0" if score.clamp else ""
-    if score.references == "frames":
-        return NamedValue(name, value, f"of {len(run.distances) + 1} frames in the order given; {score.source}")
-    count = f"{len(run.distances)} {'images' if isinstance(work, Cross) else 'pairs'}"
-    return NamedValue(name, value, f"{times}mean cosine of {count}{references}{clamp}; {score.source}")
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{path}: {error}", error.rows) from error

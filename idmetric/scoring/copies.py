@@ -1,24 +1,29 @@
-"""Images that repeat the pixels of a reference."""
+"""Warnings about images that repeat the pixels of a reference, and about gray ones against references in color."""
 
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.evaluate.copies import SIZE, Copy, Print, compare, take_print
+from idmetric.evaluate.copies import SIZE, Copy, Print, compare
 from idmetric.io.output import is_same_file
+from idmetric.io.tables import first_few
 from idmetric.scoring.records import Record
 
-_PRINTS = 256  # most prints in memory; one is 30 times as large as its picture
+_TINT = 3  # of 255: channels of a gray picture differ by no more; those of photos of gray things do (by 7 or more)
+_SHOWN = 5
 
 
 class CopyWarning(UserWarning):
     """An image repeats another's pixels."""
+
+
+class GrayWarning(UserWarning):
+    """Gray images are compared with references in color."""
 
 
 def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
@@ -28,25 +33,6 @@ def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
     patterns by more.
     """
     return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS, reducing_gap=4.0))
-
-
-class Prints:
-    """The prints of the most recently compared images."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, Print] = OrderedDict()
-
-    def of(self, name: str, small: NDArray[np.uint8] | None) -> Print | None:
-        """Return the print of an image; None without its small picture."""
-        if small is None:
-            return None
-        found = self._kept.get(name)
-        if found is None:
-            found = self._kept[name] = take_print(small)
-            if len(self._kept) > _PRINTS:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(name)
-        return found
 
 
 def mark_copy(row: Record, path: str, own: Print | None, references: Mapping[str, Print | None]) -> None:
@@ -81,3 +67,17 @@ def _closest(own: Print | None, references: Mapping[str, Print | None]) -> tuple
         return None
     looks = [(name, compare(other, own)) for name, other in references.items() if other is not None]
     return max(looks, key=lambda look: look[1].agreement, default=None)
+
+
+def is_gray(small: NDArray[np.uint8] | None) -> bool | None:
+    """Whether a small picture has no color, but for a hundredth of its pixels; None without a picture."""
+    return None if small is None else bool((np.ptp(small, axis=-1) > _TINT).mean() < 0.01)
+
+
+def warn_of_gray(names: Sequence[str]) -> None:
+    """Give one `GrayWarning` that names the gray images, if there are any: color is a part of the identity."""
+    if names:
+        warnings.warn(
+            f"gray, where the references are in color: {', '.join(first_few(names, _SHOWN))}; their distances are too "
+            "large unless the references are made gray, too", GrayWarning, stacklevel=2,
+        )  # fmt: skip

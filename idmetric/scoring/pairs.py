@@ -1,17 +1,15 @@
-"""Pairs of images: in memory, or in a CSV file that is read a line at a time, however many there are."""
+"""Pairs of images, from tuples or a CSV file."""
 
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from idmetric.images.paths import InputError, existing, is_image
 from idmetric.io.json_file import MOST
@@ -53,50 +51,58 @@ class Pair:
         return (self.a, self.mask_a), (self.b, self.mask_b)
 
 
+@dataclass(frozen=True)
 class Pairs:
-    """Pairs in memory: `Pair` objects, or tuples (a, b), (a, b, mask_a, mask_b) of paths.
+    """Pairs in order.
 
     Attributes:
-        masked: whether some images have a mask (True), and some have none (False).
-        other: names of the columns that are carried through to the scores.
         skipped: pairs without two images, by their place in the file, with the reason.
-
-    Raises:
-        RequestError: if there are no pairs.
     """
 
-    def __init__(self, pairs: Iterable[Pair | Sequence[str | os.PathLike[str] | None]]) -> None:
-        self.skipped: dict[str, str] = {}
-        self._pairs = [pair if isinstance(pair, Pair) else _pair_of(pair) for pair in pairs]
-        if not self._pairs:
-            raise RequestError("there are no pairs")
-        self.masked = {mask is not None for pair in self._pairs for _, mask in pair.files}
-        self.other = tuple(dict.fromkeys(name for pair in self._pairs for name, _ in pair.other))
+    rows: list[Pair]
+    skipped: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[Pair]:
-        return iter(self._pairs)
+        return iter(self.rows)
 
     @property
-    def files(self) -> Iterator[File]:
+    def files(self) -> list[File]:
         """The images of all pairs, with their masks; images of several pairs recur."""
-        return (file for pair in self for file in pair.files)
+        return [file for pair in self.rows for file in pair.files]
+
+    @property
+    def other(self) -> tuple[str, ...]:
+        """Names of the columns that are carried through to the scores."""
+        return tuple(dict.fromkeys(name for pair in self.rows for name, _ in pair.other))
 
     @property
     def pictures(self) -> int:
         """The number of pictures on a page of the scores, with each reference once."""
-        return len({pair.files[0] for pair in self}) + len(self)
+        return len({pair.files[0] for pair in self.rows}) + len(self.rows)
 
 
-def _pair_of(paths: Sequence[str | os.PathLike[str] | None]) -> Pair:
-    names = [None if path is None else os.fspath(path) for path in paths]
-    if len(names) not in (2, 4) or names[0] is None or names[1] is None:
-        raise RequestError(f"a pair is (a, b) or (a, b, mask_a, mask_b), got {tuple(paths)!r}")
-    a, b, *masks = (None if name is None else _existing(name) for name in names)
-    mask_a, mask_b = masks or (None, None)
-    return Pair(str(a), str(b), mask_a, mask_b)
+def pairs_of(pairs: Iterable[Pair | Sequence[str | os.PathLike[str] | None]]) -> Pairs:
+    """Collect `Pair` objects, or tuples (a, b), (a, b, mask_a, mask_b) of paths.
+
+    Raises:
+        RequestError: if there are no pairs, or one lacks an image.
+    """
+    rows = []
+    for pair in pairs:
+        if not isinstance(pair, Pair):
+            if len(pair) not in (2, 4) or pair[0] is None or pair[1] is None:
+                raise RequestError(f"a pair is (a, b) or (a, b, mask_a, mask_b), got {tuple(pair)!r}")
+            a, b, mask_a, mask_b = (
+                None if path is None else _existing(os.fspath(path)) for path in (*pair, None, None)[:4]
+            )
+            pair = Pair(str(a), str(b), mask_a, mask_b)
+        rows.append(pair)
+    if not rows:
+        raise RequestError("there are no pairs")
+    return Pairs(rows)
 
 
 def _existing(path: str) -> str:
@@ -108,146 +114,98 @@ def _existing(path: str) -> str:
         raise RequestError(str(error)) from error
 
 
-class PairsFile(Pairs):
-    """The pairs of a file, in its order; it is read once to check it, and again at each iteration.
+# Files
+
+
+def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
+    """Read the pairs of a file, in its order.
 
     Args:
         path: CSV with columns a,b[,mask_a,mask_b], a header with other names of these, or none. Paths in it are
-            relative to its folder. A pipe, `-` (standard input) and what lies in /dev are copied to a temporary file,
-            and their paths are relative to the working directory.
-        on_error: "skip" leaves out pairs that lack an image, see `skipped`.
-
-    Attributes:
-        masked: whether some images have a mask (True), and some have none (False).
-        other: names of the columns that are carried through to the scores. A name that scores use already becomes
-            `input_NAME`.
+            relative to its folder; in a pipe, `-` (standard input) and what lies in /dev, to the working directory.
+            Other columns are carried through; a name that scores use already becomes `input_NAME`.
+        on_error: "skip" leaves out pairs that lack an image, see `Pairs.skipped`.
 
     Raises:
         RequestError: naming the file, and the pair that lacks an image, or two columns that mean the same.
     """
-
-    def __init__(self, path: Path, on_error: str = "fail") -> None:
-        self._path, self._file, self._base, self._copy = path, path, path.parent, None
-        self._skips, self.skipped = on_error == "skip", {}
-        try:
-            if path.is_char_device() or path.is_block_device():
-                raise RequestError(f"cannot read {str(path)!r}: a device may have no end: give a file or a pipe")
-            if str(path) == "-" or path.parts[:2] == ("/", "dev") or (path.exists() and not path.is_file()):
-                self._file, self._copy = _copied(path)
-                self._base = Path()
-        except OSError as error:
-            raise RequestError(f"cannot read {str(path)!r}: {error}") from error
-        self._count, self.masked = 0, set[bool]()
-        self.other: tuple[str, ...] = ()
-        for pair in self:
-            self._count += 1
-            self.masked |= {mask is not None for _, mask in pair.files}
-            if len(pair.other) > len(self.other):
-                self.other = tuple(name for name, _ in pair.other)
-        if not self._count:
-            raise RequestError(f"{str(path)!r} holds no pairs")
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Pair]:
-        try:
-            with self._file.open(newline="", encoding="utf-8-sig") as file:
-                separator = re.fullmatch(r'"?sep=(.)"?\s*', file.readline(16))  # as Excel writes it
-                if separator is None:
-                    file.seek(0)
-                cells = csv.reader(file, delimiter=separator[1] if separator else ",", skipinitialspace=True)
-                yield from self._of(line for line in cells if any(cell.strip() for cell in line))
-        except UnicodeDecodeError as error:
-            raise RequestError(
-                f"cannot read {str(self._path)!r}: it is not UTF-8 ({error}): save it as UTF-8"
-            ) from error
-        except (OSError, csv.Error) as error:
-            raise RequestError(f"cannot read {str(self._path)!r}: {error}") from error
-
-    def _of(self, lines: Iterator[list[str]]) -> Iterator[Pair]:
-        number, header = 0, None
-        for k, line in enumerate(lines):
-            if k == 0 and (header := self._header(line)) is not None:
-                continue
-            number += 1
+    try:
+        lines = _lines(path)
+        base = path.parent if path.is_file() and path.parts[:2] != ("/", "dev") else Path()
+        header = _header(lines[0], base) if lines else None
+        found = Pairs([])
+        for number, line in enumerate(lines[header is not None :], 1):
             names = header or [*_COLUMNS, *(f"column_{n}" for n in range(len(_COLUMNS) + 1, len(line) + 1))]
-            pair = self._pair(number, names, line)
-            if pair is not None:
-                yield pair
+            if any(cell.strip() for cell in line[len(names) :]):
+                raise RequestError(f"pair {number} has {len(line)} cells, the header {len(names)}: quote cells that "
+                                   "hold commas")  # fmt: skip
+            cells = dict(zip(names, line, strict=False))
+            at = {name: _existing(str(base / cells[name].strip()))  # absolute paths stay
+                  for name in _COLUMNS if cells.get(name, "").strip()}  # fmt: skip
+            if {"a", "b"} <= at.keys():
+                other = tuple((name, cells.get(name, "")) for name in names if name not in _COLUMNS)
+                found.rows.append(Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other))
+            elif on_error == "skip" and len(line) > 1:
+                found.skipped[f"{path}, pair {number}"] = f"two image paths are needed, found {line}"
+            else:
+                hint = "; separate columns by commas" if len(line) == 1 and re.search("[;\t|]", line[0]) else ""
+                raise RequestError(f"pair {number}: two image paths are needed, found {line}{hint}")
+        if not found.rows:
+            raise RequestError("it holds no pairs")
+    except (RequestError, UnicodeDecodeError, OSError, csv.Error) as error:
+        hint = " (save it as UTF-8)" if isinstance(error, UnicodeDecodeError) else ""
+        raise RequestError(f"cannot read {str(path)!r}: {error}{hint}") from error
+    return found
 
-    def _pair(self, number: int, names: Sequence[str], line: list[str]) -> Pair | None:
-        if any(cell.strip() for cell in line[len(names) :]):
-            raise RequestError(
-                f"{str(self._path)!r}, pair {number} has {len(line)} cells, the header {len(names)}: quote cells that "
-                "hold commas"
-            )
-        cells = dict(zip(names, line, strict=False))
-        at = {name: _existing(str(self._base / cells[name].strip()))  # absolute paths stay
-              for name in _COLUMNS if cells.get(name, "").strip()}  # fmt: skip
-        if not {"a", "b"} <= at.keys():
-            if self._skips and len(line) > 1:
-                self.skipped[f"{self._path}, pair {number}"] = f"two image paths are needed, found {line}"
-                return None
-            hint = "; separate columns by commas" if len(line) == 1 and re.search("[;\t|]", line[0]) else ""
-            raise RequestError(f"{str(self._path)!r}, pair {number}: two image paths are needed, found {line}{hint}")
-        other = tuple((name, cells.get(name, "")) for name in names if name not in _COLUMNS)
-        return Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other)
 
-    def _header(self, line: list[str]) -> list[str] | None:
-        """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
-        plain = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in line]
-        for sides in (_SIDES, _MORE):
-            aliases = _aliases(sides)
-            names = [aliases.get(name, name) for name in plain]
-            if {"a", "b"} <= set(names):
-                break
-        else:
-            self._refuse_other_headers(line)
-            return None
-        if "mask" in plain:
-            if not set(plain) & set(_CANDIDATES):
-                raise RequestError(
-                    f"{str(self._path)!r}: the column 'mask' may belong to either image: call it mask_a or mask_b, and "
-                    "name both if there are two"
-                )
-            names = ["mask_b" if name == "mask" else name for name in names]
-        own: dict[str, str] = {}  # name -> header
-        for number, (name, cell) in enumerate(zip(names, line, strict=True), 1):
-            kept = name if name in _COLUMNS else _free(cell) if cell.strip() else f"column_{number}"
-            if kept in own:
-                raise RequestError(
-                    f"{str(self._path)!r}: the columns {own[kept]!r} and {cell!r} mean the same: rename or remove one"
-                )
-            own[kept] = cell
-        return list(own)
+def _lines(path: Path) -> list[list[str]]:
+    """Return the cells of each line of a file or pipe that has any."""
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(MOST + 1)
+    else:
+        with path.open("rb") as opened:
+            data = opened.read(MOST + 1)
+    if len(data) > MOST:
+        raise RequestError(f"it has more than {MOST} bytes")
+    file = io.StringIO(data.decode("utf-8-sig"), newline="")
+    separator = re.fullmatch(r'"?sep=(.)"?\s*', file.readline(16))  # as Excel writes it
+    if separator is None:
+        file.seek(0)
+    cells = csv.reader(file, delimiter=separator[1] if separator else ",", skipinitialspace=True)
+    return [line for line in cells if any(cell.strip() for cell in line)]
 
-    def _refuse_other_headers(self, line: list[str]) -> None:
-        """Refuse a first line in which no cell ends as an image does, or is the name of a file."""
+
+def _header(line: list[str], base: Path) -> list[str] | None:
+    """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header.
+
+    Raises:
+        RequestError: for columns that mean the same, or a first line that names neither columns nor images.
+    """
+    plain = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in line]
+    for sides in (_SIDES, _MORE):
+        aliases = _aliases(sides)
+        names = [aliases.get(name, name) for name in plain]
+        if {"a", "b"} <= set(names):
+            break
+    else:
         cells = [cell.strip() for cell in line if cell.strip()]
-        if len(cells) > 1 and not any(is_image(cell) or (self._base / cell).is_file() for cell in cells):
+        if len(cells) > 1 and not any(is_image(cell) or (base / cell).is_file() for cell in cells):
             raise RequestError(
-                f"{str(self._path)!r}: the first line ({', '.join(map(repr, cells))}) names neither two images nor the "
-                f"columns of both: call one {', '.join(_MORE['a'])}, the other {', '.join(_MORE['b'])}"
+                f"the first line ({', '.join(map(repr, cells))}) names neither two images nor the columns of both: "
+                f"call one {', '.join(_MORE['a'])}, the other {', '.join(_MORE['b'])}"
             )
-
-
-def _free(name: str) -> str:
-    """Return the name under which a column is carried through: its own, unless scores have such a column."""
-    while name in (*COLUMNS, *_COLUMNS):
-        name = f"input_{name}"
-    return name
-
-
-def _copied(path: Path) -> tuple[Path, Any]:
-    """Copy a pipe's content; returns the copy and its temporary folder."""
-    folder = tempfile.TemporaryDirectory(prefix="idmetric-")
-    copy, left = Path(folder.name) / "pairs.csv", MOST
-    opened = nullcontext(sys.stdin.buffer) if str(path) == "-" else path.open("rb")
-    with opened as source, copy.open("wb") as target:
-        while data := source.read(min(left + 1, 2**20)):
-            left -= len(data)
-            if left < 0:  # a pipe may have no end either
-                raise RequestError(f"{str(path)!r} has more than {MOST} bytes: give a file")
-            target.write(data)
-    return copy, folder
+        return None
+    if "mask" in plain:
+        if not set(plain) & set(_CANDIDATES):
+            raise RequestError("the column 'mask' may belong to either image: call it mask_a or mask_b, and name both "
+                               "if there are two")  # fmt: skip
+        names = ["mask_b" if name == "mask" else name for name in names]
+    own: dict[str, str] = {}  # name -> header
+    for number, (name, cell) in enumerate(zip(names, line, strict=True), 1):
+        kept = name if name in _COLUMNS else cell if cell.strip() else f"column_{number}"
+        while name not in _COLUMNS and kept in (*COLUMNS, *_COLUMNS):
+            kept = f"input_{kept}"
+        if kept in own:
+            raise RequestError(f"the columns {own[kept]!r} and {cell!r} mean the same: rename or remove one")
+        own[kept] = cell
+    return list(own)

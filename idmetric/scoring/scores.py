@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from idmetric.io import json_file
-from idmetric.io.tables import aligned, four, rounded
+from idmetric.io.tables import aligned, first_few, four, rounded
 from idmetric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ class Scores(Records):
 
     def to_table(self) -> str:
         """Format the columns that have values, aligned, and below them the facts that all rows share."""
-        return _table(self)
+        lines = [*(_columns(self) if self.rows else []), *_notes(self)]
+        return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def _with_baseline(self) -> Records:
         about = {} if self.baseline is None else {"real_mean": self.baseline.mean, "real_max": self.baseline.max}
@@ -170,11 +171,6 @@ def columns_of(rows: Sequence[Record]) -> tuple[str, ...]:
 
 
 # As a text table
-
-
-def _table(scores: Scores) -> str:
-    lines = _columns(scores) if scores.rows else []
-    return "\n".join(line.rstrip() for line in (*lines, *_notes(scores))) + "\n"
 
 
 def _columns(scores: Scores) -> list[str]:
@@ -192,7 +188,6 @@ def _columns(scores: Scores) -> list[str]:
         columns.append(("reference", [row["reference"] for row in rows]))
     if any(row.get("copy") for row in rows):
         columns.append(("copy", ["copy" if row.get("copy") else "" for row in rows]))
-
     return aligned([[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)])
 
 
@@ -211,37 +206,26 @@ def _notes(scores: Scores) -> list[str]:
             f"{four(found.mean)}, max {four(found.max)}; percentile = real ones that are nearer, in percent"
         )
     if scores.left_out:
-        lines.append(f"left out, as references: {_some(scores.left_out)} (--include-refs scores them too)")
+        left_out = ", ".join(first_few(scores.left_out, 5))
+        lines.append(f"left out, as references: {left_out} (--include-refs scores them too)")
     if scores.other:
         lines.append(f"other columns, in --format csv, json and jsonl: {', '.join(scores.other)}")
     if scores.rows and "probability_basis" in scores.rows[0]:
         lines.append(scores.rows[0]["probability_basis"])
     lines.append("  ".join(f"{key}={value}" for key, value in scores.signature.items()))
-    lines.append(_summary_line(scores.summary))
+
+    summary = scores.summary
+    lines.append(f"summary: {_numbers(summary)}")
+    if (new := summary.get("without_copies")) is not None:
+        lines.append(f"without copies: {_numbers(new)}")
+    if (named := scores.named) is not None:
+        lines.append(f"{named.name}: {'none' if named.value is None else four(named.value)} ({named.note})")
     return lines
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
-
-
-def _summary_line(found: dict[str, Any]) -> str:
-    line = f"summary: {_numbers(found)}"
-    if (new := found.get("without_copies")) is not None:
-        line += f"\nwithout copies: {_numbers(new)}"
-    if (named := found.get("named")) is not None:
-        line += f"\n{named['name']}: {'none' if named['value'] is None else four(named['value'])} ({named['note']})"
-    return line
-
-
 def _numbers(found: dict[str, Any]) -> str:
-    parts = [f"n {found['n']}"]
-    if found["mean"] is not None:
-        parts.append(f"mean {four(found['mean'])}")
-    if found["std"] is not None:
-        parts.append(f"std {four(found['std'])}")
+    parts = [f"{name} {four(found[name])}" for name in ("mean", "std") if found[name] is not None]
     if found.get("share_passing") is not None:
         share = four(found["share_passing"])
         parts.append(f"share passing {share} ({found['passing']} of {found['n']} at most {found['threshold']:g})")
-    return ", ".join(parts)
+    return ", ".join([f"n {found['n']}", *parts])

@@ -135,20 +135,18 @@ def test_masks_reach_images_and_references(metric: IDSim) -> None:
 
 
 def test_masks_of_lists_of_references_may_be_a_folder_or_a_tensor(metric: IDSim, tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
     (tmp_path / "masks").mkdir()
     paths = [str(tmp_path / f"{k}.png") for k in range(3)]
-    labels = np.zeros((40, 40), np.uint8)
-    labels[5:30, 8:20], labels[5:30, 22:35] = 1, 2
-    for path in paths:
-        Image.fromarray(rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(path)
-        Image.fromarray(labels).save(tmp_path / "masks" / Path(path).name)
-    own = torch.from_numpy(labels == 2).float()
+    mask = np.zeros((30, 40), np.uint8)
+    mask[5:20, 5:30] = 255
+    for path, picture in zip(paths, pictures(3), strict=True):
+        picture.save(path)
+        Image.fromarray(mask).save(tmp_path / "masks" / Path(path).name)
+    own = torch.from_numpy(mask > 0).float()
     values = []
-    cases: list[tuple[Any, int | None]] = [(str(tmp_path / "masks"), 2), ([[own, own]], None)]
-    for masks, label in [*cases, (own.expand(1, 2, 40, 40), None)]:
+    for masks in (str(tmp_path / "masks"), [[own, own]], own.expand(1, 2, 30, 40)):
         found = IdentitySimilarity(metric)
-        found.update(paths[:1], [paths[1:]], target_masks=masks, mask_id=label, masks=masks if label else [own])
+        found.update(paths[:1], [paths[1:]], target_masks=masks, masks=[own])
         values.append(found.compute().item())
     assert values == pytest.approx(values[:1] * 3, abs=1e-6)
 
@@ -221,32 +219,13 @@ def test_retrieval_is_that_of_a_slow_loop(metric: IDSim) -> None:
     assert {name: value.item() for name, value in numbers.compute().items()} == pytest.approx(found)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
-def test_copies_share_a_place_in_any_order_and_batch(metric: IDSim, batch_size: int, threads: int) -> None:
-    """Copies under several identities, alone and among other images: scikit-learn's values of rounded scores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        for copies in (4, 8):
-            found = IdentityRetrieval(metric, batch_size=batch_size)
-            found.update(pictures(1) * copies, [k // 2 for k in range(copies)])
-            assert found.compute()["mAP"].item() == pytest.approx(1 / (copies - 1))
-            assert found.compute()["hit@1"].item() == 0
-
-        shown, names = np.repeat(np.arange(4), (4, 3, 3, 2)), np.array([0, 1, 0, 2, 1, 1, 2, 0, 2, 3, 3, 0])
-        for seed in range(4):
-            order = np.random.default_rng(seed).permutation(len(shown))
-            found = IdentityRetrieval(metric, batch_size=batch_size)
-            found.update([pictures(4)[k] for k in shown[order]], names[order].tolist())
-            different = torch.nn.functional.normalize(metric.embed(pictures(4)).cls.double(), dim=-1).numpy()
-            cosines, expected = (different @ different.T).round(6)[np.ix_(shown, shown)], []
-            for row in range(len(shown)):
-                others = np.arange(len(shown)) != row
-                expected.append(average_precision_score(names[others] == names[row], cosines[row, others]))
-            assert found.compute()["mAP"].item() == pytest.approx(np.mean(expected), abs=1e-6)
-    finally:
-        torch.set_num_threads(before)
+def test_copies_share_a_place_in_any_order_and_batch(metric: IDSim, batch_size: int) -> None:
+    for copies in (4, 8):
+        found = IdentityRetrieval(metric, batch_size=batch_size)
+        found.update(pictures(1) * copies, [k // 2 for k in range(copies)])
+        assert found.compute()["mAP"].item() == pytest.approx(1 / (copies - 1))
+        assert found.compute()["hit@1"].item() == 0
 
 
 def test_arguments_of_the_metrics_that_do_not_fit_say_so(metric: IDSim) -> None:
@@ -329,9 +308,9 @@ def test_map_adds_embeddings_of_every_kind_of_column(metric: IDSim, tmp_path: Pa
     table = datasets.Dataset.from_dict({"image": names})
     if kind != "paths":
         table = table.cast_column("image", datasets.Image(decode=kind == "decoded"))
-    done = table.map(EmbedColumn(metric, normalize=True), batched=True, batch_size=2)
+    done = table.map(EmbedColumn(metric), batched=True, batch_size=2)
     found = np.array(done["embedding"], np.float32)
-    np.testing.assert_allclose(found, metric.encode(pictures(5), normalize_embeddings=True), atol=1e-6)
+    np.testing.assert_allclose(found, metric.encode(pictures(5)), atol=1e-6)
     assert done.features["embedding"].feature.dtype == "float32"
 
 

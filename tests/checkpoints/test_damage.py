@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -43,31 +41,13 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # The cache of scores
 
 
-@pytest.mark.slow
-def test_a_full_disk_costs_the_cache_and_no_score(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    limited = (
-        "import resource, sys\nfrom idmetric.cli import score\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\nsys.exit(score.main(sys.argv[1:]))"
-    )
-    done = subprocess.run([sys.executable, "-c", limited, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "the cache is not complete (cannot write" in done.stderr
-    assert done.stderr.count("not complete") == 1
-    assert not list((tmp_path / "cache").rglob("*.safetensors*"))
-    assert score.main(words) == 0
-    expected = json.loads(capsys.readouterr().out)["rows"]
-    assert [r["image"] for r in json.loads(done.stdout)["rows"]] == [r["image"] for r in expected]
-
-
 def test_pairs_that_repeat_images_are_scored_on_a_full_disk(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = [str(path) for path in sorted((tmp_path / "photos").glob("*.png"))]
     pairs = [(names[k % 4], names[(k + 1 + k // 4) % 4]) for k in range(12)]
     (tmp_path / "pairs.csv").write_text("a,b\n" + "".join(f"{a},{b}\n" for a, b in pairs))
-    options = ["--pairs", str(tmp_path / "pairs.csv"), *words[2:], "--batch-size", "2", "--memory", "0"]
+    options = ["--pairs", str(tmp_path / "pairs.csv"), *words[2:], "--batch-size", "2"]
     assert score.main([*options[:6], *options[8:]]) == 0  # without a cache
     expected = json.loads(capsys.readouterr().out)["rows"]
 

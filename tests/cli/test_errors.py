@@ -125,7 +125,7 @@ def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
 # Cheap checks before models
 
 
-@pytest.mark.parametrize("words", ["query a.png", "prune", "dedupe", "cluster", "build", "query a.png --no-update"])
+@pytest.mark.parametrize("words", ["query a.png", "prune", "dedupe", "cluster"])
 def test_a_folder_that_is_no_gallery_is_named_before_torch_is_imported(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

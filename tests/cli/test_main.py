@@ -47,13 +47,6 @@ def test_every_alias_is_the_subcommand_of_its_name() -> None:
     assert aliases == {name: COMMANDS[name][0] for name in ("score", "data", "train", "eval", "bench")}
 
 
-def test_the_help_of_score_fits_two_screens(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert len(shown(capsys, "score", "--help").splitlines()) <= 80
-
-
 # Shared options
 
 

@@ -16,16 +16,12 @@ from idmetric import IDSim, images, load, score
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import content_key, folder_name
-from idmetric.embed.store import Store
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.scale import embed_dataset
 from tests.checkpoints.test_fingerprint import merge_as_peft, step
 from tests.conftest import random_model
 from tests.embed_parts import pictures
-
-OLD = Path(__file__).parents[1] / "reference" / "v0.1"  # written by idmetric 0.1
 
 
 @pytest.fixture
@@ -207,25 +203,3 @@ def test_a_key_is_the_content_of_image_and_mask() -> None:
     ]
     assert len(set(keys)) == 5
     assert content_key(b"a", b"b") == content_key(bytes([97]), bytes([98]))
-
-
-# Files of idmetric 0.1
-
-
-def test_embeddings_of_0_1_open_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, tiny = Embedding.load(OLD / "tiny.safetensors"), load("tiny", device="cpu")
-    with pytest.raises(ValueError, match=r"made by IDSim:tiny@60dc5feff011/176x176.* embed its images again"):
-        tiny.pairwise(found)
-    monkeypatch.setattr(tiny, "_maker", lambda: found.model)
-    assert tiny.pairwise(found).shape == (4, 4)
-    shards = Store(OLD / "shards")
-    [(path, keys)] = shards.files().items()
-    assert (path.suffix, len(keys)) == (".safetensors", 4)
-    torch.testing.assert_close(shards.embedding(keys).cls.sum(0), found.cls.sum(0))
-
-
-def test_a_store_of_mine_from_0_1_is_refused_and_says_how_to_rebuild_it(metric: IDSim, tmp_path: Path) -> None:
-    [path] = pictures(tmp_path / "photos", 1)
-    manifest = Manifest.from_rows([Row("i", str(path))])
-    with pytest.raises(ValueError, match=r"is a file, and embeddings are kept in a folder: name another place"):
-        embed_rows(manifest, metric, store=OLD / "mine.safetensors")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,6 @@ import torch
 from idmetric.distance.embedding import Embedding
 from idmetric.embed.store import DamagedShardError, Store
 from idmetric.gallery.prune import prune_shards
-
-
-def test_adding_looks_only_at_the_new_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: Counter[int] = Counter()
-    original = Embedding.__getattribute__
-
-    def counted(self: Embedding, name: str) -> Any:
-        asked[id(self)] += name == "cls"
-        return original(self, name)
-
-    waiting = [Embedding(torch.ones(1, 4)) for _ in range(50)]
-    monkeypatch.setattr(Embedding, "__getattribute__", counted)
-    store = Store(tmp_path)
-    for k, embedding in enumerate(waiting):
-        store.add([f"{k}"], embedding)
-    assert max(asked.values()) <= 4
 
 
 def test_a_shard_is_written_once_enough_bytes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.evaluate.copies import SIZE, Print, compare, take_print
+from idmetric.evaluate.copies import SIZE, THRESHOLD, Print, compare, compare_pairs, take_print
 from idmetric.evaluate.references import leave_one_out, percentile
 
 
@@ -47,6 +47,32 @@ def test_copies_of_photos_are_found_both_ways(kind: str, photos: list[Path]) -> 
             assert found.found, (path, found)
             assert found.mirrored == kind.startswith("mirrored")
     assert compare(own, own).agreement == pytest.approx(1)
+
+
+def test_many_pairs_at_once_have_the_copies_of_single_comparisons(photos: list[Path]) -> None:
+    opened = [Image.open(path).convert("RGB") for path in photos[:4]]
+    images = [change(photo) for photo in opened for change in COPIES.values()]
+    images.append(Image.new("RGB", (40, 30), (90, 90, 90)))
+    pictures = np.stack([np.asarray(x.resize((SIZE, SIZE), Image.Resampling.LANCZOS)) for x in images])
+    a, b = (x.astype(np.int64) for x in np.triu_indices(len(pictures)))
+    a, b = a[::3], b[::3]
+    seen: list[tuple[int, int]] = []
+    agreement, mirrored = compare_pairs(
+        pictures, a, b, copies_only=True, done=lambda done, count: seen.append((done, count))
+    )
+
+    prints = [take_print(picture) for picture in pictures]
+    single = [compare(prints[i], prints[j]) for i, j in zip(a, b, strict=True)]
+    found = np.array([copy.found for copy in single])
+    assert ((agreement >= THRESHOLD) == found).all()
+    assert agreement[found] == pytest.approx([copy.agreement for copy in single if copy.found], abs=1e-9)
+    assert mirrored[found].tolist() == [copy.mirrored for copy in single if copy.found]
+    assert 0.1 < found.mean() < 0.5
+    everything, _ = compare_pairs(pictures, a, b)
+    assert everything == pytest.approx([copy.agreement for copy in single], abs=1e-9)
+    assert seen == sorted(seen)
+    none = np.empty(0, np.int64)
+    assert [len(x) for x in compare_pairs(pictures, none, none)] == [0, 0]
 
 
 def test_two_photos_of_one_thing_are_no_copies(photo_root: Path) -> None:

@@ -16,7 +16,7 @@ from idmetric.data.manifest.table import ManifestError, read
 from idmetric.images.masks import read_indices, read_mask
 from idmetric.images.read import ImageReadError, load_batch, read_image
 from idmetric.images.regions import cut_out
-from idmetric.scoring.pairs import PairsFile
+from idmetric.scoring.pairs import read_pairs
 from idmetric.scoring.scores import RequestError
 from tests.fuzz import images, tables
 
@@ -80,7 +80,7 @@ def all_readers() -> dict[str, Reader]:
         "manifest CSV": Reader(file("m.csv", tables.csv_file), _manifest, (ManifestError,), 14),
         "manifest JSON lines": Reader(file("m.jsonl", tables.lines_file), _manifest, (ManifestError,), 14),
         "manifest Parquet": Reader(file("m.parquet", tables.parquet_file), _manifest, (ManifestError,), 14),
-        "pairs CSV": Reader(file("p.csv", tables.pairs_file), lambda path: list(PairsFile(path)), (RequestError,), 8),
+        "pairs CSV": Reader(file("p.csv", tables.pairs_file), lambda path: list(read_pairs(path)), (RequestError,), 8),
     }
 
 

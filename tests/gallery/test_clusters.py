@@ -3,13 +3,13 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics.pairwise import cosine_distances
@@ -20,9 +20,8 @@ from idmetric.calibration.curves import Platt
 from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed.nearest import unit
-from idmetric.gallery import Gallery, GalleryError
+from idmetric.gallery import Gallery, GalleryError, looks
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
-from idmetric.images.kinds import MultiFrameWarning
 from idmetric.scoring.records import Records
 from tests.runner import Runner
 
@@ -71,17 +70,6 @@ def duplicates(gallery: Gallery) -> Records:
     return near_duplicates(gallery)
 
 
-def test_a_file_of_several_frames_is_named(tiny: IDSim, tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    for name in ("a.gif", "b.gif"):
-        picture(0).save(tmp_path / "photos" / name, save_all=True, append_images=[picture(1)])
-    moving = Gallery(tmp_path / "gallery", tiny)
-    moving.update(tmp_path / "photos")
-    with pytest.warns(MultiFrameWarning, match=r"a\.gif") as seen:
-        near_duplicates(moving)
-    assert "bytes" not in "".join(str(one.message) for one in seen)
-
-
 def animated(path: Path, *seeds: int, **options: Any) -> None:
     first, *others = (picture(seed) for seed in seeds)
     first.save(path, save_all=True, append_images=others, **options)
@@ -105,20 +93,6 @@ def test_copies_of_several_frames_repeat_all_of_them(tiny: IDSim, tmp_path: Path
     assert [name for name, row in rows.items() if not row["keep"]] == ["a"]
     near = near_duplicates(moving, max_distance=1.0)
     assert [row["name"] for row in near if not row["keep"]] == [f"a.{ending}"]
-
-
-def test_of_three_animations_with_one_first_frame_none_could_go(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "p").mkdir()
-    for name, seed in (("a.gif", 1), ("b.gif", 2), ("c.gif", 3)):
-        animated(tmp_path / "p" / name, 0, seed)
-    status, out, err = Runner(command.main, capsys).all("dedupe", tmp_path / "p", "--model", "tiny")
-    assert status == 0, err
-    assert "3 images, 1 groups of near-duplicates, 0 could go\n" in out
-    assert out.count("first frame only") == 2
-    for name in ("a.gif", "b.gif", "c.gif"):
-        assert err.count(f"{name} has 2 frames") == 1
 
 
 def groups(rows: Any) -> list[set[str]]:
@@ -236,7 +210,7 @@ def test_where_no_image_can_be_used_there_are_no_groups(tiny: IDSim, tmp_path: P
         assert len(found) == 0
         assert found.to_csv().startswith("group,size,")
     picture(0, (60, 50)).save(tmp_path / "p" / "b.png")
-    gallery.update()
+    gallery.update(tmp_path / "p")
     assert len(near_duplicates(gallery)) == 0
     assert [row["name"] for row in identities(gallery, threshold=0.1)] == ["b.png"]
 
@@ -310,16 +284,6 @@ def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch:
         identities(gallery)
 
 
-def test_groups_are_csv_for_a_spreadsheet(duplicates: Records, tmp_path: Path) -> None:
-    duplicates.write(tmp_path / "d.csv")
-    with (tmp_path / "d.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 10
-    assert {row["keep"] for row in rows} == {"True", "False"}
-    with pytest.raises(ValueError, match=r"\.csv, \.json, \.jsonl"):
-        duplicates.write(tmp_path / "d.xlsx")
-
-
 # The command
 
 
@@ -354,16 +318,12 @@ def test_the_command_sees_what_changed_and_lists_what_it_cannot_read(run: Runner
     assert (tmp_path / "g.parquet").is_file()
     picture(7, (60, 50)).save(own / "new.png")
     (own / "bad.png").write_text("no image")
-    status, out, err = run.all("query", own / "new.png", "--format", "csv", *common)
-    assert status == 4
-    assert "left out" in err
-    assert "bad.png" in err
+    assert "left out" in run.says("bad.png", "build --quick", own, *common, status=4)
+    out = run.all("query", own / "new.png", "--format", "csv", *common)[1]
     assert Path(next(csv.DictReader(out.splitlines()))["image"]).name == "new.png"
     picture(8, (60, 50)).save(own / "1.png")
-    status, out, err = run.all("query", own / "1.png", "--no-update", *common)
-    assert "1.png has changed" in err
-    assert "g/" not in out
-    assert run("build --quiet", *common) == 4
+    assert "1.png has changed" in run.all("query", own / "1.png", *common)[2]
+    assert run("build --quiet", own, *common) == 4
     assert run.all("query", own / "1.png", "-k", 1, *common)[1].splitlines()[1].endswith("1.png")
 
 
@@ -386,6 +346,7 @@ def test_the_command_removes_what_is_gone(run: Runner, photos: Path, tmp_path: P
     common = ("-g", "g", "--device", "cpu")
     assert run("build own --model tiny", *common) == 0
     (tmp_path / "own" / "1.png").unlink()
+    assert run("build own", *common) == 0
     err = run.says("removed 1 embeddings", "prune", *common, status=0)
     assert "2 images in g" in err
     run.fails("'none' is not a gallery", "prune -g none --model tiny --device cpu")
@@ -457,8 +418,36 @@ def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, t
     assert {row["identity"] for row in near_duplicates(gallery)} == {"box", "cup"}  # one picture, two names
 
 
-def test_help_of_the_command_loads_nothing_heavy() -> None:
-    code = "import sys\nfrom idmetric.cli.main import main\ntry: main(['gallery', 'query', '--help'])\n" \
-           "except SystemExit: print(' '.join(sys.modules))"  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "numpy", "PIL"} & set(done.stdout.splitlines()[-1].split())
+def test_pictures_and_pairs_are_looked_at_once(
+    tiny: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(photos, tmp_path / "p")
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(tmp_path / "p")
+    pairs: list[int] = []
+    real = looks.compare_pairs
+
+    def counted(pictures: NDArray[np.uint8], a: NDArray[np.int64], *rest: Any, **options: Any) -> Any:
+        pairs.append(len(a))
+        return real(pictures, a, *rest, **options)
+
+    monkeypatch.setattr(looks, "compare_pairs", counted)
+    read: list[str] = []
+    real_read = Gallery.read
+    monkeypatch.setattr(Gallery, "read", lambda self, item: (read.append(item.name), real_read(self, item))[1])
+    first = near_duplicates(gallery).rows
+    assert sum(pairs) == 10 * 9 / 2  # of ten different images
+    once = len(read)
+
+    assert near_duplicates(gallery).rows == first
+    assert (sum(pairs), len(read)) == (45, once)
+    picture(9).save(tmp_path / "p" / "new.png")
+    gallery.update(tmp_path / "p")
+    assert near_duplicates(gallery).rows == first
+    assert read[once:] == ["new.png"] * 2
+    assert sum(pairs) == 45 + 10
+    (tmp_path / "p" / "new.png").unlink()
+    gallery.update(tmp_path / "p")
+    gallery.prune()
+    assert not list((gallery.store / looks.FOLDER).glob("*"))
+    assert near_duplicates(gallery).rows == first

@@ -20,4 +20,4 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in entries([Source(str(tmp_path))], masked=False)) == expected  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
     found = chunks([str(tmp_path)])  # idmetric embed
-    assert sorted(Path(name).name for chunk in found for name in chunk.paths) == expected
+    assert sorted(Path(name).name for chunk in found for name, _ in chunk.files) == expected

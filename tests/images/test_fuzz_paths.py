@@ -173,7 +173,7 @@ for k in range(3):
 codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
 metric = load("owner/model", device="cpu")
 gallery = Gallery("gallery", metric)
-again = gallery.update()
+again = gallery.update("images")
 print(json.dumps({"codes": codes, "images": len(gallery), "embedded": again.embedded, "damaged": again.damaged}))
 """
 

@@ -151,7 +151,7 @@ def test_the_page_fits_the_window_and_shows_its_pictures(visit: Open, report: Pa
 
 def test_missing_files_become_placeholders(visit: Open, photos: Path, index: Path, tmp_path: Path) -> None:
     (photos / "0.png").unlink()
-    given = ["report", "--gallery", str(index), "--device", "cpu", "--no-update", "--threshold", "2"]
+    given = ["report", "--gallery", str(index), "--device", "cpu", "--threshold", "2"]
     assert main([*given, "--output", str(tmp_path / "page.html"), "--quiet"]) == 4
     page = visit(tmp_path / "page.html")
     assert page.locator(".group").count() == 3

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,12 +13,10 @@ import numpy as np
 import pytest
 
 from idmetric import IDSim, load
-from idmetric.cli.main import main
 from idmetric.scale import ScaleError, embed_dataset, embed_on_ray
 from tests.embed_parts import pictures, rows_of, same_rows
 
 pa = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
-fs = pytest.importorskip("pyarrow.fs")
 pq = pytest.importorskip("pyarrow.parquet")
 ray = pytest.importorskip("ray", reason="a cluster needs Ray: pip install 'idmetric[scale]'")
 
@@ -104,9 +99,7 @@ def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
     killer = threading.Thread(target=kill_a_node, args=(cluster, marks, killed))
     killer.start()
     try:
-        done = embed_on_ray(
-            tmp_path / "photos", tmp_path / "out", model=slow_model(saved, marks), batch_size=8, rows=4, actors=2
-        )
+        done = embed_on_ray(tmp_path / "photos", tmp_path / "out", model=slow_model(saved, marks), batch_size=8, rows=4)
     finally:
         (marks / "killed").touch()
         killer.join()
@@ -124,84 +117,15 @@ def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
 
 
 @pytest.mark.slow
-def test_tables_and_object_stores_are_read_and_written_by_the_nodes(cluster: Any, saved: Path, tmp_path: Path) -> None:
+def test_tables_are_read_by_the_nodes(cluster: Any, saved: Path, tmp_path: Path) -> None:
     paths = pictures(tmp_path / "photos", 14)
     table = pa.table({"id": [p.stem for p in paths], "image": [p.read_bytes() for p in paths]})
-    (tmp_path / "store" / "tables").mkdir(parents=True)
-    pq.write_table(table, tmp_path / "store" / "tables" / "a.parquet", row_group_size=6)
-    store = fs.SubTreeFileSystem(str(tmp_path / "store"), fs.LocalFileSystem())
-    done = embed_on_ray("tables", "out", model=str(saved), rows=5, filesystem=store, out_filesystem=store)
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=6)
+    done = embed_on_ray(tmp_path / "a.parquet", tmp_path / "out", model=str(saved), rows=5)
     assert (done.images, done.embedded, done.parts) == (14, 14, 3)
-    single = embed_dataset(tmp_path / "store" / "tables", tmp_path / "single", model=str(saved))
-    assert single.images == 14
-    expected = {row["name"]: row["embedding"] for row in rows_of(tmp_path / "single").values()}
-    found = rows_of(tmp_path / "store" / "out")
-    assert set(found) == {f"tables/a.parquet#{k}" for k in range(14)}
-    for row in found.values():
-        np.testing.assert_allclose(row["embedding"], expected[row["name"]], atol=1e-5)
-
-
-DRIVER = """
-import sys, time
-from pathlib import Path
-from idmetric import IDSim
-from idmetric.scale import embed_on_ray
-
-address, model, photos, out, mark = sys.argv[1:]
-
-def opened():
-    class Slow(IDSim):
-        batches = 0
-        def embed(self, *args, **options):
-            found = super().embed(*args, **options)
-            Slow.batches += 1
-            # The first finds the layout. A part has at most four times `rows` images, two batches: one part is written.
-            if Slow.batches > 4:
-                Path(mark).touch()
-                time.sleep(600)
-            return found
-    Slow.__name__ = "IDSim"
-    return Slow(model, device="cpu")
-
-embed_on_ray(photos, out, model=opened, address=address, actors=1, rows=2, batch_size=4)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_driver_leaves_what_the_next_goes_on_from(
-    cluster: Any, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    photos, out, mark = tmp_path / "photos", tmp_path / "out", tmp_path / "mark"
-    paths = pictures(photos, 40)
-    words = [cluster.address, str(saved), str(photos), str(out), str(mark)]
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, *words], stderr=subprocess.PIPE)
-    try:
-        until = time.monotonic() + 400
-        while not mark.exists() and driver.poll() is None and time.monotonic() < until:
-            time.sleep(0.02)
-        with pytest.raises(ScaleError, match="another run is writing"):
-            embed_on_ray(photos, out, model=str(saved), rows=2)
-    finally:
-        driver.send_signal(signal.SIGKILL)
-        said = driver.communicate()[1]
-    assert mark.exists(), said.decode()
-    before, kept = rows_of(out), {p.name: p.stat().st_mtime_ns for p in out.glob("part-*")}
-    assert 0 < len(before) < 40
-    command = ["embed", str(photos), "--out", str(out), "--rows", "2", "--batch-size", "4"]
-    command += ["--model", str(saved), "--device", "cpu"]
-    assert (
-        main([*command, "--ray"]) == main(command) == 0
-    )  # waits for the killed one's actor to go; then nothing is left
-    told, parts = capsys.readouterr().err, len(list(out.glob("part-*")))
-    assert [line.split(": ")[1] for line in told.splitlines() if "embedded" in line] == [
-        f"40 images in {parts} files, {count} embedded in {out}" for count in (40 - len(before), 0)
-    ]
-    assert kept.items() <= {p.name: p.stat().st_mtime_ns for p in out.glob("part-*")}.items()
-    found = rows_of(out)
-    assert found.keys() == {str(path) for path in paths}
-    assert not [p.name for p in out.iterdir() if p.name.startswith(".part")]
-    embed_dataset(photos, tmp_path / "single", model=str(saved), rows=2, batch_size=4)
-    same_rows(found, rows_of(tmp_path / "single"), atol=1e-5)
+    embed_dataset(tmp_path / "a.parquet", tmp_path / "single", model=str(saved))
+    same_rows(rows_of(tmp_path / "out"), rows_of(tmp_path / "single"), atol=1e-5)
+    assert embed_on_ray(tmp_path / "a.parquet", tmp_path / "out", model=str(saved), rows=5).embedded == 0
 
 
 @pytest.mark.slow
@@ -217,6 +141,6 @@ def test_what_the_cluster_cannot_do_is_said(cluster: Any, saved: Path, tmp_path:
             next(model.parameters()).data.mul_(1.5)
         return model
 
-    with pytest.raises(ScaleError, match=r"^[^\n]*: its model differs from that of the driver in revision, weights$"):
+    with pytest.raises(ScaleError, match="differs from that of the driver"):
         embed_on_ray(tmp_path / "photos", tmp_path / "out", model=other)
     assert rows_of(tmp_path / "out") == {}

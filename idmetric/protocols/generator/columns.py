@@ -21,8 +21,7 @@ from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, VectorScorer
 from idmetric.protocols.generator.images import Images, Names, Scores
 from idmetric.protocols.generator.pattern import REFERENCE, TRAINING
-from idmetric.scoring.copies import small_picture
-from idmetric.scoring.gray import is_gray
+from idmetric.scoring.copies import is_gray, small_picture
 
 CLIP = "CLIP-T"
 

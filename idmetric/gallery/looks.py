@@ -1,0 +1,159 @@
+"""What the pixels of a gallery's images show, kept in its folder by content: small pictures, sharpness, copies.
+
+Files are written atomically, under random names, and never changed; `Gallery.prune` deletes them, and they are made
+again.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from idmetric.embed.pipeline import threads
+from idmetric.evaluate.copies import SIZE, compare_pairs
+from idmetric.gallery.errors import writing
+from idmetric.images.opening import Named, frames_of, open_file
+from idmetric.io.output import replacing
+from idmetric.io.threads import in_order
+from idmetric.scoring.copies import small_picture
+
+if TYPE_CHECKING:
+    from idmetric.gallery import Gallery, Item
+
+FOLDER = "looks"
+_SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
+_IMAGES, _PAIRS = 1024, 4096  # in a file; a killed run loses about so many
+
+Progress = Callable[[int, int], None]
+Agreement = tuple[float, bool]  # and whether the mirrored image fits best
+
+
+class Looks:
+    """Small pictures, sharpness and numbers of frames of images, and how far pairs of them are copies.
+
+    Args:
+        gallery: up to date. items: the images that may be asked for.
+        progress: called with (done, all), of images that are read and pairs that are compared.
+
+    Raises:
+        GalleryError: for an image that has changed since the gallery was brought up to date, or cannot be read.
+    """
+
+    def __init__(self, gallery: Gallery, items: Sequence[Item], progress: Progress | None = None) -> None:
+        self.gallery, self.folder, self.progress = (
+            gallery,
+            gallery.store / FOLDER,
+            progress or (lambda done, count: None),
+        )
+        self.sharpness: dict[str, float] = {}
+        self.frames: dict[str, int] = {}
+        self._where: dict[str, tuple[Path, int]] = {}
+        self._agreements: dict[tuple[str, str], Agreement] = {}
+        for path in sorted(self.folder.glob("*.safetensors")):
+            try:
+                self._take(path)
+            except (SafetensorError, OSError, ValueError, KeyError):  # made again
+                path.unlink(missing_ok=True)
+        missing = list({item.key: item for item in items if item.key not in self._where}.values())
+        for begin in range(0, len(missing), _IMAGES):
+            self._read(missing[begin : begin + _IMAGES], begin, len(missing))
+
+    def _take(self, path: Path) -> None:
+        with safe_open(path, "np") as file:
+            keys = file.metadata()["keys"].split()
+            if path.name.startswith("pictures"):
+                self._where |= {key: (path, k) for k, key in enumerate(keys)}
+                self.sharpness |= dict(zip(keys, file.get_tensor("sharpness").tolist(), strict=True))
+                self.frames |= dict(zip(keys, file.get_tensor("frames").tolist(), strict=True))
+                return
+            a, b, agreement, mirrored = (file.get_tensor(n).tolist() for n in ("a", "b", "agreement", "mirrored"))
+        for i, j, value, turned in zip(a, b, agreement, mirrored, strict=True):
+            self._agreements[keys[i], keys[j]] = (value, bool(turned))
+
+    def _write(self, kind: str, keys: Sequence[str], tensors: dict[str, NDArray[np.generic]]) -> None:
+        path = self.folder / f"{kind}-{uuid.uuid4().hex}.safetensors"
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                save_file(tensors, temporary, {"keys": " ".join(keys)})
+        self._take(path)
+
+    # Images
+
+    def _read(self, items: Sequence[Item], begin: int, count: int) -> None:
+        pictures, sharp, frames = np.empty((len(items), SIZE, SIZE, 3), np.uint8), [], []
+        self.gallery.read(items[0])  # here, not in each thread, manifests are read
+        look = in_order(self._look, items, threads=threads(None), waiting=64)
+        for k, (pictures[k], sharpness_, number) in enumerate(look):
+            sharp.append(sharpness_)
+            frames.append(number)
+            self.progress(begin + k + 1, count)
+        tensors = {"pictures": pictures, "sharpness": np.array(sharp), "frames": np.array(frames, np.int64)}
+        self._write("pictures", [item.key for item in items], tensors)
+
+    def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, int]:
+        data = self.gallery.read(item)[0]
+        image = self.gallery.metric.read_image(Named(data, item.place))
+        with open_file(io.BytesIO(data)) as file:
+            return small_picture(image), sharpness(image), frames_of(file)
+
+    def _pictures(self, keys: Sequence[str]) -> NDArray[np.uint8]:
+        found = np.empty((len(keys), SIZE, SIZE, 3), np.uint8)
+        by_file: dict[Path, list[tuple[int, int]]] = {}
+        for at, key in enumerate(keys):
+            path, row = self._where[key]
+            by_file.setdefault(path, []).append((at, row))
+        for path, places in by_file.items():
+            with safe_open(path, "np") as file:
+                pictures = file.get_slice("pictures")
+                for at, row in places:
+                    found[at] = pictures[row : row + 1][0]
+        return found
+
+    # Pairs
+
+    def agreements(self, pairs: Sequence[tuple[str, str]], copies_only: bool = True) -> list[Agreement]:
+        """How far images are copies of each other; see `evaluate.copies.compare_pairs`.
+
+        Args:
+            pairs: keys of two images, in either order. copies_only: agreements of other pairs may be 0.
+        """
+        wanted = [(min(pair), max(pair)) for pair in pairs]
+        missing = [pair for pair in dict.fromkeys(wanted) if pair not in self._agreements] if copies_only else wanted
+        fresh: dict[tuple[str, str], Agreement] = {}
+        for begin in range(0, len(missing), _PAIRS):
+            some = missing[begin : begin + _PAIRS]
+            keys = list(dict.fromkeys(key for pair in some for key in pair))
+            number = {key: k for k, key in enumerate(keys)}
+            a, b = (np.array([number[pair[k]] for pair in some]) for k in (0, 1))
+
+            def done(part: int, _: int, begin: int = begin) -> None:
+                self.progress(begin + part, len(missing))
+
+            agreement, mirrored = compare_pairs(self._pictures(keys), a, b, copies_only=copies_only, done=done)
+            fresh |= dict(zip(some, zip(agreement.tolist(), mirrored.tolist(), strict=True), strict=True))
+            if copies_only:
+                tensors = {"a": a, "b": b, "agreement": agreement, "mirrored": mirrored.astype(np.uint8)}
+                self._write("pairs", keys, tensors)
+        return [fresh[pair] if pair in fresh else self._agreements[pair] for pair in wanted]
+
+
+def sharpness(image: Image.Image) -> float:
+    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over the variance of the grays, at 256 pixels.
+
+    The division is ours: without it, a brighter copy would count as sharper. 0 for an image of a single gray.
+    """
+    scale = _SHARPNESS_SIDE / max(image.size)
+    width, height = (max(3, round(side * scale)) for side in image.size)
+    x = np.asarray(image.convert("L").resize((width, height), Image.Resampling.LANCZOS), np.float64) / 255
+    inner = x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] - 4 * x[1:-1, 1:-1]
+    return float(inner.var() / x.var()) if x.std() > 1e-6 else 0.0
