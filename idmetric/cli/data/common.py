@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 T = TypeVar("T")
+_SHOWN = 20  # images that an error lists
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
@@ -123,20 +124,21 @@ def refuse_leaks(manifest: Manifest) -> None:
         )
 
 
-def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> None:
-    """Report rows (id -> reason) that cannot be used, by an error or, with "skip", by lines on stderr.
+def leave_out(problems: Mapping[str, str] | Sequence[str], on_error: str) -> None:
+    """Report rows (id -> reason, or lines) that cannot be used, by an error or, with "skip", by lines on stderr.
 
     Raises:
         ValueError: unless `on_error` is "skip".
     """
-    lines = [f"{name}: {reason}" for name, reason in problems.items()]
-    if on_error == "skip":
-        for line in lines:
-            say(f"left out {line}")
-        say(f"{len(lines)} images left out")
-        return
-    listed = "\n  ".join(first_few(lines, shown))
-    raise ValueError(f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {listed}")
+    lines = [f"{name}: {reason}" for name, reason in problems.items()] if isinstance(problems, Mapping) else problems
+    if on_error != "skip":
+        listed = "\n  ".join(first_few(lines, _SHOWN))
+        raise ValueError(
+            f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {listed}"
+        )
+    for line in lines:
+        say(f"left out {line}")
+    say(f"{len(lines)} images left out")
 
 
 def save(manifest: Manifest, args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Sampling of identities and images for a training set, as in the papers.
 
-`balanced` and `proportional` compute the number of identities from each dataset; `choose`, `cap`, `two_views`,
-`distinct` and `unique` select them. `idmetric.data.curate.recipes` combines these functions.
+`balanced` computes the number of identities from each dataset; `choose`, `cap`, `two_views`, `distinct` and `unique`
+select them. `idmetric.data.curate.recipes` combines these functions.
 
 A selection depends on the seed and the names of identities and images alone, not on their order: the names with the
 smallest hashes are selected. Removing an image from the manifest therefore does not change the selection of others.
@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,6 @@ from numpy.typing import NDArray
 from idmetric.data.curate.filters import column_values
 from idmetric.data.manifest.lineage import followers, image_keys, without_orphans
 from idmetric.data.manifest.table import Manifest
-
-Strategy = Literal["balanced", "proportional"]
 
 
 def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
@@ -43,18 +40,10 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
     return {name: quotas[name] for name in sizes}
 
 
-def proportional(sizes: Mapping[str, int], total: int, seed: int = 0) -> dict[str, int]:
-    """Random quotas of a draw of `total` identities from all datasets together, each identity equally likely.
-
-    ID-Sim, A.1 "proportional sampling based on raw dataset size". Table 2's unbalanced column varies around the
-    proportions like such a draw, and far more than rounded proportions would.
-    """
-    names = sorted(sizes)
-    counts = np.array([sizes[name] for name in names], dtype=np.int64)
-    rng = np.random.default_rng([seed, total])
-    drawn = rng.multivariate_hypergeometric(counts, min(total, int(counts.sum())), method="marginals")
-    quotas = {name: int(n) for name, n in zip(names, drawn, strict=True)}
-    return {name: quotas[name] for name in sizes}
+def shares(count: int, ratio: Sequence[float]) -> list[int]:
+    """Whole numbers in the proportions of a ratio that sum to `count`."""
+    ends = np.floor(np.cumsum(ratio) / np.sum(ratio) * count + 0.5 + 1e-9).astype(int)
+    return [int(n) for n in np.diff(np.r_[0, ends])]
 
 
 # Selecting rows

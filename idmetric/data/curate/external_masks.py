@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,48 +34,42 @@ class Attached:
 
     Attributes:
         manifest: rows in their order, with the new masks; a row without a new mask keeps the one it had.
-        attached, scaled, soft, kept: numbers of rows with a new mask, with a mask that was scaled to its image, with
-            a mask that has values between background and subject, and with the mask that the manifest had.
         unused: files that belong to no row.
+        attached, scaled: numbers of rows with a new mask, and with a mask that was scaled to its image.
         problems: id -> reason, of images that have no mask, or one that cannot be used. A text without an image needs
             none.
     """
 
     manifest: Manifest
+    unused: list[Path]
     attached: int = 0
     scaled: int = 0
-    soft: int = 0
-    kept: int = 0
-    unused: list[Path] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> tuple[list[Path | None], list[Path]]:
-    """The mask of each row by name, None without one, see the module; and the files that belong to no row.
+def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> tuple[dict[int, Path | None], list[Path]]:
+    """Row -> its mask by name, None without one, of all rows with an image; and the files that belong to no row.
 
     Raises:
         ManifestError: if the folder has no images, one mask fits two images, or none fits any.
     """
-    if not os.path.isdir(folder):
-        raise ManifestError(f"{folder}: no such folder")
-    files = [file for file in walk(Path(folder)) if is_image(file)]
+    files = [file for file in walk(Path(folder)) if is_image(file)] if os.path.isdir(folder) else []
     if not files:
-        raise ManifestError(f"{folder}: no masks (.png, ...) in the folder")
-    sources, ids = manifest.sources(), manifest.column("id")
-    pictures = [k for k, source in enumerate(sources) if source is not None]
-    names = [source if isinstance(source, str) else ids[k] for k in pictures if (source := sources[k]) is not None]
+        raise ManifestError(f"{folder}: no such folder, or no masks (.png, ...) in it")
+    ids, sources = manifest.column("id"), manifest.sources()
+    names = {k: s if isinstance(s, str) else ids[k] for k, s in enumerate(sources) if s is not None}
     try:
-        masks = dict(zip(pictures, masks_of(folder, names), strict=True))
+        masks = masks_of(folder, names.values())
     except InputError as error:
         raise ManifestError(str(error)) from error
-    if names and not any(masks.values()):
-        wanted = absent_mask(folder, names[0])[0]
+    if names and not any(masks):
+        row, name = next(iter(names.items()))
         raise ManifestError(
-            f"{folder}: none of its {len(files)} masks has the name of an image; the mask of {ids[pictures[0]]} would "
-            f"be {wanted}"
+            f"{folder}: none of its {len(files)} masks has the name of an image; the mask of {ids[row]} would be "
+            f"{absent_mask(folder, name)[0]}"
         )
-    used = {os.path.realpath(mask) for mask in masks.values() if mask is not None}
-    found = [None if (mask := masks.get(k)) is None else Path(mask) for k in range(len(manifest))]
+    used = {os.path.realpath(mask) for mask in masks if mask is not None}
+    found = {row: None if mask is None else Path(mask) for row, mask in zip(names, masks, strict=True)}
     return found, [file for file in files if os.path.realpath(file) not in used]
 
 
@@ -102,58 +96,46 @@ def attach_masks(
     if threshold is not None and not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold:g}: it must be within (0, 1]")
     files, unused = match_masks(manifest, folder)
-    ids, old, old_bytes = (manifest.column(c) for c in ("id", "mask", "mask_bytes"))
-    new, data = list(old), list(old_bytes)
-    done = Attached(manifest, unused=unused)
+    ids, new, data = (manifest.column(c) for c in ("id", "mask", "mask_bytes"))
+    done = Attached(manifest, unused)
 
-    for k in cast("Iterable[int]", progress(range(len(manifest)), len(manifest), "masks")):
-        file = files[k]
+    for row, file in progress(files.items(), len(files), "masks"):
         if file is None:
-            if manifest.source(k) is None:
-                continue
-            if old[k] is None and old_bytes[k] is None:
-                done.problems[ids[k]] = f"no mask of that name in {folder}"
-            else:
-                done.kept += 1
+            if new[row] is None and data[row] is None:
+                done.problems[ids[row]] = f"no mask of that name in {folder}"
             continue
         try:
-            cover, size = _coverage(manifest, k, file, mask_id)
+            cover, scaled = _coverage(manifest.source(row) or b"", file, mask_id)
         except ImageReadError as error:
-            done.problems[ids[k]] = str(error)
+            done.problems[ids[row]] = str(error)
             continue
         cut = cover if threshold is None else (cover >= threshold).astype(np.float32)
         if not cut.any():
-            done.problems[ids[k]] = f"{file}: the mask is empty, it must select the subject (white)"
+            done.problems[ids[row]] = f"{file}: the mask is empty, it must select the subject (white)"
             continue
-
         done.attached += 1
-        done.scaled += size != cover.shape
-        done.soft += bool(((cut > 0) & (cut < 1)).any())
-        as_it_is = size == cover.shape and threshold is None and mask_id is None
-        where = file if as_it_is else _copy(cut, Path(copies), dry)
-        new[k], data[k] = str(where.absolute()), None
+        done.scaled += scaled
+        as_it_is = not scaled and threshold is None and mask_id is None
+        new[row], data[row] = str((file if as_it_is else _copy(cut, Path(copies), dry)).absolute()), None
 
     done.manifest = manifest.at(manifest.root.absolute()).replace(mask=new, mask_bytes=data)
     return done
 
 
-def _coverage(
-    manifest: Manifest, row: int, file: Path, mask_id: MaskId | None
-) -> tuple[NDArray[np.float32], tuple[int, int]]:
-    """The mask's coverage at its image's size (height, width), and the file's own size.
+def _coverage(image: str | bytes, file: Path, mask_id: MaskId | None) -> tuple[NDArray[np.float32], bool]:
+    """The mask's coverage at its image's size, and whether it was scaled.
 
     Raises:
         ImageReadError: if the image or the mask cannot be read, or their shapes differ.
     """
-    image = read_image(cast("str | bytes", manifest.source(row)))
-    own = read_mask(os.fspath(file), image=image, mask_id=mask_id)
-    size = (own.shape[0], own.shape[1])
-    if size == (image.height, image.width):
-        return own.numpy(), size
+    photo = read_image(image)
+    own = read_mask(file, image=photo, mask_id=mask_id)
+    size = (photo.height, photo.width)
+    if tuple(own.shape) == size:
+        return own.numpy(), False
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the first reading gave them
-        scaled = read_mask(os.fspath(file), (image.height, image.width), image=image, mask_id=mask_id)
-    return scaled.numpy(), size
+        return read_mask(file, size, image=photo, mask_id=mask_id).numpy(), True
 
 
 def _copy(cover: NDArray[np.float32], folder: Path, dry: bool) -> Path:

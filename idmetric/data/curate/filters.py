@@ -1,7 +1,7 @@
 """Filters: rules that keep or drop images and identities.
 
-A filter file is JSON (a list of rules) or TOML (tables `[[rule]]`). A rule keeps or drops rows by the values of their
-columns, or drops identities by their number of images:
+A filter file is a JSON list of rules. A rule keeps or drops rows by the values of their columns, or drops identities by
+their number of images:
 
     [{"drop": {"dataset": "FORB", "category": "Logo"}, "why": "one name for different logos"},
      {"of": {"dataset": "GLDv2"}, "keep": {"category": ["tower", "fountain"]}},
@@ -18,7 +18,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,10 +100,9 @@ NEARID_RULES = (
 
 @dataclass(frozen=True)
 class Applied:
-    """The effect of a rule: number of rows concerned, of dropped rows (with followers) and identities; a warning."""
+    """The effect of a rule: numbers of dropped rows (with followers) and identities; a warning or an empty text."""
 
     rule: Rule
-    concerned: int
     rows: int
     identities: int
     warning: str = ""
@@ -120,51 +118,46 @@ def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, li
     """
     done = []
     for number, rule in enumerate(rules, 1):
-        concerned, keep, warning = _decide(manifest, rule, number)
+        keep, warning = _decide(manifest, rule, number)
         kept = manifest.take(without_orphans(manifest, keep))
         gone = len(set(manifest.column("identity"))) - len(set(kept.column("identity")))
-        done.append(Applied(rule, int(concerned.sum()), len(manifest) - len(kept), gone, warning))
+        done.append(Applied(rule, len(manifest) - len(kept), gone, warning))
         manifest = kept
     return manifest, done
 
 
-def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], str]:
-    """The rows (N,) that a rule concerns, the rows (N,) that it leaves, and a warning or an empty text."""
+def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.bool_], str]:
+    """The rows (N,) that a rule leaves, and a warning or an empty text."""
     concerned = matches(manifest, rule.of)
-    if len(manifest) and not concerned.any():
-        return concerned, ~concerned, f"concerns no image; {_values(manifest, rule.of)}"
-
-    absent = [c for c in (*rule.keep, *rule.drop, *rule.of) if column_values(manifest, c) is None]
+    if not concerned.any():
+        return ~concerned, f"concerns no image; {_values(manifest, rule.of)}" if len(manifest) else ""
+    absent = [c for c in (*rule.keep, *rule.drop) if column_values(manifest, c) is None]
     if rule.keep:
-        if absent and concerned.any():
+        if absent:
             raise ValueError(
                 f"rule {number} {rule} needs column {absent[0]!r}, which the manifest lacks: add it, or leave the "
                 f"rule's dataset out"
             )
         good = matches(manifest, rule.keep)
-        nothing = len(manifest) and not (concerned & good).any()
-        warning = f"leaves nothing; {_values(manifest, rule.keep, concerned)}" if nothing else ""
-        return concerned, ~concerned | good, warning
-
+        nothing = f"leaves nothing; {_values(manifest.take(concerned), rule.keep)}"
+        return ~concerned | good, "" if (concerned & good).any() else nothing
     if rule.drop:
         bad = concerned & matches(manifest, rule.drop)
-        return concerned, ~bad, "" if bad.any() else f"matches nothing{f' (no column {absent[0]})' if absent else ''}"
+        return ~bad, "" if bad.any() else f"matches nothing{f' (no column {absent[0]})' if absent else ''}"
     identity, follows = manifest.column("identity"), followers(manifest)
     counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
     low, high = rule.min_images or 0, rule.max_images or np.inf
     fits = np.array([v is not None and low <= counts[v] <= high for v in identity], dtype=bool)
+    return ~concerned | fits | follows, ""
 
-    return concerned, ~concerned | fits | follows, ""
 
-
-def _values(manifest: Manifest, where: Where, among: NDArray[np.bool_] | None = None) -> str:
-    """The most common values of a rule's first column, among some rows."""
+def _values(manifest: Manifest, where: Where) -> str:
+    """The most common values of a rule's first column."""
     column = next(iter(where))
     values = column_values(manifest, column)
     if values is None:
         return f"there is no column {column}"
-    chosen = values if among is None else [v for v, c in zip(values, among, strict=True) if c]
-    return f"values of {column}: {', '.join(repr(v) for v, _ in Counter(chosen).most_common(5))}"
+    return f"values of {column}: {', '.join(repr(v) for v, _ in Counter(values).most_common(5))}"
 
 
 def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:
@@ -200,15 +193,12 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     Raises:
         ValueError: naming the file and the rule at fault.
     """
-    path = Path(path)
     try:
         found = json_file.read(path, "utf-8-sig")
-        found = found.get("rule") if path.suffix == ".toml" else found
-    except ValueError as error:  # of JSON, TOML or UTF-8
-        raise ValueError(f"{path}: not readable as {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from error
-
+    except ValueError as error:  # of JSON or UTF-8
+        raise ValueError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(found, list) or not all(isinstance(r, dict) for r in found):
-        raise ValueError(f"{path}: a filter file is a list of rules (in TOML: tables [[rule]])")
+        raise ValueError(f"{path}: a filter file is a list of rules")
     rules = []
     for number, values in enumerate(found, 1):
         try:

@@ -7,7 +7,7 @@ triplets = hard_negatives(manifest, vectors).manifest
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from idmetric.evaluate.arrays import comparable
 
 Progress = Callable[[int, int], None]
 Key = tuple[str | None, str]  # image and text
-REAL = ("real",)
+Placed = tuple[int, str, str, float | None]  # row, its group and slot, and its similarity
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,15 @@ class Mined:
     without: list[str]
 
 
-def anchor_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
-    """Rows to find negatives for: the rows of slot anchor if there are any, else all rows of these roles."""
-    slots = np.array(manifest.column("slot"), dtype=object)
-    chosen = slots == "anchor" if (slots == "anchor").any() else _of_roles(manifest, roles)
-    return np.flatnonzero(chosen & _named(manifest))
+def negative_rows(manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The anchors to find negatives for, and the pool of rows that may be negatives: real images of known identity.
 
-
-def pool_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
-    """Rows that may become negatives: rows of these roles (None: any) with a known identity.
-
-    Rows of slot negative are excluded, because they are copies of other rows.
+    Anchors are the rows of slot anchor if there are any. Rows of slot negative, copies of others, are not in the pool.
     """
-    slots = np.array(manifest.column("slot"), dtype=object)
-    return np.flatnonzero(_of_roles(manifest, roles) & _named(manifest) & (slots != "negative"))
+    role, slot = (np.array(manifest.column(c), dtype=object) for c in ("role", "slot"))
+    real, named = role == "real", np.asarray(manifest.table["identity"].is_valid())
+    anchors = slot == "anchor" if (slot == "anchor").any() else real
+    return np.flatnonzero(anchors & named), np.flatnonzero(real & named & (slot != "negative"))
 
 
 def hard_negatives(
@@ -54,24 +49,20 @@ def hard_negatives(
     vectors: NDArray[np.floating],
     k: int = 1,
     *,
-    roles: Collection[str] | None = REAL,
-    relatives: bool = False,
     ceiling: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Mined:
-    """Triplets of each anchor with the nearest images of other identities in its split.
+    """Triplets of each anchor with the nearest real images of other identities in its split.
 
     ID-Sim, A.1: "for each anchor image, we search the training pool for the nearest neighbor in DINOv3 embedding
     space". In curated manifests the rows of slot anchor are the anchors and keep their group's positive; otherwise
-    every image is an anchor, and its positive is another image of its identity, drawn at random.
+    every image is an anchor, and its positive is another image of its identity, drawn at random. Images of the anchor's
+    lineage are left out: such edits are other identities, but nearest by construction.
 
     Args:
         vectors: embeddings (N, D) of the rows, from `embed_rows`; rows of NaN are left out.
         k: number of negatives of each anchor.
-        roles: of images that may be negatives and anchors; None: any. Images without identity are excluded.
-        relatives: allow negatives of the anchor's lineage, such as identity-edits. They are other identities, but
-            nearest by construction, so a search would always find them.
         ceiling: leave out images with at least this cosine similarity, likely the same subject under another name.
         seed: of the positives.
         progress: as in `nearest_other`.
@@ -81,39 +72,23 @@ def hard_negatives(
         given manifest) and x_similarity (of negatives).
     """
     usable = _usable(manifest, vectors)
-    anchors = anchor_rows(manifest, roles)
-    anchors = anchors[usable[anchors]]
-    pool = pool_rows(manifest, roles)
-    pool = pool[usable[pool]]
-    families = _codes(manifest.column("identity")) if relatives else lineages(manifest)
-    splits = _codes(manifest.column("split"))
-
-    found = Neighbors(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
-    done = 0
-    for part in np.unique(splits[anchors]):
-        here = np.flatnonzero(splits[anchors] == part)
+    anchors, pool = (rows[usable[rows]] for rows in negative_rows(manifest))
+    families, split = lineages(manifest), np.array(manifest.column("split"), dtype=object)
+    near: dict[int, list[tuple[int, float]]] = {}
+    for part in dict.fromkeys(split[anchors]):
+        here, inside, done = anchors[split[anchors] == part], pool[split[pool] == part], len(near)
         shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, len(anchors)))
-        near = nearest_other(vectors, families, k, anchors=anchors[here], pool=pool[splits[pool] == part],
-                             ceiling=ceiling, progress=shown)  # fmt: skip
-        found.rows[here], found.similarity[here] = near.rows, near.similarity
-        done += len(here)
+        found = nearest_other(vectors, families, k, anchors=here, pool=inside, ceiling=ceiling, progress=shown)
+        near |= dict(zip(here.tolist(), _pairs(found), strict=True))
 
-    positives = _positives(manifest, anchors, pool, seed)
+    positives, groups = _positives(manifest, anchors, pool, seed), _anchor_groups(manifest, anchors)
+    rows: list[Placed] = []
+    for a in anchors.tolist():
+        if near[a]:
+            rows += [(a, groups[a], "anchor", None), *((p, groups[a], "positive", None) for p in positives[a])]
+            rows += [(row, groups[a], "negative", similarity) for row, similarity in near[a]]
     names = manifest.column("id")
-    groups = _anchor_groups(manifest, anchors)
-    rows: list[tuple[int, str, str, float | None]] = []
-
-    for a, near_rows, near_similarity in zip(anchors.tolist(), found.rows, found.similarity, strict=True):
-        if near_rows[0] < 0:
-            continue
-        group = groups[a]
-        rows.append((a, group, "anchor", None))
-        rows += [(p, group, "positive", None) for p in positives[a]]
-        rows += [(int(n), group, "negative", float(s)) for n, s in zip(near_rows, near_similarity, strict=True)
-                 if n >= 0]  # fmt: skip
-
-    without = [names[a] for a, r in zip(anchors.tolist(), found.rows, strict=True) if r[0] < 0]
-    return Mined(grouped(manifest, rows), without)
+    return Mined(grouped(manifest, rows), [names[a] for a in anchors.tolist() if not near[a]])
 
 
 def hard_pairs(
@@ -149,22 +124,27 @@ def hard_pairs(
     done = 0
 
     for pool in pools:
-        near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
-        for a, others, similarities in zip(pool.tolist(), near.rows.tolist(), near.similarity.tolist(), strict=True):
-            for b, s in zip(others, similarities, strict=True):
-                if b >= 0:
-                    pairs[min(a, b), max(a, b)] = s
-                    met |= {a, b}
+        found = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
+        for a, near in zip(pool.tolist(), _pairs(found), strict=True):
+            for b, similarity in near:
+                pairs[min(a, b), max(a, b)] = similarity
+                met |= {a, b}
         done += len(pool)
         if progress is not None:
             progress(done, total)
 
     best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))[:limit]
-    rows: list[tuple[int, str, str, float | None]] = []
+    rows: list[Placed] = []
     for number, (a, b) in enumerate(best):
         rows += [(a, f"pair-{number:06d}", "anchor", None), (b, f"pair-{number:06d}", "negative", pairs[a, b])]
     names = manifest.column("id")
     return Mined(grouped(manifest, rows), [names[r] for pool in pools for r in pool.tolist() if r not in met])
+
+
+def _pairs(near: Neighbors) -> list[list[tuple[int, float]]]:
+    """The nearest rows of each anchor with their similarities."""
+    both = zip(near.rows.tolist(), near.similarity.tolist(), strict=True)
+    return [[(row, s) for row, s in zip(rows, similarities, strict=True) if row >= 0] for rows, similarities in both]
 
 
 def text_pools(
@@ -172,9 +152,9 @@ def text_pools(
 ) -> list[NDArray[np.int64]]:
     """Rows with the same text in the same split, if they are of at least two families, in order of appearance."""
     pools: dict[tuple[str | None, str], list[int]] = defaultdict(list)
-    chosen = _named(manifest) if usable is None else _named(manifest) & usable
-    for row, (text, part) in enumerate(zip(manifest.column("text"), manifest.column("split"), strict=True)):
-        if chosen[row] and text is not None and text.strip():
+    columns = (manifest.column(c) for c in ("identity", "text", "split"))
+    for row, (identity, text, part) in enumerate(zip(*columns, strict=True)):
+        if identity is not None and text and text.strip() and (usable is None or usable[row]):
             pools[part, " ".join(text.casefold().split())].append(row)
     return [np.array(rows) for rows in pools.values() if len(set(families[rows].tolist())) > 1]
 
@@ -221,7 +201,7 @@ def query_negatives(
         if slot == "positive":
             own[groups[row]].add(keys[row])
 
-    rows: list[tuple[int, str, str, float | None]] = []
+    rows: list[Placed] = []
     without: list[str] = []
     places = _places(manifest, _usable(manifest, vectors))
     done, total = 0, sum(len(queries) for queries, _ in places)
@@ -233,9 +213,8 @@ def query_negatives(
         shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, total))
         each, asked, pool = np.arange(len(vectors)), np.array(queries, dtype=np.int64), np.array([*first.values()], int)
         near = nearest_other(vectors, each, count, anchors=asked, pool=pool, progress=shown)
-        for q, ranked, similarities in zip(queries, near.rows.tolist(), near.similarity.tolist(), strict=True):
-            right, found = own[groups[q]], zip(ranked, similarities, strict=True)
-            window = [(n, s) for n, s in found if n >= 0 and keys[n] not in right][skip : skip + depth]
+        for q, ranked in zip(queries, _pairs(near), strict=True):
+            window = [(n, s) for n, s in ranked if keys[n] not in own[groups[q]]][skip : skip + depth]
             rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
             drawn = np.sort(rng.permutation(len(window))[:k]).tolist()
             rows += [(window[n][0], groups[q], "negative", window[n][1]) for n in drawn]
@@ -304,7 +283,7 @@ def _positives(
     return out
 
 
-def grouped(manifest: Manifest, rows: Sequence[tuple[int, str, str, float | None]]) -> Manifest:
+def grouped(manifest: Manifest, rows: Sequence[Placed]) -> Manifest:
     """Copies of rows (number, group, slot, similarity or None) of a manifest, with new ids.
 
     Column x_source holds the row's own x_source or else its old id; `parent` names a copy of the parent, if any.
@@ -330,16 +309,3 @@ def _usable(manifest: Manifest, vectors: NDArray[np.floating]) -> NDArray[np.boo
     if vectors.ndim != 2 or len(vectors) != len(manifest):
         raise ValueError(f"embeddings of shape {vectors.shape} for a manifest of {len(manifest)} rows")
     return np.asarray(np.isfinite(vectors).all(axis=1))
-
-
-def _codes(values: Iterable[Any]) -> NDArray[np.int64]:
-    number: dict[Any, int] = {}
-    return np.array([number.setdefault(v, len(number)) for v in values], dtype=np.int64)
-
-
-def _named(manifest: Manifest) -> NDArray[np.bool_]:
-    return np.array([i is not None for i in manifest.column("identity")], dtype=bool)
-
-
-def _of_roles(manifest: Manifest, roles: Collection[str] | None) -> NDArray[np.bool_]:
-    return np.array([roles is None or r in roles for r in manifest.column("role")], dtype=bool)

@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 
 from idmetric.data.curate.balance import (
-    Strategy,
     balanced,
     cap,
     choose,
@@ -25,7 +24,7 @@ from idmetric.data.curate.balance import (
     keep_identities,
     keep_images,
     lowest,
-    proportional,
+    shares,
     two_views,
     unique,
 )
@@ -56,14 +55,12 @@ def idsim(
     count: int = 11_000,
     seed: int = 0,
     rules: Sequence[Rule] = IDSIM_RULES,
-    strategy: Strategy = "balanced",
     existing: Existing = "refuse",
 ) -> Curated:
     """ID-Sim's subset of real images (A.1): filtered, balanced, two images per identity, split 10:1 at random.
 
     Args:
         count: number of identities; of 11,000, 10,000 are for training and 1,000 for validation.
-        strategy: "balanced", or "proportional" as in Table 2's unbalanced column.
         existing: treatment of existing splits: "refuse" raises an error, "keep" uses only images of split train and
             images without a split, "overwrite" uses all images.
 
@@ -73,8 +70,7 @@ def idsim(
     manifest, notes = trainable(manifest, existing)
     needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
     kept, applied = apply_rules(distinct(manifest), (*rules, *needed))
-    sizes = dict(Counter(datasets_of(kept).values()))
-    quotas = balanced(sizes, count) if strategy == "balanced" else proportional(sizes, count, seed)
+    quotas = balanced(Counter(datasets_of(kept).values()), count)
     pairs = two_views(choose(kept, quotas, seed), seed)
     notes += short_of(sum(quotas.values()), count)
     out = _split_all(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
@@ -166,11 +162,10 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
     """
     if variant != "all" and variant not in ILGEN:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(ILGEN)}")
-    full = {d: c.instances // 2 if (variant, d) == ("all", "generic") else c.instances for d, c in ILGEN.items()}
-    full = full if variant == "all" else {variant: full[variant]}
-    count = sum(full.values()) if count is None else count
-    ends = np.floor(np.cumsum(list(full.values())) * count / sum(full.values()) + 0.5).astype(int)
-    return dict(zip(full, map(int, np.diff(np.r_[0, ends])), strict=True))
+    full = {domain: counts.instances for domain, counts in ILGEN.items() if variant in ("all", domain)}
+    if variant == "all":
+        full["generic"] //= 2
+    return dict(zip(full, shares(count or sum(full.values()), list(full.values())), strict=True))
 
 
 def ilgen(
@@ -202,10 +197,10 @@ def ilgen(
             continue
         used = lowest(list(groups), ILGEN[domain].categories, (seed, "category", domain))
         most = ILGEN[domain].per_category
-        shares = balanced({c: min(len(groups[c]), most) for c in used}, quota)
-        for category, share in shares.items():
+        given = balanced({c: min(len(groups[c]), most) for c in used}, quota)
+        for category, share in given.items():
             chosen += lowest(groups[category], share, (seed, "identity"))
-        notes += short_of(sum(shares.values()), quota, f" of domain {domain}")
+        notes += short_of(sum(given.values()), quota, f" of domain {domain}")
 
     out = keep_images(keep_identities(kept, chosen), images, seed)
     return Curated(whole_groups(manifest, out), applied, notes)
@@ -267,25 +262,19 @@ def ilgen_real(
             f"{there}: idmetric data import uned makes it"
         )
 
-    quotas, wanted = _quotas({name: len(pool) for name, pool in pools.items()}, variant, count)
+    wanted = count or (REAL_ALL if variant == "all" else ILGEN[variant].instances)
+    quotas = {name: min(len(pool), wanted) for name, pool in pools.items()}
+    if variant == "all":
+        whole = {name: len(pools[name]) for name in WHOLE}
+        if (rest := wanted - sum(whole.values())) < 0:
+            listed = " + ".join(f"{name} {size}" for name, size in whole.items())
+            given = f"{wanted - rest} classes ({listed})"
+            raise ValueError(f"the whole sets have {given}, more than {wanted}: raise --count")
+        quotas = whole | balanced({name: len(pools[name]) for name in SHARED}, rest)
     chosen = [identity for name, pool in pools.items() for identity in lowest(pool, quotas[name], (seed, "identity"))]
     notes += short_of(len(chosen), wanted)
     out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
     return Curated(whole_groups(manifest, out), applied, notes)
-
-
-def _quotas(sizes: Mapping[str, int], variant: str, count: int | None) -> tuple[dict[str, int], int]:
-    """Number of instances of each dataset, and the total that is wanted."""
-    if variant != "all":
-        wanted = ILGEN[variant].instances if count is None else count
-        return {name: min(size, wanted) for name, size in sizes.items()}, wanted
-    wanted = REAL_ALL if count is None else count
-    whole = {name: sizes[name] for name in WHOLE}
-    rest = wanted - sum(whole.values())
-    if rest < 0:
-        listed = " + ".join(f"{name} {size}" for name, size in whole.items())
-        raise ValueError(f"the whole sets have {wanted - rest} classes ({listed}), more than {wanted}: raise --count")
-    return {**whole, **balanced({name: sizes[name] for name in SHARED}, rest)}, wanted
 
 
 def _bare(name: str) -> str:
@@ -295,8 +284,8 @@ def _bare(name: str) -> str:
 def _refuse_splits(manifest: Manifest, existing: Existing) -> None:
     if existing == "refuse" and set(manifest.column("split")) - {None}:
         raise ValueError(
-            f"the manifest has splits already ({splits_of(manifest)}): existing='keep' keeps them, 'overwrite' "
-            "replaces them"
+            f"the manifest has splits already ({splits_of(manifest)}): existing='keep' (--keep-splits) keeps them, "
+            "'overwrite' (--overwrite-splits) replaces them"
         )
 
 

@@ -1,8 +1,7 @@
 """Importers: manifests of published datasets and of folders, one file per family.
 
     from idmetric.data.importers.run import import_dataset
-    manifest = import_dataset("nearid", ["Aleksandar/NearID", "Aleksandar/NearID-Flux"], images="nearid_images")
-    manifest.write("nearid.parquet")
+    import_dataset("nearid", ["Aleksandar/NearID", "Aleksandar/NearID-Flux"], images="images").write("nearid.parquet")
 
 This module only lists the importers; a command line can name them without loading them.
 """
@@ -37,8 +36,8 @@ class Kind:
 KINDS = {
     "folder": Kind(
         "folders",
-        "folder per identity; deeper folders are joined; masks are x_mask.png or in masks/",
-        {"splits": "yes or no: top folders train/, val/, ... are splits (default: yes where all of them are)"},
+        "folder per identity, perhaps below train/, val/, test/; deeper folders are joined; masks are x_mask.png or in "
+        "masks/",
         local=True,
     ),
     "dreambooth": Kind(
@@ -70,14 +69,12 @@ KINDS = {
     ),
     "nights": Kind(
         "nights",
-        "NIGHTS and triplets like it: data.csv with ref, left, right and votes",
-        {"min_votes": "leave out triplets with fewer votes (default: 6; 0 keeps all)"},
+        "NIGHTS and triplets like it: data.csv with ref, left, right and votes, of which 6 are needed",
     ),
     "subjects2k": Kind("subjects", "Subjects2k: pairs with human same/different labels"),
     "subjects200k": Kind(
         "subjects",
-        "Subjects200K: pairs, cut from their composite image",
-        {"min_quality": "leave out pairs with a quality below this (default: 5; 0 keeps all)"},
+        "Subjects200K: pairs of the best quality, cut from their composite image",
     ),
     "pods": Kind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
     "cute": Kind(

@@ -91,7 +91,7 @@ def _row(job: Job, core: Path, path: str, listed: Listed, taxonomy: Taxonomy, cr
         part = cropped(whole, boxes) if boxes else None
         if part is None:
             raise SourceError(f"{file.stem}_bbox.txt: no box within the {whole.width}x{whole.height} pixels")
-        image = job.images.keep(part, f"{job.name}/{_plain(path)}", Path)
+        image = job.keep(part)
 
     coarse, middle, fine = taxonomy.get(name, (None, None, None))
     parameters: dict[str, Any] = {**({"boxes": boxes} if boxes else {}), **({"kind": fine} if fine else {})}

@@ -36,15 +36,19 @@ def _table(job: Job) -> Iterator[Row]:
     about = _info(source.root)
     for record in job.rows(source):
         label, part = record.values["label"], record.shard.split
-        name = f"{job.name}/{part or 'all'}/{record.number:05d}"
-        image = record.keep(record.values["image"], name)
+        image = record.keep(record.values["image"])
         if not image or label is None:
             record.reject("no label" if image else "no image")
             continue
-        mask = record.keep(record.values.get("mask"), f"{name}_mask", "mask")
-        parameters = {**record.about("label"), "x_part": part}
-        own = {"dataset": job.name, "parameters": parameters, **_about(about, str(label)), **image, **mask}
-        yield Row(f"{job.name}/{label}", id=name, **own)
+        yield Row(
+            f"{job.name}/{label}",
+            id=f"{job.name}/{part or 'all'}/{record.number:05d}",
+            dataset=job.name,
+            parameters={**record.about("label"), "x_part": part},
+            **_about(about, str(label)),
+            **image,
+            **record.keep(record.values.get("mask"), "mask"),
+        )
 
 
 def _folders(job: Job, root: Path) -> Iterator[Row]:

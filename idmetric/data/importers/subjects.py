@@ -20,7 +20,7 @@ from idmetric.images.read import ImageReadError, read_image
 
 ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
 QUALITIES = ("compositeStructure", "objectConsistency", "imageQuality")
-_MIN_QUALITY = 5.0  # a good pair has the highest rating in all three
+_BEST = 5.0  # a good pair has the highest rating in all three
 _LARGEST_PADDING = 64
 
 
@@ -50,11 +50,10 @@ def subjects200k(job: Job) -> Iterator[Row]:
     """Two rows for each pair, cut from its composite."""
     source = job.open()
     job.need(source, "image")
-    least = job.number("min_quality", _MIN_QUALITY)
     for record in job.rows(source):
         values = record.values
-        collection, quality = values.get("collection"), values.get("quality_assessment") or {}
-        if least > 0 and any((quality.get(name) or 0) < least for name in QUALITIES):
+        quality = values.get("quality_assessment") or {}
+        if any((quality.get(name) or 0) < _BEST for name in QUALITIES):
             continue
         try:
             first, second = split_composite(_whole(values["image"], source))
@@ -63,22 +62,16 @@ def subjects200k(job: Job) -> Iterator[Row]:
             continue
 
         group, about = f"{job.name}/{record.number:06d}", values.get("description") or {}
-        consistency = quality.get("objectConsistency")
-        # if the objects differ, the identity of the second is unknown
-        same = consistency is not None and consistency >= _MIN_QUALITY
-        label = None if consistency is None else float(consistency)
-        shown = {"identity": group if same else None, "label": label, "text": about.get("description_1")}
-        parameters = {"source": source.label, "row": record.number, "collection": collection, "item": about.get("item")}
+        words = [about.get(f"description_{k}") for k in (0, 1)]
+        parameters = {"source": source.label, "row": record.number, "collection": values.get("collection")}
         yield from record.group(
             group,
-            {
-                "anchor": (first, {"identity": group, "text": about.get("description_0")}),
-                "candidate": (second, shown),
-            },
+            {"anchor": (first, {"text": words[0]}), "candidate": (second, {"text": words[1], "label": _BEST})},
+            identity=group,
             split=record.shard.split,
             category=about.get("category"),
             engine=ENGINE,
-            parameters={**parameters, **{name: quality.get(name) for name in QUALITIES}},
+            parameters={**parameters, "item": about.get("item")},
         )
 
 

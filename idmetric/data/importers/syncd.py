@@ -18,7 +18,6 @@ a similarity between min_dino and 0.98, and those with a lower aesthetic score.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -51,8 +50,7 @@ def rows(job: Job) -> Iterator[Row]:
         except (ImageReadError, FileNotFoundError) as error:
             job.rejected.append(f"{where}: {error}")
             continue
-        for row, mask in views:
-            yield row if mask is None else replace(row, **job.images.keep(mask, f"{row.id}_mask", Path, "mask"))
+        yield from views
 
 
 def _records(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -89,13 +87,13 @@ def _keys(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
 
 def _views(
     job: Job, root: Path, where: str, record: Mapping[str, Any], identity: str, kept: Sequence[int]
-) -> list[tuple[Row, bytes | None]]:
-    """The row and the mask of each image that is kept.
+) -> list[Row]:
+    """The row of each image that is kept.
 
     Raises:
         FileNotFoundError, ImageReadError: if an image is missing, or one or its mask cannot be read.
     """
-    files, made = record["filenames"], []
+    files, rows = record["filenames"], []
     prompts = record.get("prompts") or [None] * len(files)
     extra = {"objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
     extra = {key: value for key, value in extra.items() if value is not None}
@@ -106,13 +104,21 @@ def _views(
         if path is None:
             raise FileNotFoundError(f"{files[index]!r} is missing; unpack all archives of the dataset")
         name = f"{identity}/view{index + 1}"
-        row = Row(
-            identity, id=name, path=str(path.absolute()), dataset=job.name, domain="objects", background=name,
-            category=record.get("category_description") or None, text=prompts[index],
-            parameters={"file": files[index], **extra},
-        )  # fmt: skip
-        made.append((row, _mask(path)))
-    return made
+        rows.append(
+            Row(
+                identity,
+                id=name,
+                path=str(path.absolute()),
+                dataset=job.name,
+                domain="objects",
+                category=record.get("category_description") or None,
+                background=name,
+                text=prompts[index],
+                parameters={"file": files[index], **extra},
+                **job.keep(_mask(path), "mask"),
+            )
+        )
+    return rows
 
 
 def usable(record: Mapping[str, Any], dino: float | None, aesthetics: float | None, where: str) -> list[int]:

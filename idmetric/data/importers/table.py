@@ -33,9 +33,9 @@ def rows(job: Job) -> Iterator[Row]:
 
     source = job.open()
     job.need(source, *job.columns)
-    image = "path" if "path" in job.columns or "path" in source.columns else "image"
+    image = "path" if "path" in source.columns else "image"
     for column, shown in ((image, "path or image"), ("identity", "identity")):
-        if not job.has(source, column):
+        if column not in source.columns:
             raise SourceError(
                 f"{source.name}: no column {shown}; name one of {', '.join(source.columns)}: "
                 f"--map {shown.partition(' ')[0]}=NAME"
@@ -55,7 +55,7 @@ def _row(job: Job, record: Record) -> Iterator[Row]:
     name = f"{job.name}/{part or 'all'}/{record.number:06d}"
     files: dict[str, Any] = {}
     for column in PATHS:
-        files |= record.keep(values.get(column), name if column == "path" else f"{name}_{column}", column)
+        files |= record.keep(values.get(column), column)
     if not files.keys() & {"path", "image_bytes"}:
         record.reject("no image")
         return

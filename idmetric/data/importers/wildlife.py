@@ -41,7 +41,7 @@ def rows(job: Job) -> Iterator[Row]:
         try:
             if not values["path"]:
                 raise ValueError("no path")
-            files = record.keep(_image(_photo(source, str(values["path"])), _box(values.get("bbox"))), name)
+            files = record.keep(_image(_photo(source, str(values["path"])), _box(values.get("bbox"))))
         except (ImageReadError, ValueError) as error:
             record.reject(str(error))
             continue
