@@ -140,15 +140,12 @@ def test_json_lines_may_differ_in_their_columns_and_start_with_a_mark(tmp_path: 
     assert manifest.column("x_n") == [None, 2]
 
 
-def test_parameters_may_be_structs_and_maps_of_parquet(tmp_path: Path) -> None:
+def test_parameters_may_be_structs_of_parquet(tmp_path: Path) -> None:
     given = [{"steps": 8, "words": ["a"]}, None, {"steps": None, "words": None}]
     struct = pa.array(given, pa.struct({"steps": pa.int64(), "words": pa.list_(pa.string())}))
     table = {"identity": ["a"] * 3, "path": ["1", "2", "3"]}
     pq.write_table(pa.table({**table, "parameters": struct}), tmp_path / "m.parquet")
     assert [row.parameters for row in read(tmp_path / "m.parquet")] == [{"steps": 8, "words": ["a"]}, None, {}]
-    pairs = pa.array([[("k", 1.5)], None, []], pa.map_(pa.string(), pa.float64()))
-    pq.write_table(pa.table({**table, "parameters": pairs}), tmp_path / "m.parquet")
-    assert [row.parameters for row in read(tmp_path / "m.parquet")] == [{"k": 1.5}, None, {}]
 
 
 def test_whole_numbers_are_names_in_every_format_and_others_in_none(tmp_path: Path) -> None:
@@ -291,14 +288,9 @@ def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
 
 
 def test_numbers_that_json_lacks_are_refused_in_parameters() -> None:
-    deep: list[object] = []
-    for _ in range(100_000):
-        deep = [deep]
-    for value in (float("nan"), float("inf"), deep):
+    for value in (float("nan"), float("inf")):
         with pytest.raises(ManifestError, match="row 1, column 'parameters': not JSON serializable"):
             Manifest.from_rows([Row("a", "1", parameters={"k": value})])
-    while deep:  # from outside in: freeing it at once would go as deep
-        deep = deep[0]  # type: ignore[assignment]
 
 
 def test_numpy_values_and_paths_are_taken() -> None:

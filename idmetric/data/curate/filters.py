@@ -37,7 +37,7 @@ class Rule:
     Attributes:
         keep: drop all rows without these values.
         drop: drop all rows with these values.
-        min_images, max_images: drop identities with fewer, or with more, images.
+        min_images: drop identities with fewer images.
         of: restricts the rule to rows with these values; empty = all rows.
         why: the reason, shown in reports of the rule.
     """
@@ -45,14 +45,14 @@ class Rule:
     keep: Where = field(default_factory=dict)
     drop: Where = field(default_factory=dict)
     min_images: int | None = None
-    max_images: int | None = None
     of: Where = field(default_factory=dict)
     why: str = ""
 
     def __post_init__(self) -> None:
-        kinds = [bool(self.keep), bool(self.drop), self.min_images is not None or self.max_images is not None]
-        if sum(kinds) != 1:
-            raise ValueError("a rule has one of keep, drop, and min_images or max_images")
+        if sum([bool(self.keep), bool(self.drop), self.min_images is not None]) != 1:
+            raise ValueError("a rule has one of keep, drop and min_images")
+        if not isinstance(self.min_images, int | None):
+            raise ValueError(f"{self.min_images!r} is not a number of images")
         for where in (self.keep, self.drop, self.of):
             if not isinstance(where, Mapping):
                 raise ValueError(f"{where!r} is not a table of columns and values")
@@ -60,10 +60,6 @@ class Rule:
                 raise ValueError(
                     f"unknown column {wrong[0]!r}; there are {', '.join(COLUMNS)}, free ones x_... and parameters.NAME"
                 )
-
-        for count in (self.min_images, self.max_images):
-            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-                raise ValueError(f"{count!r} is not a number of images")
 
     def __str__(self) -> str:
         given = {k: v for k, v in asdict(self).items() if k != "why" and v not in (None, {})}
@@ -146,8 +142,7 @@ def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.boo
         return ~bad, "" if bad.any() else f"matches nothing{f' (no column {absent[0]})' if absent else ''}"
     identity, follows = manifest.column("identity"), followers(manifest)
     counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
-    low, high = rule.min_images or 0, rule.max_images or np.inf
-    fits = np.array([v is not None and low <= counts[v] <= high for v in identity], dtype=bool)
+    fits = np.array([v is not None and counts[v] >= (rule.min_images or 0) for v in identity], dtype=bool)
     return ~concerned | fits | follows, ""
 
 

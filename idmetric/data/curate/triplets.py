@@ -103,8 +103,7 @@ def mixture(
         parts.append(_written(chosen, found, name))
     if not parts:
         raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
-    splits = sorted({s for part in parts for s in part.column("split")} - {None})
-    if len(splits) > 1:
+    if len(splits := sorted({s for part in parts for s in part.column("split")} - {None})) > 1:
         raise TripletError(f"the subsets have the splits {', '.join(splits)}: choose one")
     return with_parents_found(merge(parts, shared=True))
 
@@ -217,10 +216,7 @@ def _identity(manifest: Manifest, originals: float) -> dict[str, Draw]:
             real[name].append(row)
         elif role == "identity-edit" and parents[row] >= 0:
             of = names[parents[row]]
-            if of is not None and of == name:
-                raise TripletError(f"subset 'identity', row {row + 1}: an identity-edit of {of!r} must have another "
-                                   "identity")  # fmt: skip
-            if of is not None:
+            if of is not None and of != name:
                 edits[of].append(row)
 
     stranger = _strangers(manifest, {name: rows[0] for name, rows in real.items()})

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,13 +26,12 @@ from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_image, walk
-from idmetric.images.read import ImageReadError, read_image
+from idmetric.images.read import read_image
 from idmetric.io import json_file
 
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\d+\.\w+")
-
 
 Listed = dict[str, dict[str, list[str]]]  # folder -> id -> the numbers after it
 Taxonomy = dict[str, tuple[str, str, str]]  # object -> its coarse, middle and fine category
@@ -44,20 +42,48 @@ def rows(job: Job) -> Iterator[Row]:
     crop, splits = job.choice("crop", "no", "queries", "all"), job.choice("splits", "yes", "no") == "yes"
     root = job.folder()
     core = root / "ilias_core" if (root / "ilias_core").is_dir() else root
-    listed, taxonomy = _published(job, root)
+    listed, taxonomy = _listed(root), _taxonomy(root, job.options.get("taxonomy"))
     found = pictures(core)
     there = {_plain(str(picture.path)) for picture in found}
     for kind, names in listed.items() if job.limit is None else ():
         lost = [name for name in names if name not in there]
         job.rejected.extend(f"{core / name}: in {LISTS[kind]}, but there is no such image" for name in lost)
     for picture in job.limited(found, root.name):
+        path = str(picture.path)
+        match = _IMAGE.fullmatch(path)
+        if match is None:
+            layout = "NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg"
+            raise SourceError(f"{core / path}: not the layout of ILIAS, {layout}")
+        kind = "query" if match["query"] else "pos"
+        known = listed.get(kind, {}).get(_plain(path))
+        if known is None and kind in listed:
+            job.rejected.append(f"{core / path}: not in {LISTS[kind]}")
+            continue
         try:
-            row = _row(job, core, str(picture.path), listed, taxonomy, crop)
-            yield row if splits else replace(row, split=None)
-        except (ImageReadError, ValueError) as error:
-            if _IMAGE.fullmatch(str(picture.path)) is None:
-                raise
-            job.rejected.append(f"{core / picture.path}: {error}")
+            boxes = boxes_of((core / path).with_name(f"{picture.path.stem}_bbox.txt"), needed=crop != "no")
+            image = {"path": str((core / path).absolute())}
+            if crop == "all" or (crop == "queries" and kind == "query"):
+                image = job.keep(_cut(core / path, boxes))
+            about: dict[str, Any] = {"boxes": boxes} if boxes else {}
+            if kind == "pos" and known is not None:
+                about |= {"x_scale": float(known[0]), "x_clutter": int(known[1])}
+        except (ValueError, IndexError) as error:
+            job.rejected.append(f"{core / path}: {error}")
+            continue
+
+        coarse, middle, fine = taxonomy.get(match["name"], (None, None, None))
+        if fine:
+            about["kind"] = fine
+        yield Row(
+            identity=f"{job.name}/{match['name']}",
+            id=f"{job.name}/{path}",
+            dataset=job.name,
+            split=SPLITS[kind] if splits else None,
+            domain=coarse,
+            category=middle,
+            parameters=about or None,
+            **image,
+        )
 
     if "distractors" in job.options:
         folder = Path(job.options["distractors"])
@@ -66,48 +92,16 @@ def rows(job: Job) -> Iterator[Row]:
             raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
         for file in job.limited(files, folder.name):
             name = f"{job.name}/{file.relative_to(folder).as_posix()}"
-            yield Row(None, path=str(file.absolute()), id=name, dataset=job.name, split="gallery")
+            split = "gallery" if splits else None
+            yield Row(None, path=str(file.absolute()), id=name, dataset=job.name, split=split)
 
 
-def _row(job: Job, core: Path, path: str, listed: Listed, taxonomy: Taxonomy, crop: str) -> Row:
-    """The row of an image.
-
-    Raises:
-        ImageReadError, ValueError: if the image is not listed, or it or its boxes cannot be used.
-    """
-    file = core / path
-    match = _IMAGE.fullmatch(path)
-    if match is None:
-        raise SourceError(f"{file}: not the layout of ILIAS, NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg")
-    kind, name = ("query" if match["query"] else "pos"), match["name"]
-    known = listed.get(kind)
-    if known is not None and _plain(path) not in known:
-        raise SourceError(f"not in {LISTS[kind]}")
-
-    boxes = boxes_of(file.with_name(f"{file.stem}_bbox.txt"), needed=crop != "no")
-    image: dict[str, Any] = {"path": str(file.absolute())}
-    if crop == "all" or (crop == "queries" and kind == "query"):
-        whole = read_image(file)
-        part = cropped(whole, boxes) if boxes else None
-        if part is None:
-            raise SourceError(f"{file.stem}_bbox.txt: no box within the {whole.width}x{whole.height} pixels")
-        image = job.keep(part)
-
-    coarse, middle, fine = taxonomy.get(name, (None, None, None))
-    parameters: dict[str, Any] = {**({"boxes": boxes} if boxes else {}), **({"kind": fine} if fine else {})}
-    if kind == "pos" and known is not None:
-        scale, clutter = known[_plain(path)]
-        parameters |= {"x_scale": float(scale), "x_clutter": int(clutter)}
-    return Row(
-        identity=f"{job.name}/{name}",
-        id=f"{job.name}/{path}",
-        dataset=job.name,
-        split=SPLITS[kind],
-        domain=coarse,
-        category=middle,
-        parameters=parameters or None,
-        **image,
-    )
+def _cut(file: Path, boxes: list[Box]) -> bytes:
+    whole = read_image(file)
+    part = cropped(whole, boxes) if boxes else None
+    if part is None:
+        raise SourceError(f"{file.stem}_bbox.txt: no box within the {whole.width}x{whole.height} pixels")
+    return part
 
 
 def boxes_of(file: Path, needed: bool = True) -> list[Box]:
@@ -130,31 +124,33 @@ def boxes_of(file: Path, needed: bool = True) -> list[Box]:
     return found
 
 
-def _published(job: Job, root: Path) -> tuple[Listed, Taxonomy]:
-    """What lies in the source's folder, or in the one above it, or is named by an option."""
+def _listed(root: Path) -> Listed:
+    """The lists of ids in the source's folder, or in the one above it."""
     listed: Listed = {}
     for kind, name in LISTS.items():
-        files = [folder / "image_ids" / name for folder in (root, root.absolute().parent)]
-        for file in [file for file in files if file.is_file()][:1]:
+        files = (folder / "image_ids" / name for folder in (root, root.absolute().parent))
+        if file := next(filter(Path.is_file, files), None):
             lines = [line.split(",") for line in _lines(file)]
             listed[kind] = {_plain(first.strip()): rest for first, *rest in lines}
-
-    given = job.options.get("taxonomy")
-    places = [Path(given)] if given else [root / "taxonomy.json", root / "misc" / "taxonomy.json"]
-    there = [place for place in places if given or place.is_file()]
-    return listed, _taxonomy(there[0]) if there else {}
+    return listed
 
 
-def _taxonomy(file: Path) -> Taxonomy:
-    found: Taxonomy = {}
+def _taxonomy(root: Path, given: str | None) -> Taxonomy:
+    file = (
+        Path(given)
+        if given
+        else next(filter(Path.is_file, (root / "taxonomy.json", root / "misc/taxonomy.json")), None)
+    )
     try:
-        for coarse, below in read_json(file).items():
-            for middle, finer in below.items():
-                for fine, names in finer.items():
-                    found |= {str(name): (coarse, middle, fine) for name in names}
+        return {
+            str(name): (coarse, middle, fine)
+            for coarse, below in (read_json(file) if file else {}).items()
+            for middle, finer in below.items()
+            for fine, names in finer.items()
+            for name in names
+        }
     except (AttributeError, TypeError):
         raise SourceError(f"{file}: not ILIAS's taxonomy: categories in three levels, with lists of objects") from None
-    return found
 
 
 def _lines(file: Path) -> list[str]:

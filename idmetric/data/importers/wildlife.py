@@ -21,7 +21,6 @@ from idmetric.data.importers.images import Box, cropped
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import Source
 from idmetric.data.manifest.table import Row
-from idmetric.images.kinds import ImageReadError
 from idmetric.images.read import read_image
 
 _TABLE = "metadata.csv"
@@ -36,29 +35,28 @@ def rows(job: Job) -> Iterator[Row]:
     source = job.open(str(root / _TABLE if (root / _TABLE).is_file() else root))
     job.need(source, "identity", "path")
     for record in job.rows(source):
-        values = record.values
-        name = f"{job.name}/{_text(values.get('image_id')) or f'{record.number:06d}'}"
+        cells = {column: _text(value) for column, value in record.values.items()}
         try:
-            if not values["path"]:
+            if not cells["path"]:
                 raise ValueError("no path")
-            files = record.keep(_image(_photo(source, str(values["path"])), _box(values.get("bbox"))))
-        except (ImageReadError, ValueError) as error:
+            photo, box = _photo(source, cells["path"]), _box(record.values.get("bbox"))
+            files = record.keep(str(photo.absolute()) if box is None else _cut(photo, box))
+        except ValueError as error:
             record.reject(str(error))
             continue
-
-        identity, dataset = _text(values["identity"]), _text(values.get("dataset"))
+        identity, dataset = cells["identity"], cells.get("dataset")
         if identity == _UNKNOWN:
             identity = None
         if identity and dataset and not identity.startswith(f"{dataset}_"):
             identity = f"{dataset}_{identity}"  # as published identities begin: equal numbers are other animals
-        free = {f"x_{column}": _text(values[column]) for column in _FREE if column in values}
+        free = {f"x_{column}": cells[column] for column in _FREE if column in cells}
         yield Row(
             identity=f"{job.name}/{identity}" if identity else None,
-            id=name,
+            id=f"{job.name}/{cells.get('image_id') or f'{record.number:06d}'}",
             dataset=dataset or job.name,
-            split=_text(values.get("split")),
+            split=cells.get("split"),
             domain="animals",
-            category=_text(values.get("species")),
+            category=cells.get("species"),
             parameters={**record.about(*_USED, *_FREE), **free},
             **files,
         )
@@ -71,17 +69,12 @@ def _text(value: Any) -> str | None:
 
 def _photo(source: Source, path: str) -> Path:
     """The file; early versions leave the folder images/ out of the paths."""
-    found = source.locate(path)
-    inside = source.locate(f"images/{path}")
+    found, inside = source.locate(path), source.locate(f"images/{path}")
     return inside if not found.exists() and inside.exists() else found
 
 
 def _box(value: Any) -> Box | None:
-    """The pixels x, y, width, height of a cell, None if it is empty.
-
-    Raises:
-        ValueError: for anything else.
-    """
+    """The pixels x, y, width, height of a cell, None if it is empty; ValueError for anything else."""
     text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
     if text is None:
         return None
@@ -93,15 +86,8 @@ def _box(value: Any) -> Box | None:
     raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
 
 
-def _image(photo: Path, box: Box | None) -> bytes | str:
-    """The photo, or its part within a box as PNG; parts of the box outside the photo are left out.
-
-    Raises:
-        ImageReadError: if the photo cannot be read.
-        ValueError: if the box lies outside of it.
-    """
-    if box is None:
-        return str(photo.absolute())
+def _cut(photo: Path, box: Box) -> bytes:
+    """The part of a photo within a box; parts of the box outside of it are left out. ValueError if all are."""
     image = read_image(photo)
     part = cropped(image, [box])
     if part is None:
