@@ -165,16 +165,6 @@ def test_one_label_of_several_is_the_subject(run: Runner, photos: Manifest, tmp_
     assert (made == np.where(labels == 2, 255, 0)).all()
 
 
-def test_cut_outs_are_masks_by_their_alpha(photos: Manifest, tmp_path: Path) -> None:
-    cut = Image.new("RGB", SIZE, (90, 60, 10))
-    cut.putalpha(disc(SIZE))
-    done = attach_masks(photos, put(tmp_path / "masks", dict.fromkeys(ALL, cut)), tmp_path / "copies")
-    assert not done.problems
-    assert (
-        read_pair(done.manifest.source(0), done.manifest.source(0, "mask"))[1] == (np.asarray(disc(SIZE)) > 0)
-    ).all()
-
-
 def test_images_within_the_manifest_go_by_their_id(photos: Manifest, tmp_path: Path) -> None:
     rows = [
         Row(r.identity, image_bytes=(tmp_path / str(r.path)).read_bytes(), id=f"set/{k}") for k, r in enumerate(photos)

@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.importers.ilias import boxes_of
 from idmetric.data.importers.images import cropped
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
@@ -160,13 +159,6 @@ def test_damaged_boxes_are_named_or_their_images_left_out(tmp_path: Path, text: 
         import_dataset("ilias", root, options={"crop": "queries"})
     assert file.name in str(error.value)
     assert len(import_dataset("ilias", root, options={"crop": "queries"}, on_error="skip")) == 9
-
-
-def test_whole_images_need_no_boxes(tmp_path: Path) -> None:
-    root = write(tmp_path / "ilias")
-    (root / "ilias_core/bold_bimp_000/query/Q000_00_bbox.txt").unlink()
-    assert len(import_dataset("ilias", root)) == 10
-    assert boxes_of(root / "absent_bbox.txt", needed=False) == []
 
 
 def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:

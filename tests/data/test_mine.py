@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from idmetric.embed import nearest as neighbors
 from idmetric.embed.nearest import nearest_other
 from idmetric.embed.store import Store
 from idmetric.models.idsim import IDSim
-from tests.conftest import random_model
 
 
 def brute_force(
@@ -92,13 +90,6 @@ def test_strangers_alike_in_six_decimals_are_taken_in_order_of_rows() -> None:
     assert (product.argmax(1) != found.rows[:, 0]).any()  # or the case would be too easy
 
 
-def test_equal_strangers_are_taken_in_order_of_rows() -> None:
-    vectors = np.ones((200, 16), dtype=np.float32)
-    found = nearest_other(vectors, np.arange(200) % 100, 2)
-    np.testing.assert_array_equal(found.rows[0], [1, 2])
-    np.testing.assert_array_equal(found.rows[1:100], [[0, 2]] + [[0, 1]] * 98)
-
-
 def test_the_answer_does_not_depend_on_blocks_or_on_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, groups = cloud(3, 300)
     whole = nearest_other(vectors, groups, 2)
@@ -109,15 +100,6 @@ def test_the_answer_does_not_depend_on_blocks_or_on_scale(monkeypatch: pytest.Mo
     assert calls[-1] == (300, 300)
     assert len(calls) > 20  # several blocks
     assert calls == sorted(calls)
-
-
-def test_a_small_pool_looks_at_no_group_outside_of_it() -> None:
-    vectors, _ = cloud(6, 40)
-    groups = np.array([None, 7, "a", {}] * 10, dtype=object)  # cannot be sorted together
-    used = np.arange(2, 40, 4)
-    groups[used] = [f"g{k % 3}" for k in range(10)]
-    found = nearest_other(vectors, groups, 2, anchors=used, pool=used)
-    np.testing.assert_array_equal(found.rows, brute_force(vectors, groups, 2, used, used))
 
 
 def test_rows_outside_anchors_and_pool_may_hold_anything() -> None:
@@ -267,26 +249,6 @@ def pictures(tmp_path: Path) -> Manifest:
     return Manifest.from_rows(rows, tmp_path)
 
 
-def test_no_image_is_embedded_twice(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    kept = tmp_path / "out"
-    seen: list[tuple[int, int]] = []
-    first, _ = embed_rows(pictures, metric, store=kept, batch_size=3, progress=lambda *n: seen.append(n))
-    assert seen[-1] == (8, 8)  # the repeated file once
-    expected = metric.embed([s for s in pictures.sources() if s is not None]).cls.numpy()
-    assert np.abs(first - expected).max() < 1e-5
-    assert np.ptp(expected, axis=0).max() > 0.1
-    [folder] = kept.iterdir()
-    [keys] = Store(folder).files().values()
-    assert (len(keys), Store(folder).embedding(keys).model) == (7, metric.model_id)
-    again, _ = embed_rows(pictures, metric, store=kept)
-    np.testing.assert_array_equal(first, again)
-    Image.new("RGB", (30, 30), "red").save(tmp_path / "2.png")  # a changed file is another image
-    changed, _ = embed_rows(pictures, metric, store=kept)
-    differs = np.abs(changed - first).max(axis=1) > 1e-3
-    assert differs.tolist() == [k == 2 for k in range(9)]
-    assert sorted(map(len, Store(folder).files().values())) == [1, 7]
-
-
 def test_unreadable_images_are_listed_and_the_others_kept(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(b"no picture")
     (tmp_path / "4.png").unlink()
@@ -312,32 +274,3 @@ def test_what_was_embedded_before_a_stop_is_kept(
     assert len(Store(next(kept.iterdir())).files().popitem()[1]) == 4
     embed_rows(pictures, metric, store=kept)
     assert sorted(map(len, Store(next(kept.iterdir())).files().values())) == [3, 4]
-
-
-def test_a_shard_is_as_readable_as_other_new_files(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        embed_rows(pictures, metric, [0], store=tmp_path / "kept")
-    finally:
-        os.umask(before)
-    [shard] = (tmp_path / "kept").rglob("*.safetensors")
-    assert shard.stat().st_mode & 0o777 == 0o640
-
-
-def test_models_keep_their_embeddings_apart(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    found = [embed_rows(pictures, m, store=tmp_path / "kept")[0] for m in (metric, random_model("cnn"))]
-    assert len(list((tmp_path / "kept").iterdir())) == 2
-    assert found[0].shape != found[1].shape or np.abs(found[0] - found[1]).max() > 1e-3
-    (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="file is a file, and embeddings are kept in a folder"):
-        embed_rows(pictures, metric, store=tmp_path / "file")
-
-
-def test_mining_photos_finds_the_nearest_photo_of_another_identity(photo_root: Path, metric: IDSim) -> None:
-    folders = sorted((photo_root / "dev/grocery").iterdir())[:8]
-    rows = [Row(f.name, str(p), dataset="grocery") for f in folders for p in sorted(f.glob("*.jpg"))[:3]]
-    manifest = Manifest.from_rows(rows)
-    vectors, _ = embed_rows(manifest, metric)
-    out = hard_negatives(manifest, vectors).manifest
-    expected = brute_force(vectors, lineages(manifest))
-    assert [r.path for r in out if r.slot == "negative"] == [rows[int(b)].path for b in expected[:, 0]]

@@ -11,7 +11,6 @@ from idmetric.data.curate.balance import shares
 from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import PAIRINGS, TripletError, mixture, parse_ratio
 from idmetric.data.generate.idsim import noised_rows
-from idmetric.data.manifest.lineage import parent_rows
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
 
@@ -150,27 +149,6 @@ def test_a_subset_that_runs_out_is_named() -> None:
         mixture(context(50), count=30, ratio=(1, 0, 0))
     with pytest.raises(TripletError, match="'context' gives 0 of 1 triplets"):
         mixture(mined(50), context(1), count=1, ratio=(0, 1, 0))
-
-
-def test_edits_of_a_mixture_still_know_whose_they_are() -> None:
-    out = mixture(mined(30), context(30), edited(30), count=90)
-    parents, names = parent_rows(out), out.column("id")
-    known = 0
-    for k, parent in enumerate(out.column("parent")):
-        if parent is None:
-            continue
-        if parents[k] < 0:  # of an original that was not drawn
-            assert parent not in names
-            assert parent not in out.column("x_source")
-            continue
-        known += 1
-        source = out.column("x_source")
-        made = source[k].removesuffix("e.jpg")
-        assert source[parents[k]].removesuffix(".jpg").rsplit("-")[0] == made.rsplit("-")[0]
-        inside = [n for n, g in enumerate(out.column("group")) if g == out.column("group")[k]]
-        here = [n for n in inside if source[n] == source[parents[k]]]
-        assert not here or parents[k] in here
-    assert known > 30
 
 
 def test_splits_are_not_mixed() -> None:

@@ -93,8 +93,6 @@ def run(args: argparse.Namespace) -> int:
     for number, applied in enumerate(result.applied, 1):
         why = f" ({applied.rule.why})" if applied.rule.why else ""
         print(f"rule {number} {applied.rule}{why}: -{applied.rows} images, -{applied.identities} identities")
-        if applied.warning:
-            say(f"rule {number}: {applied.warning}")
     for note in result.notes:
         say(note)
     refuse_leaks(result.manifest)

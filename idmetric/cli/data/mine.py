@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from idmetric.cli import options
 from idmetric.cli.command import say
@@ -27,12 +26,6 @@ from idmetric.cli.data.common import add_input, add_on_error, add_output, check_
 from idmetric.cli.options import natural, positive
 from idmetric.io.progress import Progress
 from idmetric.io.tables import first_few
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from idmetric.data.manifest.table import Manifest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,8 +78,10 @@ def _mine(args: argparse.Namespace) -> int:
     import numpy as np
 
     from idmetric.data.curate import mine
+    from idmetric.data.embed import embed_rows
     from idmetric.data.manifest.lineage import lineages
     from idmetric.data.manifest.table import read
+    from idmetric.models.load import load_embedder
 
     manifest = read(args.manifest)
     if args.mode != "queries":
@@ -106,7 +101,17 @@ def _mine(args: argparse.Namespace) -> int:
     if args.dry_run:
         print(f"would embed at most {len(rows)} images and texts with {args.model}, and write {args.out}")
         return 0
-    vectors, skipped = _embed(manifest, rows, args, words)
+    model = load_embedder(args.model, device=args.device, decode=args.decode)
+    with Progress("images", not args.quiet, verb="embedded") as progress:
+        vectors, problems = embed_rows(
+            manifest, model, rows, store=args.out.parent / "embeddings", words=words, batch_size=args.batch_size,
+            progress=progress,
+        )  # fmt: skip
+    if problems:
+        names = manifest.column("id")
+        leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
+    if vectors.shape[1] == 0:
+        raise ValueError("no image could be read")
     with Progress("images", not args.quiet, verb="searched") as progress:
         if args.mode == "negatives":
             mined = mine.hard_negatives(
@@ -132,28 +137,7 @@ def _mine(args: argparse.Namespace) -> int:
     if mined.without:
         say(f"{len(mined.without)} images found none: {', '.join(first_few(mined.without, 5))}")
     save(mined.manifest, args)
-    return 4 if skipped else 0
-
-
-def _embed(
-    manifest: Manifest, rows: NDArray[np.integer], args: argparse.Namespace, words: dict[int, str]
-) -> tuple[NDArray[np.float32], bool]:
-    """Return embeddings of the rows, and whether images were skipped."""
-    from idmetric.data.embed import embed_rows
-    from idmetric.models.load import load_embedder
-
-    model = load_embedder(args.model, device=args.device, decode=args.decode)
-    store = args.out.parent / "embeddings"
-    with Progress("images", not args.quiet, verb="embedded") as progress:
-        vectors, problems = embed_rows(
-            manifest, model, rows, store=store, words=words, batch_size=args.batch_size, progress=progress
-        )
-    if problems:
-        names = manifest.column("id")
-        leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
-    if vectors.shape[1] == 0:
-        raise ValueError("no image could be read")
-    return vectors, bool(problems)
+    return 4 if problems else 0
 
 
 def _triplets(args: argparse.Namespace) -> int:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, ManifestError
@@ -105,45 +104,30 @@ def attach_masks(
                 done.problems[ids[row]] = f"no mask of that name in {folder}"
             continue
         try:
-            cover, scaled = _coverage(manifest.source(row) or b"", file, mask_id)
+            photo = read_image(manifest.source(row) or b"")
+            cover = read_mask(file, image=photo, mask_id=mask_id)
+            scaled = tuple(cover.shape) != (photo.height, photo.width)
+            if scaled:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the first reading gave them
+                    cover = read_mask(file, (photo.height, photo.width), image=photo, mask_id=mask_id)
         except ImageReadError as error:
             done.problems[ids[row]] = str(error)
             continue
-        cut = cover if threshold is None else (cover >= threshold).astype(np.float32)
-        if not cut.any():
+        values = cover.numpy() if threshold is None else (cover.numpy() >= threshold).astype(np.float32)
+        if not values.any():
             done.problems[ids[row]] = f"{file}: the mask is empty, it must select the subject (white)"
             continue
         done.attached += 1
         done.scaled += scaled
-        as_it_is = not scaled and threshold is None and mask_id is None
-        new[row], data[row] = str((file if as_it_is else _copy(cut, Path(copies), dry)).absolute()), None
+        if scaled or threshold is not None or mask_id is not None:
+            pixels = np.rint(values * 255).astype(np.uint8)
+            digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+            file = Path(copies, digest[:2], f"{digest[:32]}.png")
+            if not dry and not file.is_file():
+                with replacing(file, parents=True) as temporary:
+                    Image.fromarray(pixels).save(temporary, "PNG")
+        new[row], data[row] = str(file.absolute()), None
 
     done.manifest = manifest.at(manifest.root.absolute()).replace(mask=new, mask_bytes=data)
     return done
-
-
-def _coverage(image: str | bytes, file: Path, mask_id: MaskId | None) -> tuple[NDArray[np.float32], bool]:
-    """The mask's coverage at its image's size, and whether it was scaled.
-
-    Raises:
-        ImageReadError: if the image or the mask cannot be read, or their shapes differ.
-    """
-    photo = read_image(image)
-    own = read_mask(file, image=photo, mask_id=mask_id)
-    size = (photo.height, photo.width)
-    if tuple(own.shape) == size:
-        return own.numpy(), False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the first reading gave them
-        return read_mask(file, size, image=photo, mask_id=mask_id).numpy(), True
-
-
-def _copy(cover: NDArray[np.float32], folder: Path, dry: bool) -> Path:
-    """Write coverage as an 8-bit image with a name that follows from its content."""
-    pixels = np.rint(cover * 255).astype(np.uint8)
-    digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
-    path = folder / digest[:2] / f"{digest[:32]}.png"
-    if not dry and not path.is_file():
-        with replacing(path, parents=True) as temporary:
-            Image.fromarray(pixels).save(temporary, "PNG")
-    return path

@@ -96,12 +96,11 @@ NEARID_RULES = (
 
 @dataclass(frozen=True)
 class Applied:
-    """The effect of a rule: numbers of dropped rows (with followers) and identities; a warning or an empty text."""
+    """The effect of a rule: numbers of dropped rows (with followers) and identities."""
 
     rule: Rule
     rows: int
     identities: int
-    warning: str = ""
 
 
 def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, list[Applied]]:
@@ -114,45 +113,27 @@ def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, li
     """
     done = []
     for number, rule in enumerate(rules, 1):
-        keep, warning = _decide(manifest, rule, number)
-        kept = manifest.take(without_orphans(manifest, keep))
-        gone = len(set(manifest.column("identity"))) - len(set(kept.column("identity")))
-        done.append(Applied(rule, len(manifest) - len(kept), gone, warning))
-        manifest = kept
-    return manifest, done
-
-
-def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.bool_], str]:
-    """The rows (N,) that a rule leaves, and a warning or an empty text."""
-    concerned = matches(manifest, rule.of)
-    if not concerned.any():
-        return ~concerned, f"concerns no image; {_values(manifest, rule.of)}" if len(manifest) else ""
-    absent = [c for c in (*rule.keep, *rule.drop) if column_values(manifest, c) is None]
-    if rule.keep:
-        if absent:
+        concerned = matches(manifest, rule.of)
+        absent = [c for c in rule.keep if column_values(manifest, c) is None]
+        if absent and concerned.any():
             raise ValueError(
                 f"rule {number} {rule} needs column {absent[0]!r}, which the manifest lacks: add it, or leave the "
                 f"rule's dataset out"
             )
-        good = matches(manifest, rule.keep)
-        nothing = f"leaves nothing; {_values(manifest.take(concerned), rule.keep)}"
-        return ~concerned | good, "" if (concerned & good).any() else nothing
-    if rule.drop:
-        bad = concerned & matches(manifest, rule.drop)
-        return ~bad, "" if bad.any() else f"matches nothing{f' (no column {absent[0]})' if absent else ''}"
-    identity, follows = manifest.column("identity"), followers(manifest)
-    counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
-    fits = np.array([v is not None and counts[v] >= (rule.min_images or 0) for v in identity], dtype=bool)
-    return ~concerned | fits | follows, ""
-
-
-def _values(manifest: Manifest, where: Where) -> str:
-    """The most common values of a rule's first column."""
-    column = next(iter(where))
-    values = column_values(manifest, column)
-    if values is None:
-        return f"there is no column {column}"
-    return f"values of {column}: {', '.join(repr(v) for v, _ in Counter(values).most_common(5))}"
+        if rule.keep:
+            good = matches(manifest, rule.keep)
+        elif rule.drop:
+            good = ~matches(manifest, rule.drop)
+        else:
+            identity, follows = manifest.column("identity"), followers(manifest)
+            counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
+            least = rule.min_images or 0
+            good = follows | np.array([v is not None and counts[v] >= least for v in identity], dtype=bool)
+        kept = manifest.take(without_orphans(manifest, ~concerned | good))
+        gone = len(set(manifest.column("identity"))) - len(set(kept.column("identity")))
+        done.append(Applied(rule, len(manifest) - len(kept), gone))
+        manifest = kept
+    return manifest, done
 
 
 def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:

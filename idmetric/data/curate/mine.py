@@ -81,14 +81,40 @@ def hard_negatives(
         found = nearest_other(vectors, families, k, anchors=here, pool=inside, ceiling=ceiling, progress=shown)
         near |= dict(zip(here.tolist(), _pairs(found), strict=True))
 
-    positives, groups = _positives(manifest, anchors, pool, seed), _anchor_groups(manifest, anchors)
+    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
+    own = {a: groups[a] if slots[a] == "anchor" else names[a] for a in near}  # the group of each anchor
+    if twice := [group for group, count in Counter(own.values()).items() if count > 1]:
+        raise ValueError(f"group {twice[0]!r} has several anchors, but a triplet has one")
+    positives = _positives(manifest, pool, seed)
     rows: list[Placed] = []
-    for a in anchors.tolist():
-        if near[a]:
-            rows += [(a, groups[a], "anchor", None), *((p, groups[a], "positive", None) for p in positives[a])]
-            rows += [(row, groups[a], "negative", similarity) for row, similarity in near[a]]
-    names = manifest.column("id")
+    for a in filter(near.get, anchors.tolist()):
+        rows += [(a, own[a], "anchor", None), *((p, own[a], "positive", None) for p in positives(a))]
+        rows += [(row, own[a], "negative", similarity) for row, similarity in near[a]]
     return Mined(grouped(manifest, rows), [names[a] for a in anchors.tolist() if not near[a]])
+
+
+def _positives(manifest: Manifest, pool: NDArray[np.int64], seed: int) -> Callable[[int], list[int]]:
+    """A function that gives the positives of an anchor: of its group, or one other image of its identity and split."""
+    names, identity, split, slots, groups, path = (
+        manifest.column(c) for c in ("id", "identity", "split", "slot", "group", "path")
+    )
+    given: dict[str, list[int]] = defaultdict(list)
+    for row in range(len(manifest)):
+        if slots[row] == "positive":
+            given[groups[row]].append(row)
+    same: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    for row in sorted(pool.tolist(), key=names.__getitem__):
+        same[identity[row], split[row]].append(row)
+
+    def of(anchor: int) -> list[int]:
+        if slots[anchor] == "anchor" and groups[anchor] in given:
+            return given[groups[anchor]]
+        others = same[identity[anchor], split[anchor]]
+        start = hashed(seed, "positive", names[anchor])[0] % max(1, len(others))
+        turned = others[start:] + others[:start]
+        return [r for r in turned if r != anchor and (path[r] is None or path[r] != path[anchor])][:1]
+
+    return of
 
 
 def hard_pairs(
@@ -194,24 +220,33 @@ def query_negatives(
     Returns:
         Rows of slot negative in the queries' groups; free columns are x_source (id of the target) and x_similarity.
     """
-    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
-    keys = _keys(manifest)
+    usable = _usable(manifest, vectors)
+    names, groups, slots, texts, dataset, split = (
+        manifest.column(c) for c in ("id", "group", "slot", "text", "dataset", "split")
+    )
+    keys: list[Key] = [  # texts alone are equal without regard to case and spaces
+        (image, text or "") if shown else (None, " ".join((text or "").casefold().split()))
+        for image, text, shown in zip(image_keys(manifest), texts, has_image(manifest).tolist(), strict=True)
+    ]
     own: dict[str, set[Key]] = defaultdict(set)
+    places: dict[Any, tuple[list[int], dict[Key, int]]] = {}  # queries and targets of each data set and split
     for row, slot in enumerate(slots):
         if slot == "positive":
             own[groups[row]].add(keys[row])
+        if usable[row] and slot in ("query", "positive"):
+            queries, targets = places.setdefault((dataset[row], split[row]), ([], {}))
+            if slot == "query":
+                queries.append(row)
+            else:
+                targets.setdefault(keys[row], row)
 
     rows: list[Placed] = []
     without: list[str] = []
-    places = _places(manifest, _usable(manifest, vectors))
-    done, total = 0, sum(len(queries) for queries, _ in places)
-    for queries, targets in places:
-        first: dict[Key, int] = {}
-        for row in targets:
-            first.setdefault(keys[row], row)
+    done, total = 0, sum(len(queries) for queries, _ in places.values())
+    for queries, targets in places.values():
         count = skip + depth + max((len(own[groups[q]]) for q in queries), default=0)
         shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, total))
-        each, asked, pool = np.arange(len(vectors)), np.array(queries, dtype=np.int64), np.array([*first.values()], int)
+        each, asked, pool = (np.array([*x], dtype=np.int64) for x in (range(len(vectors)), queries, targets.values()))
         near = nearest_other(vectors, each, count, anchors=asked, pool=pool, progress=shown)
         for q, ranked in zip(queries, _pairs(near), strict=True):
             window = [(n, s) for n, s in ranked if keys[n] not in own[groups[q]]][skip : skip + depth]
@@ -221,66 +256,7 @@ def query_negatives(
             if not drawn:
                 without.append(names[q])
         done += len(queries)
-
     return Mined(grouped(manifest, rows), without)
-
-
-def _keys(manifest: Manifest) -> list[Key]:
-    """Image and text of each row; texts alone are equal without regard to case and spaces."""
-    images, texts = image_keys(manifest), manifest.column("text")
-    return [
-        (image, text or "") if shown else (None, " ".join((text or "").casefold().split()))
-        for image, text, shown in zip(images, texts, has_image(manifest).tolist(), strict=True)
-    ]
-
-
-def _places(manifest: Manifest, usable: NDArray[np.bool_]) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """Queries and targets of each data set and split."""
-    found: dict[tuple[str | None, str | None], tuple[list[int], list[int]]] = {}
-    columns = (manifest.column(c) for c in ("dataset", "split", "slot"))
-    for row, (dataset, split, slot) in enumerate(zip(*columns, strict=True)):
-        if usable[row] and slot in ("query", "positive"):
-            queries, targets = found.setdefault((dataset, split), ([], []))
-            (queries if slot == "query" else targets).append(row)
-    return list(found.values())
-
-
-def _anchor_groups(manifest: Manifest, anchors: NDArray[np.int64]) -> dict[int, str]:
-    """The group of each anchor: its own if it is that group's anchor, else one with the name of its row."""
-    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
-    out = {a: groups[a] if slots[a] == "anchor" else names[a] for a in anchors.tolist()}
-    twice = [group for group, count in Counter(out.values()).items() if count > 1]
-    if twice:
-        raise ValueError(f"group {twice[0]!r} has several anchors, but a triplet has one")
-    return out
-
-
-def _positives(
-    manifest: Manifest, anchors: NDArray[np.int64], pool: NDArray[np.int64], seed: int
-) -> dict[int, list[int]]:
-    """The positives of each anchor: those of its group, or one other image of its identity and split, or none."""
-    names, identity, split, slots, groups, path = (
-        manifest.column(c) for c in ("id", "identity", "split", "slot", "group", "path")
-    )
-    given: dict[str, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(np.array(slots, dtype=object) == "positive").tolist():
-        given[groups[row]].append(row)
-    same: dict[tuple[Any, Any], list[int]] = defaultdict(list)
-    for row in sorted(pool.tolist(), key=names.__getitem__):
-        same[identity[row], split[row]].append(row)
-    out = {}
-
-    for a in anchors.tolist():
-        if slots[a] == "anchor" and groups[a] in given:
-            out[a] = given[groups[a]]
-            continue
-        others = same[identity[a], split[a]]
-        start = hashed(seed, "positive", names[a])[0] % max(1, len(others))
-        round_ = (others[(start + n) % len(others)] for n in range(len(others)))
-        other = next((r for r in round_ if r != a and (path[r] is None or path[r] != path[a])), None)
-        out[a] = [] if other is None else [other]
-
-    return out
 
 
 def grouped(manifest: Manifest, rows: Sequence[Placed]) -> Manifest:

@@ -38,22 +38,16 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     key = "/".join(str(part) for part in (job.name, split, values.get("id") or f"{record.number:05d}") if part)
     name = f"{key}/view{view}"
     cells = {part: values.get(f"image_{view}_{part}") for part in _PARTS}
-    mask = record.keep(cells["object_mask"], "mask")
-    image, edited = record.keep(cells["original"]), record.keep(cells["inpainted"])
     shared: dict[str, Any] = {
         "dataset": job.name, "split": split, "domain": "objects", "category": values.get("category"),
-        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")}, **mask,
+        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")},
+        **record.keep(cells["object_mask"], "mask"),
     }  # fmt: skip
-
-    if image:
+    if image := record.keep(cells["original"]):
         yield Row(key, id=name, **shared, **image)
-    if edited:
+    if edited := record.keep(cells["inpainted"]):
+        made = {"engine": ENGINE, "oracle": _oracle_of(cells, record.source), "parent": name if image else None}
         part = record.keep(cells["part_mask"], "part_mask")
-        made: dict[str, Any] = {
-            "engine": ENGINE,
-            "oracle": _oracle_of(cells, record.source),
-            "parent": name if image else None,
-        }
         yield Row(f"{name}/edit", id=f"{name}/edit", role="part-edit", **made, **shared, **edited, **part)
 
 

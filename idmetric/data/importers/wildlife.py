@@ -19,7 +19,6 @@ from typing import Any
 
 from idmetric.data.importers.images import Box, cropped
 from idmetric.data.importers.run import Job
-from idmetric.data.importers.source import Source
 from idmetric.data.manifest.table import Row
 from idmetric.images.read import read_image
 
@@ -39,7 +38,10 @@ def rows(job: Job) -> Iterator[Row]:
         try:
             if not cells["path"]:
                 raise ValueError("no path")
-            photo, box = _photo(source, cells["path"]), _box(record.values.get("bbox"))
+            # early versions leave the folder images/ out of the paths
+            photo, inside = source.locate(cells["path"]), source.locate(f"images/{cells['path']}")
+            photo = inside if not photo.exists() and inside.exists() else photo
+            box = _box(record.values.get("bbox"))
             files = record.keep(str(photo.absolute()) if box is None else _cut(photo, box))
         except ValueError as error:
             record.reject(str(error))
@@ -65,12 +67,6 @@ def rows(job: Job) -> Iterator[Row]:
 def _text(value: Any) -> str | None:
     """A cell as text, None if it is empty."""
     return None if value is None or value != value or not str(value).strip() else str(value).strip()
-
-
-def _photo(source: Source, path: str) -> Path:
-    """The file; early versions leave the folder images/ out of the paths."""
-    found, inside = source.locate(path), source.locate(f"images/{path}")
-    return inside if not found.exists() and inside.exists() else found
 
 
 def _box(value: Any) -> Box | None:

@@ -197,10 +197,15 @@ def checked(table: pa.Table, name: str) -> pa.Table:
     columns["role"] = pc.fill_null(columns["role"], "real")
     table = pa.table(columns | {c: table[c] for c in table.column_names if c.startswith("x_")})
     ids = _ids(table)
-    if problems := [*_faults(table), *_repeated(ids)]:
+    first: dict[str, int] = {}
+    problems = list(_faults(table))
+    for row, value in enumerate(ids):
+        if first.setdefault(value, row) != row:
+            problems.append((row, "id", f"{shown(value)} is also the id of row {first[value] + 1}"))
+    if problems:
         lines = [f"row {row + 1}, column {column!r}: {says}" for row, column, says in problems]
         raise ManifestError(f"{name}: " + "; ".join(first_few(lines)))
-    return table.set_column(COLUMNS.index("id"), "id", ids)
+    return table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
 
 
 def _typed(table: pa.Table, column: str, name: str) -> Any:
@@ -262,18 +267,13 @@ def _faults(table: pa.Table) -> Iterator[Fault]:
             if not (low <= value <= high and np.isfinite(value)):
                 yield row, column, f"{value} is not {span}"
     for row, value in values("parameters"):
-        if not _is_object(value):
-            yield row, "parameters", f"{shown(value)} is not a JSON object"
+        with suppress(ValueError, RecursionError):
+            if isinstance(json.loads(value, parse_constant=int), dict):  # int refuses NaN and Infinity, as JSON does
+                continue
+        yield row, "parameters", f"{shown(value)} is not a JSON object"
 
 
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text, parse_constant=int), dict)  # int refuses NaN and Infinity, as JSON does
-    except (ValueError, RecursionError):
-        return False
-
-
-def _ids(table: pa.Table) -> pa.Array:
+def _ids(table: pa.Table) -> list[str]:
     """The id of every row, made of group, slot and path (or the hash of the bytes or text) where it is empty."""
     ids: list[Any] = table["id"].to_pylist()
     if not all(ids):
@@ -282,11 +282,4 @@ def _ids(table: pa.Table) -> pa.Array:
             content = table["image_bytes"][row].as_py() or (text[row] or "").encode()
             image = path[row] or hashlib.sha256(content).hexdigest()[:16]
             ids[row] = image if group[row] is None else f"{group[row]}/{slot[row]}/{image}"
-    return pa.array(ids, pa.string())
-
-
-def _repeated(ids: pa.Array) -> Iterator[Fault]:
-    first: dict[str, int] = {}
-    for row, name in enumerate(ids.to_pylist()):
-        if first.setdefault(name, row) != row:
-            yield row, "id", f"{shown(name)} is also the id of row {first[name] + 1}"
+    return ids
