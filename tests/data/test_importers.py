@@ -189,32 +189,6 @@ def test_syncd(tmp_path: Path) -> None:
     assert len(import_dataset("syncd", root, limit=1)) == 3
 
 
-def test_syncd_leaves_out_images_with_low_scores_as_its_code_does(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    records = []
-    for number in range(20):
-        count = 2 + number % 2
-        pairs = np.triu(rng.uniform(0.5, 1.0, (count, count)), 1)
-        scores = {str(view): rng.uniform(4, 7) for view in range(count)}
-        records.append(syncd_record(number, count, dino_scores=pairs.tolist(), aesthetics_scores=scores))
-    root = syncd(tmp_path, records, "metadata_with_scores.json")
-    put(tmp_path / "metadata.json", b"[]")  # the table with scores goes first
-
-    expected = []
-    for record in records:  # the loop of SynCD's loader
-        pairs = np.array(record["dino_scores"])
-        rows, columns = np.nonzero((pairs >= 0.7) * (pairs <= 0.98))
-        good = [
-            record["aesthetics_scores"][Path(f).stem] >= 5 and i in {*rows, *columns}
-            for i, f in enumerate(record["filenames"])
-        ]
-        expected += [f for f, g in zip(record["filenames"], good, strict=True) if g] if sum(good) > 1 else []
-
-    manifest = import_dataset("syncd", root, options={"min_dino": "0.7", "min_aesthetics": "5"})
-    assert [(row.parameters or {})["file"] for row in manifest] == expected
-    assert 0 < len(expected) < sum(len(r["filenames"]) for r in records)
-
-
 def test_syncd_says_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(SourceError, match=r"no metadata.json; download nupurkmr9/syncd and unpack"):
@@ -234,9 +208,6 @@ def test_syncd_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"record 2: '1/2.png' is missing; unpack all archives"):
         import_dataset("syncd", root)
     assert len(import_dataset("syncd", root, on_error="skip")) == 3
-    for option in ("min_dino", "min_aesthetics"):
-        with pytest.raises(SourceError, match=f"leave the option {option} out"):
-            import_dataset("syncd", root, options={option: "0.5"})
 
 
 def test_cute_finds_objects_above_their_scenes(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ examples:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.command import say
 from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, leave_out, progress, refuse_leaks, save
+from idmetric.cli.data.split import read_parts
 from idmetric.cli.options import natural, positive
 from idmetric.io.tables import aligned
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from idmetric.data.curate.recipes import Curated
     from idmetric.data.manifest.table import Manifest
 
+MASKS = ("mask", "mask_bytes", "part_mask", "part_mask_bytes")
 RECIPES = ("idsim", "nearid", "visme", "ilgen", "ilgen-real")
 # option -> the recipes that have it
 ONLY = {"images": ("visme", "ilgen"), "variant": ("ilgen", "ilgen-real"), "any_category": ("ilgen",),
@@ -52,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"), help=text)
     text = "ilgen: draw instances from all categories alike, as with template prompts (Table 7, S3)"
     parser.add_argument("--any-category", action="store_true", help=text)
-    text = "nearid: identities of each split, -1 = all others (default: train=-1,val=100,test=500)"
-    parser.add_argument("--split", type=_parts, metavar="NAME=N,...", help=text)
+    text = "nearid: identities of each split (default: train=rest,val=100,test=500)"
+    parser.add_argument("--split", metavar="NAME=N,...", help=text)
     splits = parser.add_mutually_exclusive_group()
     text = "keep the splits (nearid), or take only images of split train and of no split (idsim)"
     splits.add_argument("--keep-splits", action="store_true", help=text)
@@ -69,6 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Curate; returns the exit status."""
     from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, read_rules, rules_json
+    from idmetric.data.curate.masking import missing_masks
+    from idmetric.data.curate.recipes import causes
+    from idmetric.data.manifest.check import faults, without
     from idmetric.data.manifest.table import read
 
     for option, recipes in ONLY.items():
@@ -88,40 +93,31 @@ def run(args: argparse.Namespace) -> int:
     rules = rules if args.filters is None else read_rules(args.filters)
 
     manifest = read(args.manifest)
-    result, skipped = _curate(manifest, rules, args)
-    print(_table(manifest, result.manifest))
+    result = _recipe(manifest, rules, args)
+    kept = result.manifest
+    if not len(kept):
+        why = "".join(f"\n  {cause}" for cause in causes(result.applied, result.notes))
+        raise ValueError(f"nothing is left of {len(manifest)} images: check the rules (--print-filters), the roles and "
+                         f"the number of images per identity{why}")  # fmt: skip
+    problems: dict[int, str] = {}
+    if not (args.no_check or args.dry_run):
+        looked = kept if args.recipe == "nearid" else kept.replace(**dict.fromkeys(MASKS))
+        problems = {f.row: f.reason for f in faults(looked, progress=partial(progress, quiet=args.quiet))}
+    if args.recipe == "nearid":
+        problems |= dict.fromkeys(missing_masks(kept), "it has no mask: fill column 'mask'")
+    if problems:
+        names = kept.column("id")
+        leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
+        kept = without(kept, problems)
+    print(_table(manifest, kept))
     for number, applied in enumerate(result.applied, 1):
         why = f" ({applied.rule.why})" if applied.rule.why else ""
         print(f"rule {number} {applied.rule}{why}: -{applied.rows} images, -{applied.identities} identities")
     for note in result.notes:
         say(note)
-    refuse_leaks(result.manifest)
-    save(result.manifest, args)
-    return 4 if skipped else 0
-
-
-def _curate(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> tuple[Curated, bool]:
-    """Apply the recipe; unreadable images are removed, and others take their place.
-
-    Choices depend on names, so removing an image changes only the images of its identity.
-
-    Returns:
-        The recipe's result, and whether images were skipped.
-    """
-    from idmetric.data.curate.recipes import causes
-
-    had, checked, skipped = len(manifest), set[str](), False
-    while True:
-        result = _recipe(manifest, rules, args)
-        if not len(result.manifest):
-            why = "".join(f"\n  {cause}" for cause in causes(result.applied, result.notes))
-            raise ValueError(f"nothing is left of {had} images: check the rules (--print-filters), the roles and the "
-                             f"number of images per identity{why}")  # fmt: skip
-        problems = _problems(result.manifest, checked, args)
-        if not problems:
-            return result, skipped
-        leave_out(problems, args.on_error)
-        manifest, skipped = _without(manifest, problems), True
+    refuse_leaks(kept)
+    save(kept, args)
+    return 4 if problems else 0
 
 
 def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> Curated:
@@ -133,38 +129,14 @@ def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace)
     if args.recipe == "idsim":
         return recipes.idsim(manifest, args.count or 11_000, **shared)
     if args.recipe == "nearid":
-        return recipes.nearid(manifest, args.count, parts=args.split, **shared)
+        parts = None if args.split is None else read_parts(args.split.split(","), "--split")
+        return recipes.nearid(manifest, args.count, parts=parts, **shared)
     if args.recipe == "visme":
         return recipes.visme(manifest, args.count or 7500, args.images or 4, **shared)
     if args.recipe == "ilgen-real":
         return recipes.ilgen_real(manifest, args.variant or "all", args.count, **shared)
     shared |= {"any_category": args.any_category, "images": args.images or recipes.ILGEN_IMAGES}
     return recipes.ilgen(manifest, args.variant or "all", args.count, **shared)
-
-
-def _problems(manifest: Manifest, checked: set[str], args: argparse.Namespace) -> dict[str, str]:
-    """Check rows that were not checked before; returns id -> why a row cannot be used."""
-    from idmetric.data.curate.masking import missing_masks
-    from idmetric.data.manifest.check import faults
-
-    names = manifest.column("id")
-    problems: dict[str, str] = {}
-    if not args.no_check and not args.dry_run:
-        new = _without(manifest, checked)
-        ids = new.column("id")
-        if args.recipe != "nearid":
-            new = new.replace(mask=None, mask_bytes=None, part_mask=None, part_mask_bytes=None)
-        problems = {ids[f.row]: f.reason for f in faults(new, progress=partial(progress, quiet=args.quiet))}
-    if args.recipe == "nearid":
-        problems |= {names[k]: "it has no mask: fill column 'mask'" for k in missing_masks(manifest)}
-    checked.update(names)
-    return problems
-
-
-def _without(manifest: Manifest, ids: Collection[str]) -> Manifest:
-    import numpy as np
-
-    return manifest.take(np.array([name not in ids for name in manifest.column("id")], dtype=bool))
 
 
 def _table(before: Manifest, after: Manifest) -> str:
@@ -181,14 +153,3 @@ def _table(before: Manifest, after: Manifest) -> str:
 
 def _named(manifest: Manifest) -> int:
     return len(set(manifest.column("identity")) - {None})
-
-
-def _parts(text: str) -> Mapping[str, float]:
-    parts: dict[str, float] = {}
-    for item in text.split(","):
-        name, _, number = item.partition("=")
-        try:
-            parts[name.strip()] = int(number) if "." not in number else float(number)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{item!r} is not NAME=NUMBER, such as val=100 or val=0.1") from error
-    return parts

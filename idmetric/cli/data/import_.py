@@ -4,7 +4,7 @@ examples:
   idmetric data import folder my_photos/ -o photos.parquet
   idmetric data import nearid Aleksandar/NearID Aleksandar/NearID-Flux -o nearid.parquet
   idmetric data import mveb HugC/MVEB-train --files 'sample/*.parquet' -o mveb.parquet --dry-run
-  idmetric data import ilias ilias/ --option crop=queries --option taxonomy=misc/taxonomy.json -o ilias.parquet
+  idmetric data import ilias ilias/ --option taxonomy=misc/taxonomy.json -o ilias.parquet
   idmetric data import table products.csv -o products.parquet --map identity=label --map path=photo --map x_shop=seller
 
 Sources are files, folders, or datasets of the Hugging Face Hub (owner/name). Images that a dataset holds as bytes

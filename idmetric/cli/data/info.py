@@ -3,7 +3,7 @@
 examples:
   idmetric data info photos.csv                        counts, splits that share identities, missing files
   idmetric data info photos.csv --decode               also read every image and mask
-  idmetric data info photos.csv --strict && train      status 1 for faults that make results wrong
+  idmetric data info photos.csv --strict && train      status 1 for problems, which make results wrong
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_input(parser)
     parser.add_argument("--decode", action="store_true", help="decode every image and mask, not only find the file")
     parser.add_argument("--need-masks", action="store_true", help="a row without a mask is a problem")
-    parser.add_argument("--strict", action="store_true", help="status 1 if there is a serious problem (marked !)")
+    parser.add_argument("--strict", action="store_true", help="status 1 if there is a problem")
     options.add_quiet(parser)
 
 
@@ -34,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
     shown = partial(common.progress, quiet=args.quiet or not args.decode)
     found = problems(manifest, faults(manifest, decode=args.decode, progress=shown), args.need_masks)
     print(as_text(manifest, found))
-    return 1 if args.strict and any(problem.serious for problem in found) else 0
+    return 1 if args.strict and found else 0

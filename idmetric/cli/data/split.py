@@ -10,6 +10,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from idmetric.cli import options
 from idmetric.cli.data import common
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_parts(given: list[str]) -> dict[str, float]:
+def read_parts(given: Sequence[str], option: str = "--part") -> dict[str, float]:
     """Parse NAME=SHARE texts into shares or numbers; 'rest' is -1.
 
     Raises:
@@ -62,8 +63,8 @@ def read_parts(given: list[str]) -> dict[str, float]:
         except ValueError:
             value = -2.0
         if not name or (value < 0 and share != "rest"):
-            raise ValueError(f"--part {text}: expected NAME=SHARE, such as train=0.8, val=100 or train=rest")
+            raise ValueError(f"{option} {text}: expected NAME=SHARE, such as train=0.8, val=100 or train=rest")
         if name in parts:
-            raise ValueError(f"--part {text}: {name} is given twice")
+            raise ValueError(f"{option} {text}: {name} is given twice")
         parts[name] = value
     return parts

@@ -47,10 +47,6 @@ KINDS = {
     "syncd": Kind(
         "syncd",
         "SynCD: metadata.json, images and masks/ of its unpacked archives; an identity per record",
-        {
-            "min_dino": "leave out images without another at this DINOv2 similarity (default: any)",
-            "min_aesthetics": "leave out images with a lower aesthetic score (default: any)",
-        },
         local=True,
     ),
     "mtg": Kind("mtg", "Mind-the-Glitch: image_{1,2}_{original,inpainted,object_mask,part_mask}; oracle scores"),
@@ -93,7 +89,6 @@ KINDS = {
         "ilias",
         "ILIAS: ilias_core/NAME/{query,pos}/, image_ids/, taxonomy.json",
         {
-            "crop": "no (default), queries or all: images to crop to their boxes, as ILIAS's --crop_resize does",
             "splits": "yes (default) or no: whether rows have the splits query and gallery; training data needs none",
             "distractors": "folder of images to search as well, such as unpacked yfcc100m/",
             "taxonomy": "ILIAS's misc/taxonomy.json (default: taxonomy.json in the source, if it is there)",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
@@ -12,7 +11,6 @@ from PIL import Image
 from idmetric.data.importers.source import SourceError
 from idmetric.images.opening import open_file
 
-Box = tuple[int, int, int, int]  # x and y of the top left corner, width, height
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}
 
 
@@ -48,13 +46,3 @@ def png(image: Image.Image) -> bytes:
     file = io.BytesIO()
     image.save(file, "PNG")
     return file.getvalue()
-
-
-def cropped(image: Image.Image, boxes: Sequence[Box]) -> bytes | None:
-    """The part of an upright image in the smallest box around all boxes, as PNG; None if they lie outside of it.
-
-    As `_crop_resize` of ILIAS's feature extraction does.
-    """
-    left, top = (max(0, min(box[k] for box in boxes)) for k in (0, 1))
-    right, bottom = (min(image.size[k], max(box[k] + box[k + 2] for box in boxes)) for k in (0, 1))
-    return png(image.crop((left, top, right, bottom))) if left < right and top < bottom else None

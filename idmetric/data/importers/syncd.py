@@ -9,10 +9,6 @@ folder (`nupurkmr9/syncd` on the Hub, its archives unpacked):
 
 A record is an identity. Its partition goes to the column x_partition, the object's description to `category`. Masks are
 written again as 0 and 255 in the size of their image, because the published ones are gray JPEGs.
-
-`metadata_with_scores.json` also has a DINOv2 similarity of each pair and an aesthetic score of each image. The options
-min_dino and min_aesthetics leave out images as SynCD's training code does with them: those without another image at
-a similarity between min_dino and 0.98, and those with a lower aesthetic score.
 """
 
 from __future__ import annotations
@@ -31,14 +27,12 @@ from idmetric.data.manifest.table import Row
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.opening import open_image
 
-COPY = 0.98  # above this similarity, SynCD's code takes two images for copies
 _TABLES = ("*metadata_with_scores.json", "*metadata.json", "metadata_*.json")  # the first kind that exists is read
 _MASKS = (".jpg", ".png")
 
 
 def rows(job: Job) -> Iterator[Row]:
-    """A row for each image of each record with two usable images or more."""
-    dino, aesthetics = (job.number(option, None) for option in ("min_dino", "min_aesthetics"))
+    """A row for each image of each record with two images or more."""
     root = job.folder()
     tables = next((found for pattern in _TABLES if (found := sorted(root.glob(pattern)))), [])
     if not tables:
@@ -48,11 +42,11 @@ def rows(job: Job) -> Iterator[Row]:
         if not isinstance(record, dict) or not isinstance(record.get("filenames"), list) or not record["filenames"]:
             raise SourceError(f"{where}: 'filenames' must be a list of paths")
     for key, (where, record) in job.limited(list(zip(_keys(records), records.items(), strict=True)), root.name):
-        kept = usable(record, dino, aesthetics, where)
-        if len(kept) < 2:
+        count = len(record["filenames"])
+        if count < 2:
             continue
         try:
-            views = [_view(job, root, where, record, f"{job.name}/{key}", index) for index in kept]
+            views = [_view(job, root, where, record, f"{job.name}/{key}", index) for index in range(count)]
         except (ImageReadError, FileNotFoundError) as error:
             job.rejected.append(f"{where}: {error}")
             continue
@@ -99,34 +93,6 @@ def _view(job: Job, root: Path, where: str, record: Mapping[str, Any], identity:
         parameters={key: value for key, value in about.items() if value is not None},
         **job.keep(_mask(path), "mask"),
     )
-
-
-def usable(record: Mapping[str, Any], dino: float | None, aesthetics: float | None, where: str) -> list[int]:
-    """Numbers of a record's images that reach the least scores.
-
-    Raises:
-        SourceError: if a limit is given, and the record has no such score.
-    """
-    files = record["filenames"]
-    good = np.ones(len(files), dtype=bool)
-    if aesthetics is not None:
-        scores = record.get("aesthetics_scores")
-        stems = [PurePosixPath(f).stem for f in files]
-        if not isinstance(scores, dict) or not all(isinstance(scores.get(s), int | float) for s in stems):
-            raise SourceError(f"{where}: no 'aesthetics_scores' of all files; leave the option min_aesthetics out")
-        good &= np.array([scores[s] >= aesthetics for s in stems])
-
-    if dino is not None:
-        try:
-            pairs = np.array(record.get("dino_scores"), dtype=float)
-        except (TypeError, ValueError):
-            pairs = np.empty(0)
-        if pairs.shape != (len(files), len(files)):
-            raise SourceError(f"{where}: no table 'dino_scores' of its files; leave the option min_dino out")
-        alike = np.triu((pairs >= dino) & (pairs <= COPY), 1)
-        good &= alike.any(0) | alike.any(1)
-
-    return [int(i) for i in np.flatnonzero(good)]
 
 
 def _mask(image: Path) -> bytes | None:

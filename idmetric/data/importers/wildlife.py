@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.images import Box, cropped
+from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
 from idmetric.data.manifest.table import Row
 from idmetric.images.read import read_image
@@ -41,8 +40,7 @@ def rows(job: Job) -> Iterator[Row]:
             # early versions leave the folder images/ out of the paths
             photo, inside = source.locate(cells["path"]), source.locate(f"images/{cells['path']}")
             photo = inside if not photo.exists() and inside.exists() else photo
-            box = _box(record.values.get("bbox"))
-            files = record.keep(str(photo.absolute()) if box is None else _cut(photo, box))
+            files = record.keep(_cut(photo, record.values.get("bbox")))
         except ValueError as error:
             record.reject(str(error))
             continue
@@ -69,23 +67,24 @@ def _text(value: Any) -> str | None:
     return None if value is None or value != value or not str(value).strip() else str(value).strip()
 
 
-def _box(value: Any) -> Box | None:
-    """The pixels x, y, width, height of a cell, None if it is empty; ValueError for anything else."""
+def _cut(photo: Path, value: Any) -> bytes | str:
+    """The part of a photo within the box of a cell, as PNG, as far as it lies in the photo; its path for an empty cell.
+
+    Raises:
+        ValueError: for a cell that is no box, or a box outside of the photo.
+    """
     text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
     if text is None:
-        return None
-    with suppress(TypeError, ValueError, OverflowError):  # infinity cannot be rounded
+        return str(photo.absolute())
+    try:
         x, y, width, height = (float(number) for number in json.loads(text))
         left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
-        if left < right and top < bottom:
-            return left, top, right - left, bottom - top
-    raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
-
-
-def _cut(photo: Path, box: Box) -> bytes:
-    """The part of a photo within a box; parts of the box outside of it are left out. ValueError if all are."""
+    except (TypeError, ValueError, OverflowError):  # infinity cannot be rounded
+        left = right = top = bottom = 0
+    if not (left < right and top < bottom):
+        raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
     image = read_image(photo)
-    part = cropped(image, [box])
-    if part is None:
-        raise ValueError(f"bbox {list(box)} lies outside the {image.width}x{image.height} pixels of {photo}")
-    return part
+    left, top, right, bottom = max(0, left), max(0, top), min(image.width, right), min(image.height, bottom)
+    if not (left < right and top < bottom):
+        raise ValueError(f"bbox {text[:60]} lies outside the {image.width}x{image.height} pixels of {photo}")
+    return png(image.crop((left, top, right, bottom)))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.check import Fault
-from idmetric.data.manifest.lineage import VIEW_ROLES, has_image, image_keys
+from idmetric.data.manifest.lineage import has_image, image_keys
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest
 from idmetric.io.tables import aligned, first_few
@@ -19,69 +18,36 @@ from idmetric.io.tables import aligned, first_few
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A kind of problem, its number of cases and some examples; serious problems make results wrong."""
-
-    what: str
-    count: int
-    examples: tuple[str, ...]
-    serious: bool
-
-
-def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool = False) -> list[Problem]:
-    """The problems of a manifest, serious ones first.
+def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool = False) -> dict[str, list[str]]:
+    """The kinds of problems of a manifest, which make results wrong, and their cases.
 
     Args:
         found: the result of `idmetric.data.manifest.check.faults`.
-        need_masks: treat rows without a mask as serious, even if no row has one.
+        need_masks: rows of images without a mask are a problem.
     """
-    ids, identity, role, group, parent, dataset, split, path = (
-        manifest.column(c) for c in ("id", "identity", "role", "group", "parent", "dataset", "split", "path")
-    )
-    known = set(ids)
+    ids, images = manifest.column("id"), image_keys(manifest)
     names: dict[str, str] = {}  # of images, by key
-    images = image_keys(manifest)
-    for key, file, name in zip(images, path, ids, strict=True):
+    for key, file, name in zip(images, manifest.column("path"), ids, strict=True):
         names.setdefault(key, file or f"bytes of {name}")
 
-    def shared(values: Sequence[str | None]) -> list[str]:
-        """Images with more than one of these values."""
-        found = _sets(images, values)
-        return [f"{names[key]}: {', '.join(several)}" for key, several in found.items() if len(several) > 1]
+    def shared(column: str) -> list[str]:
+        """Images with more than one value of a column."""
+        several = _sets(images, manifest.column(column)).items()
+        return [f"{names[key]}: {', '.join(values)}" for key, values in several if len(values) > 1]
 
-    # a query that lists its candidates, as MMEB's do, may be alone in its group
-    listing = "x_candidates" in manifest.table.column_names
-    candidates = manifest.column("x_candidates") if listing else [None] * len(manifest)
-    asked = {name for name, listed in zip(group, candidates, strict=True) if listed is not None}
-    lone = [name for name, n in Counter(group).items() if name is not None and n == 1 and name not in asked]
-
-    # distractors and the like always have one image
-    named = {name for name, r in zip(identity, role, strict=True) if r in VIEW_ROLES}
-    singles = [name for name, own in _sets(identity, images).items() if len(own) == 1 and name in named]
-
-    masked = _has(manifest, "mask")
-    some = {dataset[row] for row in np.flatnonzero(masked)}
-    lacking = np.flatnonzero(~masked & has_image(manifest))
+    lacking = np.flatnonzero(~_has(manifest, "mask") & has_image(manifest)) if need_masks else []
     cases = {
         "identities are in more than one split": [f"{name}: {', '.join(s)}" for name, s in leaks(manifest).items()],
-        "files are in more than one split": shared(split),
-        "files show more than one identity": shared(identity),
+        "files are in more than one split": shared("split"),
+        "files show more than one identity": shared("identity"),
         "files are missing": [str(f) for f in found if f.missing],
         "images or masks cannot be read": [str(f) for f in found if not f.missing],
-        f"rows have no mask{'' if need_masks else ', where others of their dataset have one'}": [
-            f"row {row + 1}: {ids[row]}" for row in lacking if need_masks or dataset[row] in some
-        ],
-        "parents are not in the manifest": list(dict.fromkeys(p for p in parent if p is not None and p not in known)),
-        "groups have one row": lone,
-        "identities have one image": singles,
+        "rows have no mask": [f"row {row + 1}: {ids[row]}" for row in lacking],
     }
-    serious = 6 if need_masks else 5  # the first ones make results wrong
-    listed = enumerate(cases.items())
-    return [Problem(what, len(c), tuple(first_few(c, 3)), k < serious) for k, (what, c) in listed if c]
+    return {what: listed for what, listed in cases.items() if listed}
 
 
-def as_text(manifest: Manifest, found: Sequence[Problem]) -> str:
+def as_text(manifest: Manifest, found: Mapping[str, Sequence[str]]) -> str:
     """Numbers of rows, images and identities, values of columns, and problems as text for a terminal."""
     identity, images, held = manifest.column("identity"), image_keys(manifest), has_image(manifest)
     sizes = [len(own) for own in _sets(identity, images).values()]
@@ -106,9 +72,8 @@ def as_text(manifest: Manifest, found: Sequence[Problem]) -> str:
             lines += ["", head, *first_few(rest)]
 
     lines += ["", "problems:" if found else "no problems found"]
-    for problem in found:
-        lines.append(f"  {'!' if problem.serious else '-'} {problem.count} {problem.what}")
-        lines += [f"      {example}" for example in problem.examples]
+    for what, listed in found.items():
+        lines += [f"  {len(listed)} {what}", *(f"      {case}" for case in first_few(listed, 3))]
     return "\n".join(lines)
 
 
