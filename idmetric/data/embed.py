@@ -231,12 +231,11 @@ def embed(
                 for name, model in models.items():
                     _embed(name, model, [one for one in batch if not one.problem], stores[name])
                 for one in batch:
-                    for row in items[one.item]:
-                        if one.problem:
-                            problems[row] = one.problem
-                            continue
-                        for name, model in models.items():
-                            keys[name][row] = _key(one, model)
+                    if one.problem:
+                        problems |= dict.fromkeys(items[one.item], one.problem)
+                        continue
+                    for name, model in models.items():
+                        keys[name] |= dict.fromkeys(items[one.item], _key(one, model))
                 done += len(batch)
                 if progress is not None:
                     progress(done, len(items))

@@ -306,7 +306,7 @@ def test_replace_takes_one_value_for_all_or_one_for_each() -> None:
     manifest = three()
     assert manifest.replace(split="val").column("split") == ["val"] * 3
     assert manifest.replace(split=None).column("split") == [None] * 3
-    for values in (["a", "b", None], ("a", "b", None), pa.array(["a", "b", None]), np.array(["a", "b", None])):
+    for values in (["a", "b", None], ("a", "b", None), np.array(["a", "b", None])):
         assert manifest.replace(split=values).column("split") == ["a", "b", None]
     assert manifest.replace(seed=range(3)).column("seed") == [0, 1, 2]
     assert manifest.replace(parameters={"k": 1})[2].parameters == {"k": 1}

@@ -207,7 +207,7 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
 
 def test_published_files_to_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
-    found = import_dataset("ilias", root, images=tmp_path / "cut", options={"crop": "queries"})
+    found = import_dataset("ilias", root)
     found.write(out)
     file = tmp_path / "scores.json"
     argv = ["ilias", "--data", str(out), "--model", "pixels", "--k", "3", "--scores", str(file), "--bootstrap", "0"]

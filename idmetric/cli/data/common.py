@@ -66,8 +66,7 @@ def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
     if not args.split:
         return manifest
     there = dict.fromkeys(manifest.column("split"))
-    missing = [split for split in args.split if split not in there]
-    if missing:
+    if missing := [split for split in args.split if split not in there]:
         names = ", ".join(s for s in there if s) or "no splits"
         raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric data split)")
     return manifest.filter(split=args.split)
@@ -80,17 +79,13 @@ def read_data(path: Path) -> Manifest:
         ValueError: if the path does not exist.
     """
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest.table import read
+    from idmetric.data.manifest.table import FORMATS, read
 
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    if path.is_file():
-        return read(path)
-    held = [path / f"manifest.{ending}" for ending in ("parquet", "csv", "jsonl")]
-    there = [file for file in held if file.is_file()]
-    if there:
-        return read(there[0])
-    return import_dataset("folder", path, name=path.resolve().name)
+    held = [path, *(path / f"manifest{ending}" for ending in FORMATS)]
+    there = next(filter(Path.is_file, held), None)
+    return import_dataset("folder", path, name=path.resolve().name) if there is None else read(there)
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:

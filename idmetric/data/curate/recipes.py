@@ -249,8 +249,9 @@ def ilgen_real(
         whole = {name: len(pools[name]) for name in WHOLE}
         if (rest := wanted - sum(whole.values())) < 0:
             listed = " + ".join(f"{name} {size}" for name, size in whole.items())
-            given = f"{wanted - rest} classes ({listed})"
-            raise ValueError(f"the whole sets have {given}, more than {wanted}: raise --count")
+            raise ValueError(
+                f"the whole sets have {wanted - rest} classes ({listed}), more than {wanted}: raise --count"
+            )
         quotas = whole | balanced({name: len(pools[name]) for name in SHARED}, rest)
     chosen = [identity for name, pool in pools.items() for identity in lowest(pool, quotas[name], (seed, "identity"))]
     notes += short_of(len(chosen), wanted)

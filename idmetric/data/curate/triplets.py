@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -240,9 +241,10 @@ _NEEDS = {
 
 def _written(manifest: Manifest, triplets: list[Triplet], name: str) -> Manifest:
     known = "x_similarity" in manifest.table.column_names and name == "real"
-    similarity = manifest.column("x_similarity") if known else [None] * len(manifest)
+    column: list[Any] = manifest.column("x_similarity") if known else [None] * len(manifest)
+    similarity = [None if value is None else float(value) for value in column]  # CSV has text
     rows: list[Placed] = [
-        (row, f"{name}-{number:06d}", slot, None if similarity[row] is None else float(similarity[row]))  # CSV has text
+        (row, f"{name}-{number:06d}", slot, similarity[row])
         for number, triplet in enumerate(triplets)
         for row, slot in zip(triplet, ("anchor", "positive", "negative"), strict=True)
     ]

@@ -135,8 +135,8 @@ def _training(job: Job, source: Source, items: _Items) -> Iterator[Row]:
         group = f"{subset}/train/{number:06d}"
         about = {"source": source.label, "row": number}
         for at, (slot, item) in enumerate(members):
-            place = {"id": f"{group}/{at}", "group": group, "slot": slot, "dataset": subset, "split": "train"}
-            yield Row(None, **place, parameters=about, **item)
+            place: dict[str, Any] = {"dataset": subset, "split": "train", "parameters": about, **item}
+            yield Row(None, id=f"{group}/{at}", group=group, slot=slot, **place)
 
 
 def _many(cell: Any) -> list[Any]:
@@ -163,8 +163,9 @@ def _evaluation(job: Job, source: Source, items: _Items) -> Iterator[Row]:
         shared: dict[str, Any] = {"dataset": subset, "split": split}
         for cell, item in new.items():
             known[cell] = len(known)
-            place = {"id": candidate_id(subset, split, known[cell]), "group": f"{subset}/{split}/candidates"}
-            yield Row(None, slot="candidate", parameters={"source": source.label}, **place, **shared, **item)
+            name, group = candidate_id(subset, split, known[cell]), f"{subset}/{split}/candidates"
+            place: dict[str, Any] = {"parameters": {"source": source.label}, **shared, **item}
+            yield Row(None, id=name, group=group, slot="candidate", **place)
         group = f"{subset}/{split}/{record.number:06d}"
         listed = np.array([known[cell] for cell in cells], dtype=np.int32)
         about = {"source": source.label, "row": record.number, "x_candidates": listed}

@@ -46,9 +46,17 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     if image := record.keep(cells["original"]):
         yield Row(key, id=name, **shared, **image)
     if edited := record.keep(cells["inpainted"]):
-        made = {"engine": ENGINE, "oracle": _oracle_of(cells, record.source), "parent": name if image else None}
-        part = record.keep(cells["part_mask"], "part_mask")
-        yield Row(f"{name}/edit", id=f"{name}/edit", role="part-edit", **made, **shared, **edited, **part)
+        yield Row(
+            f"{name}/edit",
+            id=f"{name}/edit",
+            role="part-edit",
+            engine=ENGINE,
+            oracle=_oracle_of(cells, record.source),
+            parent=name if image else None,
+            **shared,
+            **edited,
+            **record.keep(cells["part_mask"], "part_mask"),
+        )
 
 
 def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:

@@ -35,14 +35,14 @@ def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool =
         several = _sets(images, manifest.column(column)).items()
         return [f"{names[key]}: {', '.join(values)}" for key, values in several if len(values) > 1]
 
-    lacking = np.flatnonzero(~_has(manifest, "mask") & has_image(manifest)) if need_masks else []
+    lacking = ~_has(manifest, "mask") & has_image(manifest) & need_masks
     cases = {
         "identities are in more than one split": [f"{name}: {', '.join(s)}" for name, s in leaks(manifest).items()],
         "files are in more than one split": shared("split"),
         "files show more than one identity": shared("identity"),
         "files are missing": [str(f) for f in found if f.missing],
         "images or masks cannot be read": [str(f) for f in found if not f.missing],
-        "rows have no mask": [f"row {row + 1}: {ids[row]}" for row in lacking],
+        "rows have no mask": [f"row {row + 1}: {ids[row]}" for row in np.flatnonzero(lacking)],
     }
     return {what: listed for what, listed in cases.items() if listed}
 
