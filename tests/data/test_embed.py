@@ -261,62 +261,6 @@ def test_baselines_stand_beside_models(pictures: Manifest) -> None:
         assert "model" in scorer.signature(), name
 
 
-def test_ssim_agrees_with_its_formula(pictures: Manifest) -> None:
-    pytest.importorskip("torchmetrics")
-    ssim = open_model("ssim", device="cpu")
-    x, y = (ssim.prepare(pictures.image(r), None, "black") for r in (0, 4))
-    found = float(ssim.compare(x[None], y[None])[0])
-    assert found == pytest.approx(slow_ssim(x.numpy() / 255, y.numpy() / 255), abs=1e-6)
-
-
-def slow_ssim(x: np.ndarray, y: np.ndarray) -> float:
-    """Wang et al. 2004, by SciPy's Gaussian filter; (C, H, W) in [0, 1]; edges mirrored, as torchmetrics does."""
-    from scipy.ndimage import gaussian_filter
-
-    def blur(z: np.ndarray) -> np.ndarray:
-        return np.stack([gaussian_filter(c, 1.5, truncate=3.5, mode="mirror") for c in z])
-
-    mx, my = blur(x), blur(y)
-    vx, vy, vxy = blur(x * x) - mx * mx, blur(y * y) - my * my, blur(x * y) - mx * my
-    c1, c2 = 0.01**2, 0.03**2
-    return float((((2 * mx * my + c1) * (2 * vxy + c2)) / ((mx**2 + my**2 + c1) * (vx + vy + c2))).mean())
-
-
-def test_each_two_images_are_compared_once(pictures: Manifest) -> None:
-    class Differences:
-        background = (255, 255, 255)
-        compared = 0
-
-        def signature(self) -> dict[str, str]:
-            return {"model": "differences"}
-
-        def prepare(self, image: Image.Image, mask: Any, outside: Any) -> torch.Tensor:
-            return torch.from_numpy(np.array(image)).float()
-
-        def compare(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-            self.compared += len(a)
-            return -(a - b).abs().flatten(1).mean(1)
-
-    model = Differences()
-    scorer = bind(pictures, {"d": model}, Settings(batch_size=7)).models["d"]
-    matrix = scorer.matrix(range(13), range(13))
-    assert model.compared == 12 * 13 // 2
-    images = [np.asarray(pictures.image(r)).astype(float) for r in range(13)]
-    expected = [[-np.abs(a - b).mean() for b in images] for a in images]
-    np.testing.assert_allclose(matrix, expected, rtol=1e-5)
-
-
-def test_lpips_is_its_package_s(pictures: Manifest) -> None:
-    lpips = pytest.importorskip("lpips")
-    torch.manual_seed(0)
-    network = lpips.LPIPS(net="squeeze", pretrained=False, pnet_rand=True, verbose=False)
-    model = baselines.Lpips("cpu", network)
-    x, y = (model.prepare(pictures.image(r), None, "black") for r in (0, 4))
-    with torch.no_grad():
-        expected = 1 - network(x[None].float() / 127.5 - 1, y[None].float() / 127.5 - 1)
-    assert float(model.compare(x[None], y[None])[0]) == pytest.approx(float(expected.flatten()[0]), abs=1e-6)
-
-
 @pytest.mark.parametrize(("name", "package"), [("lpips", "lpips"), ("dreamsim", "dreamsim")])
 def test_a_missing_package_is_named_with_the_way_to_install_it(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
@@ -355,18 +299,6 @@ def test_branches_of_dreamsim_are_opened_by_its_package(name: str, monkeypatch: 
     signature = open_model(name, device="cpu").signature()
     assert asked == [name.partition(":")[2] or "ensemble"]
     assert signature["model"] == name
-
-
-@pytest.mark.parametrize("error", [TypeError, KeyError])
-def test_a_package_of_dreamsim_without_the_branch_is_named(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dreamsim(pretrained: bool, device: str, **options: Any) -> Any:
-        raise error("dreamsim_type")
-
-    monkeypatch.setitem(sys.modules, "dreamsim", SimpleNamespace(dreamsim=dreamsim))
-    with pytest.raises(ImportError, match=r"no branch 'dinov2_vitb14': pip install -U dreamsim"):
-        open_model("dreamsim:dinov2_vitb14", device="cpu")
 
 
 def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> None:

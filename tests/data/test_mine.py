@@ -130,9 +130,7 @@ def world() -> tuple[Manifest, NDArray[np.float32]]:
 
 def test_triplets_hold_anchor_positive_and_the_nearest_stranger_of_the_split() -> None:
     manifest, vectors = world()
-    mined = hard_negatives(manifest, vectors)
-    out = mined.manifest
-    assert not mined.without
+    out = hard_negatives(manifest, vectors)
     assert out.column("slot") == ["anchor", "positive", "negative"] * 6
     splits = np.array(manifest.column("split"))
     names = np.array(manifest.column("identity"))
@@ -148,14 +146,14 @@ def test_triplets_hold_anchor_positive_and_the_nearest_stranger_of_the_split() -
         assert abs(group.column("x_similarity")[2] - cosine) < 1e-6
     again = hard_negatives(out, np.concatenate([vectors[manifest.column("id").index(s)][None]
                                                 for s in out.column("x_source")]))  # fmt: skip
-    assert again.manifest.column("x_source") == out.column("x_source")  # mining what was mined changes nothing
+    assert again.column("x_source") == out.column("x_source")  # mining what was mined changes nothing
 
 
 def test_images_without_groups_are_anchors_with_a_random_positive() -> None:
     rows = [Row(f"i{k % 5}", f"{k}.jpg") for k in range(15)] + [Row("single", "s.jpg"), Row(None, "nobody.jpg")]
     manifest = Manifest.from_rows(rows)
     vectors = np.random.default_rng(2).normal(size=(17, 8)).astype(np.float32)
-    out = hard_negatives(manifest, vectors, 2).manifest
+    out = hard_negatives(manifest, vectors, 2)
     slots = Counter(out.column("slot"))
     assert slots == {"anchor": 16, "positive": 15, "negative": 32}
     for group in set(out.column("group")):
@@ -163,7 +161,7 @@ def test_images_without_groups_are_anchors_with_a_random_positive() -> None:
         anchor = part["anchor"][0]
         assert all(p.identity == anchor.identity and p.path != anchor.path for p in part["positive"])
         assert all(n.identity not in (anchor.identity, None) for n in part["negative"])
-    other = hard_negatives(manifest, vectors, 2, seed=1).manifest
+    other = hard_negatives(manifest, vectors, 2, seed=1)
     assert other.filter(slot="negative").column("path") == out.filter(slot="negative").column("path")
     assert other.filter(slot="positive").column("path") != out.filter(slot="positive").column("path")
 
@@ -174,7 +172,7 @@ def test_what_was_made_from_an_image_is_no_mined_negative_of_it() -> None:
     manifest = Manifest.from_rows(rows)
     vectors = np.array([[1, 0], [1, 0.1], [1, 0.01], [1, 0.02], [0, 1]], np.float32)
 
-    out = hard_negatives(manifest, vectors).manifest
+    out = hard_negatives(manifest, vectors)
     assert [row.path for row in out if row.group == "x0.jpg" and row.slot == "negative"] == ["y.jpg"]
 
 
@@ -203,11 +201,11 @@ def test_copies_in_groups_name_a_copy_as_their_parent() -> None:
 def test_the_ceiling_leaves_out_the_same_thing_under_another_name() -> None:
     manifest = Manifest.from_rows([Row(c, f"{c}.jpg") for c in "abc"])
     vectors = np.array([[1, 0], [1, 1e-3], [1, 1]], np.float32)
-    nearest = hard_negatives(manifest, vectors).manifest.filter(slot="negative").column("path")
+    nearest = hard_negatives(manifest, vectors).filter(slot="negative").column("path")
     assert nearest == ["b.jpg", "a.jpg", "b.jpg"]
     mined = hard_negatives(manifest, vectors, ceiling=0.99)
-    assert mined.manifest.filter(slot="negative").column("path") == ["c.jpg", "c.jpg", "b.jpg"]
-    assert hard_negatives(manifest, vectors, ceiling=0.5).without == ["a.jpg", "b.jpg", "c.jpg"]
+    assert mined.filter(slot="negative").column("path") == ["c.jpg", "c.jpg", "b.jpg"]
+    assert len(hard_negatives(manifest, vectors, ceiling=0.5)) == 0
 
 
 # Pairs
@@ -225,14 +223,13 @@ def test_pairs_share_the_text_differ_in_identity_and_are_nearest() -> None:
         pool = np.flatnonzero(texts == text)
         for a, b in zip(pool, brute_force(vectors, names, 1, pool, pool)[:, 0], strict=True):
             expected.add(frozenset((f"{a}.jpg", f"{b}.jpg")))
-    out = hard_pairs(manifest, vectors).manifest
+    out = hard_pairs(manifest, vectors)
     found = [frozenset(out.filter(group=g).column("path")) for g in dict.fromkeys(out.column("group"))]
     assert len(found) == len(set(found))
     assert set(found) == expected
     similarity = [s for s in out.column("x_similarity") if s is not None]
     assert similarity == sorted(similarity, reverse=True)
-    assert hard_pairs(manifest, vectors, limit=3).manifest.column("path") == out.column("path")[:6]
-    cut = hard_pairs(manifest, vectors, ceiling=similarity[0]).manifest
+    cut = hard_pairs(manifest, vectors, ceiling=similarity[0])
     assert max(s for s in cut.column("x_similarity") if s is not None) < similarity[0]
 
 

@@ -19,7 +19,7 @@ def mined(count: int, split: str = "train") -> Manifest:
     rows = [Row(f"real{k}", f"r{k}{slot}.jpg", split=split, group=f"real{k}", slot=slot)
             for k in range(count) for slot in ("anchor", "positive")]  # fmt: skip
     vectors = np.random.default_rng(0).normal(size=(len(rows), 6)).astype(np.float32)
-    return hard_negatives(Manifest.from_rows(rows), vectors).manifest
+    return hard_negatives(Manifest.from_rows(rows), vectors)
 
 
 def context(count: int, split: str = "train", edits: int = 2) -> Manifest:

@@ -7,7 +7,7 @@
 
 examples:
   idmetric data mine negatives train.parquet -o mined.parquet --model timm:vit_large_patch16_dinov3.lvd1689m
-  idmetric data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95 --limit 20000
+  idmetric data mine pairs edits.parquet -o pairs.parquet --model visid_3b --ceiling 0.95
   idmetric data mine queries mmeb.parquet -o mined.parquet --model HugC/VisME-Qwen25VL-3B --skip 70
   idmetric data mine triplets mined.parquet --context context.parquet --identity edited.parquet --split train -o mix.csv
 
@@ -21,11 +21,9 @@ import argparse
 from pathlib import Path
 
 from idmetric.cli import options
-from idmetric.cli.command import say
 from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, leave_out, refuse_leaks, save
 from idmetric.cli.options import natural, positive
 from idmetric.io.progress import Progress
-from idmetric.io.tables import first_few
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = "leave out images at least this similar (cosine): likely the same object"
         mode.add_argument("--ceiling", type=float, metavar="S", help=text)
     negatives.add_argument("--seed", type=natural, default=0, help="seed of positives that the manifest does not name")
-    pairs.add_argument("--limit", type=positive, metavar="N", help="keep the N closest pairs")
     queries.add_argument("--k", type=positive, default=5, metavar="N", help="negatives of each query (default: 5)")
     text = "pass over the first N, which may be right as well (default: 30)"
     queries.add_argument("--skip", type=natural, default=30, metavar="N", help=text)
@@ -118,14 +115,12 @@ def _mine(args: argparse.Namespace) -> int:
                 manifest, vectors, args.k, ceiling=args.ceiling, seed=args.seed, progress=progress
             )
         elif args.mode == "pairs":
-            mined = mine.hard_pairs(
-                manifest, vectors, args.k, ceiling=args.ceiling, limit=args.limit, progress=progress
-            )
+            mined = mine.hard_pairs(manifest, vectors, args.k, ceiling=args.ceiling, progress=progress)
         else:
             mined = mine.query_negatives(
                 manifest, vectors, args.k, skip=args.skip, depth=args.depth, seed=args.seed, progress=progress
             )
-    similar = [s for s in mined.manifest.column("x_similarity") if s is not None]
+    similar = [s for s in mined.column("x_similarity") if s is not None]
     if not similar:
         why = "every other identity is missing, in another split, or above --ceiling"
         if args.mode == "queries":
@@ -134,9 +129,7 @@ def _mine(args: argparse.Namespace) -> int:
     low, middle, high = np.quantile(similar, [0, 0.5, 1])
     kind = "pairs" if args.mode == "pairs" else "negatives"
     print(f"{len(similar)} {kind}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
-    if mined.without:
-        say(f"{len(mined.without)} images found none: {', '.join(first_few(mined.without, 5))}")
-    save(mined.manifest, args)
+    save(mined, args)
     return 4 if problems else 0
 
 

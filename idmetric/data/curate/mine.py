@@ -1,14 +1,13 @@
 """Mining of hard negatives and hard pairs: images close in a model's space but of different identities.
 
 vectors = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m")).vectors
-triplets = hard_negatives(manifest, vectors).manifest
+triplets = hard_negatives(manifest, vectors)
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,14 +22,6 @@ from idmetric.evaluate.arrays import comparable
 Progress = Callable[[int, int], None]
 Key = tuple[str | None, str]  # image and text
 Placed = tuple[int, str, str, float | None]  # row, its group and slot, and its similarity
-
-
-@dataclass(frozen=True)
-class Mined:
-    """Rows in groups, and the ids of anchors without a negative."""
-
-    manifest: Manifest
-    without: list[str]
 
 
 def negative_rows(manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -52,7 +43,7 @@ def hard_negatives(
     ceiling: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Mined:
+) -> Manifest:
     """Triplets of each anchor with the nearest real images of other identities in its split.
 
     ID-Sim, A.1: "for each anchor image, we search the training pool for the nearest neighbor in DINOv3 embedding
@@ -90,7 +81,7 @@ def hard_negatives(
     for a in filter(near.get, anchors.tolist()):
         rows += [(a, own[a], "anchor", None), *((p, own[a], "positive", None) for p in positives(a))]
         rows += [(row, own[a], "negative", similarity) for row, similarity in near[a]]
-    return Mined(grouped(manifest, rows), [names[a] for a in anchors.tolist() if not near[a]])
+    return grouped(manifest, rows)
 
 
 def _positives(manifest: Manifest, pool: NDArray[np.int64], seed: int) -> Callable[[int], list[int]]:
@@ -123,9 +114,8 @@ def hard_pairs(
     k: int = 1,
     *,
     ceiling: float | None = None,
-    limit: int | None = None,
     progress: Progress | None = None,
-) -> Mined:
+) -> Manifest:
     """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
 
     VisME, section 4.1, step 2: "candidate negative pairs that share the same editing instruction but originate from
@@ -137,7 +127,6 @@ def hard_pairs(
         k: number of nearest images that each image is paired with; a pair that is found from both sides counts once.
         ceiling: leave out pairs with at least this similarity. This is the denoising of step 2: a closer pair likely
             shows the same subject, or an edit without effect. The paper states no value.
-        limit: largest number of pairs, at least 1; the closest are kept.
 
     Returns:
         Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
@@ -146,7 +135,6 @@ def hard_pairs(
     pools = text_pools(manifest, families, _usable(manifest, vectors))
     total = sum(map(len, pools))
     pairs: dict[tuple[int, int], float] = {}
-    met: set[int] = set()
     done = 0
 
     for pool in pools:
@@ -154,17 +142,15 @@ def hard_pairs(
         for a, near in zip(pool.tolist(), _pairs(found), strict=True):
             for b, similarity in near:
                 pairs[min(a, b), max(a, b)] = similarity
-                met |= {a, b}
         done += len(pool)
         if progress is not None:
             progress(done, total)
 
-    best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))[:limit]
+    best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))
     rows: list[Placed] = []
     for number, (a, b) in enumerate(best):
         rows += [(a, f"pair-{number:06d}", "anchor", None), (b, f"pair-{number:06d}", "negative", pairs[a, b])]
-    names = manifest.column("id")
-    return Mined(grouped(manifest, rows), [names[r] for pool in pools for r in pool.tolist() if r not in met])
+    return grouped(manifest, rows)
 
 
 def _pairs(near: Neighbors) -> list[list[tuple[int, float]]]:
@@ -199,7 +185,7 @@ def query_negatives(
     depth: int = 100,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Mined:
+) -> Manifest:
     """Draw k negatives of each query from ranks skip + 1 to skip + depth of other targets in its data set and split.
 
     VisME takes "k = 5 hard negatives same as" B3 (4.2.1 and 5.1). B3's code ranks the targets of a data set for each
@@ -207,7 +193,7 @@ def query_negatives(
     for each query, as here, or for a cluster of queries together. The negatives join their queries' groups:
 
         mined = query_negatives(manifest, vectors)               # k = 5 of ranks 31 to 130
-        merge([manifest, mined.manifest], shared=True)
+        merge([manifest, mined], shared=True)
 
     Equal targets, such as the classes of a data set, are ranked once; those of the query itself are left out. A query
     finds none if there are no more than `skip` others.
@@ -241,7 +227,6 @@ def query_negatives(
                 targets.setdefault(keys[row], row)
 
     rows: list[Placed] = []
-    without: list[str] = []
     done, total = 0, sum(len(queries) for queries, _ in places.values())
     for queries, targets in places.values():
         count = skip + depth + max((len(own[groups[q]]) for q in queries), default=0)
@@ -253,10 +238,8 @@ def query_negatives(
             rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
             drawn = np.sort(rng.permutation(len(window))[:k]).tolist()
             rows += [(window[n][0], groups[q], "negative", window[n][1]) for n in drawn]
-            if not drawn:
-                without.append(names[q])
         done += len(queries)
-    return Mined(grouped(manifest, rows), without)
+    return grouped(manifest, rows)
 
 
 def grouped(manifest: Manifest, rows: Sequence[Placed]) -> Manifest:
