@@ -131,7 +131,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
 def triplets(data: Manifest, judge: Embedder, count: int, seed: int) -> Manifest:
     """An even mixture of triplets, the real ones with negatives mined by the pretrained encoder (section 3.2)."""
     views = data.take(real(data))
-    mined = hard_negatives(views, embed_rows(judge, views, range(len(views))), seed=seed).manifest
+    mined = hard_negatives(views, embed_rows(judge, views, range(len(views))), seed=seed)
     return mixture(mined, data, data, count=count, seed=seed)
 
 

@@ -10,13 +10,14 @@ images that are missing.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +28,7 @@ from PIL import Image
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import MASK_RULES, folder_name, key_of, settings_digest
-from idmetric.embed.pipeline import Input, batches, keep, threads, usable
+from idmetric.embed.pipeline import Input, batches, keep, usable
 from idmetric.embed.store import Store
 from idmetric.images.masks import MaskId, labeled
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
@@ -36,6 +37,7 @@ from idmetric.models.embedder import Embedder
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
+Item = tuple[str | bytes | None, str | bytes | None, str | None]  # an image, its mask, and the text that goes with it
 _SHOWN = 20  # unreadable images that an error lists
 _TEXT = "text"  # key of a row without an image, before that of its words
 
@@ -143,10 +145,15 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Stored:
-    """The embeddings of a manifest's images by one model; rows are numbered as in the manifest."""
+    """The embeddings of a manifest's images by one model; rows are numbered as in the manifest.
+
+    Attributes:
+        keys: row -> key in the store. problems: row -> the reason why its image cannot be used.
+    """
 
     store: Store
     keys: Mapping[int, str]
+    problems: Mapping[int, str] = field(default_factory=dict)
     _folder: Any = field(default=None, repr=False)  # keeps a temporary folder alive
 
     def vectors(self, rows: Rows) -> NDArray[np.float32]:
@@ -170,6 +177,7 @@ def embed(
     batch_size: int = 32,
     workers: int | None = None,
     progress: Progress | None = None,
+    skip: bool = False,
 ) -> dict[str, Stored]:
     """Embed rows (default: all) with each model, except images that the store already holds.
 
@@ -179,106 +187,98 @@ def embed(
         words: row -> the text of its image, including the instruction, for models that read text; other rows get the
             model's default. A row without an image is its text alone.
         batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
-        progress: called with (images done, images to do), counting images that some model has not embedded yet.
+        progress: called with (images done, images).
+        skip: leave out images that cannot be used, see `Stored.problems`.
 
     Raises:
-        UnreadableError: naming all images that are missing (before anything is embedded), or that cannot be read or
-            embedded (the store keeps the embeddings of the rest).
+        UnreadableError: without `skip`, naming all images that are missing (before anything is embedded), or that
+            cannot be read or embedded (the store keeps the embeddings of the rest).
         ValueError: if `store` is a file.
     """
-    stored, _ = _embed(manifest, models, rows, store, patches, look, words or {}, batch_size, workers, progress, False)
-    return stored
-
-
-def _embed(
-    manifest: Manifest, models: Mapping[str, VectorModel], rows: Rows | None, store: Path | None, patches: bool,
-    look: Look, words: Mapping[int, str], batch_size: int, workers: int | None, progress: Progress | None, skip: bool,
-) -> tuple[dict[str, Stored], dict[int, str]]:  # fmt: skip
-    """The embeddings by each model, and row -> reason of the images that cannot be used, which need `skip`."""
     if store is not None and store.is_file():
         raise ValueError(f"{store} is a file, and embeddings are kept in a folder: name another place, or delete it")
     chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
+    items, problems = _items(manifest, chosen, look, words or {}, all(model.reads_words for model in models.values()))
+    if problems and not skip:
+        raise UnreadableError(manifest, problems)
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = Path(temporary.name) if temporary is not None else Path(store or "")
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
     for line in (line for one in stores.values() for line in one.mend()):
-        warnings.warn(line, stacklevel=3)
+        warnings.warn(line, stacklevel=2)
+    keys: dict[str, dict[int, str]] = {name: {} for name in models}
 
-    with ThreadPoolExecutor(threads(workers)) as pool:
-        readers = all(model.reads_words for model in models.values())
-        content, problems = _content(manifest, chosen, look, pool, words if readers else {})
-    if problems and not skip:
-        raise UnreadableError(manifest, problems)
-    keys = {name: _with_words(content, words if model.reads_words else {}) for name, model in models.items()}
-
-    todo = _missing(stores, keys)
-    found: dict[int, str] = {}
-    done = 0
-
-    def read(row: int) -> Input[int]:
+    def read(item: Item) -> Input[Item]:
         try:
-            return Input(
-                row, pixels=_prepared(manifest, row, {n: models[n] for n in todo[row]}, look, words, content[row])
-            )
+            return _read(item, models, stores, look)
         except (ValueError, OSError) as error:
-            return Input(row, problem=str(error))
+            return Input(item, problem=str(error))
 
+    done = 0
     try:
-        with closing(batches(todo, read, batch_size=batch_size, workers=workers)) as ahead:
+        with closing(batches(items, read, batch_size=batch_size, workers=workers)) as ahead:
             for batch in ahead:
-                found |= {one.item: one.problem for one in batch if one.problem}
                 for name, model in models.items():
-                    found |= _embed_batch(manifest, name, model, batch, stores[name], keys[name])
+                    _embed(name, model, [one for one in batch if not one.problem], stores[name])
+                for one in batch:
+                    if one.problem:
+                        problems |= dict.fromkeys(items[one.item], one.problem)
+                        continue
+                    for name, model in models.items():
+                        keys[name] |= dict.fromkeys(items[one.item], _key(one, model))
                 done += len(batch)
                 if progress is not None:
-                    progress(done, len(todo))
+                    progress(done, len(items))
     finally:  # also if the run is stopped
-        for one in stores.values():
-            one.save()
-
-    found = _of_all_rows(found, keys)
-    if found and not skip:
-        raise UnreadableError(manifest, found)
-    return {name: Stored(stores[name], keys[name], temporary) for name in models}, problems | found
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """Global features of a manifest's images.
-
-    Attributes:
-        vectors: (N, D), float32; NaN in rows that were not requested or cannot be used.
-        problems: row -> the reason why it cannot be used.
-    """
-
-    vectors: NDArray[np.float32]
-    problems: dict[int, str]
+        for each in stores.values():
+            each.save()
+    problems = dict(sorted(problems.items()))
+    if problems and not skip:
+        raise UnreadableError(manifest, problems)
+    return {name: Stored(stores[name], keys[name], problems, temporary) for name in models}
 
 
 def embed_rows(
-    manifest: Manifest,
-    model: Embedder,
-    rows: Rows | None = None,
-    *,
-    store: Path | None = None,
-    words: Mapping[int, str] | None = None,
-    batch_size: int = 32,
-    progress: Progress | None = None,
-) -> Embedded:
-    """Embed rows (default: all) with one model, leaving out images that cannot be used; arguments as for `embed`."""
-    models = {model.label: EmbedderModel(model)}
-    stored, problems = _embed(
-        manifest, models, rows, store, False, _WHOLE, words or {}, batch_size, None, progress, True
-    )  # fmt: skip
-    given = range(len(manifest)) if rows is None else map(int, rows)
-    wanted = [row for row in given if row not in problems]
-    found = stored[model.label].vectors(wanted)
+    manifest: Manifest, model: Embedder, rows: Rows | None = None, **given: Any
+) -> tuple[NDArray[np.float32], Mapping[int, str]]:
+    """Embed rows (default: all) with one model, leaving out images that cannot be used.
+
+    Args:
+        given: arguments of `embed`.
+
+    Returns:
+        Global features (N, D) of all rows of the manifest, NaN in rows that were not requested or cannot be used; and
+        row -> the reason why it cannot.
+    """
+    stored = embed(manifest, {model.label: EmbedderModel(model)}, rows, skip=True, **given)[model.label]
+    found = stored.vectors(list(stored.keys))
     vectors = np.full((len(manifest), found.shape[1]), np.nan, dtype=np.float32)
-    vectors[wanted] = found
-    return Embedded(vectors, dict(sorted(problems.items())))
+    vectors[list(stored.keys)] = found
+    return vectors, stored.problems
 
 
-# Keys
+# Images on their way to the models
+
+
+def _items(
+    manifest: Manifest, rows: Iterable[int], look: Look, words: Mapping[int, str], readers: bool
+) -> tuple[dict[Item, list[int]], dict[int, str]]:
+    """The rows of each different image, mask and text; and row -> reason of rows that cannot be used."""
+    items: dict[Item, list[int]] = {}
+    problems: dict[int, str] = {}
+    there = cache(os.path.isfile)
+    for row in rows:
+        image, mask = manifest.source(row), manifest.source(row, "mask") if look.masked else None
+        gone = [path for path in (image, mask) if isinstance(path, str) and not there(path)]
+        if gone:
+            problems[row] = f"{gone[0]}: there is no such file"
+        elif image is None and not (readers and words.get(row)):
+            problems[row] = "a text without an image, which needs models that read text"
+        elif image is not None and look.masked and mask is None:
+            problems[row] = f"{describe(image)}: it has no mask in the manifest, but only the subject may be embedded"
+        else:
+            items.setdefault((image, mask, words.get(row)), []).append(row)
+    return items, problems
 
 
 def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
@@ -286,111 +286,59 @@ def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: Thre
 
     Raises:
         UnreadableError: naming all files that are missing.
+        OSError: naming a file that cannot be read.
     """
-    keys, problems = _content(manifest, rows, look, pool, {})
+    items, problems = _items(manifest, rows, look, {}, False)
     if problems:
         raise UnreadableError(manifest, problems)
-    return keys
+    found = pool.map(lambda item: key_of(item[0] or b"", item[1]), items)
+    keys = {row: key for own, key in zip(items.values(), found, strict=True) for row in own}
+    return {row: keys[row] for row in rows}
 
 
-def _content(
-    manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor, words: Mapping[int, str]
-) -> tuple[dict[int, str], dict[int, str]]:
-    """The keys of the rows, and row -> reason of the rows without one; rows without an image need words."""
-    sources = {row: (manifest.source(row), manifest.source(row, "mask") if look.masked else None) for row in rows}
-    alone = {row for row, (image, _) in sources.items() if image is None}
-    for row in alone:
-        del sources[row]
-    different = list(dict.fromkeys(sources.values()))
-    found = dict(zip(different, pool.map(lambda pair: _key(pair, look.masked), different), strict=True))
-    keys = {row: _TEXT for row in sorted(alone) if words.get(row)}
-    problems = dict.fromkeys(alone - keys.keys(), "a text without an image, which needs models that read text")
-    for row, pair in sources.items():
-        (problems if isinstance(found[pair], Exception) else keys)[row] = str(found[pair])
-    return keys, problems
+def _key(one: Input[Item], model: VectorModel) -> str:
+    """The key of an image's embedding, which depends on the text for models that read it."""
+    text = one.item[2]
+    return one.key if text is None or not model.reads_words else f"{one.key}-{settings_digest({'words': text})}"
 
 
-def _key(pair: tuple[str | bytes | None, str | bytes | None], masked: bool) -> str | Exception:
-    """The key of an image and its mask, or the error that prevents it."""
-    image, mask = pair
-    if masked and mask is None:
-        return ValueError(f"{describe(image)}: it has no mask in the manifest, but only the subject may be embedded")
-    try:
-        return key_of(image or b"", mask)
-    except OSError as error:
-        return ValueError(f"{error.filename or describe(image)}: {error.strerror or error}")
-
-
-def _with_words(keys: Mapping[int, str], words: Mapping[int, str]) -> dict[int, str]:
-    return {
-        row: f"{key}-{settings_digest({'words': words[row]})}" if row in words else key for row, key in keys.items()
-    }
-
-
-# Embedding
-
-
-def _missing(stores: Mapping[str, Store], keys: Mapping[str, Mapping[int, str]]) -> dict[int, list[str]]:
-    """Row -> the models that have not embedded its image; one row for each different image."""
-    todo: dict[int, list[str]] = {}
-    for name, own in keys.items():
-        first = {key: row for row, key in reversed(list(own.items())) if key not in stores[name]}
-        for row in first.values():
-            todo.setdefault(row, []).append(name)
-    return dict(sorted(todo.items()))
-
-
-def _prepared(
-    manifest: Manifest, row: int, models: Mapping[str, VectorModel], look: Look, words: Mapping[int, str], content: str
-) -> dict[str, Any]:
-    """A row's image as the input of each of these models, decoded once for all that decode it in the same way."""
-    source, mask = manifest.source(row), look.mask_of(manifest, row)
-    if source is None:
-        return {name: model.prepare(None, None, look.outside, words[row]) for name, model in models.items()}
+def _read(item: Item, models: Mapping[str, VectorModel], stores: Mapping[str, Store], look: Look) -> Input[Item]:
+    """The image as the input of each model that has not embedded it, decoded once for all that decode it alike."""
+    image, mask, text = item
+    found = Input(item, _TEXT if image is None else key_of(image, mask))
+    todo = {name: model for name, model in models.items() if _key(found, model) not in stores[name]}
     decoded: dict[Any, Image.Image] = {}
-    found = {}
-    for name, model in models.items():
+    pixels = {}
+    for name, model in todo.items():
+        if image is None:
+            pixels[name] = model.prepare(None, None, look.outside, text)
+            continue
         reading: Preprocessing = getattr(model, "preprocessing", "standard")
         # a mask belongs to all pixels; without one, models that leave pixels out each read the file themselves
         fast = mask is None and getattr(model, "decode", "exact") == "fast"
-        key = name if fast else (model.background, reading)
-        if key not in decoded:
+        way = name if fast else (model.background, reading)
+        if way not in decoded:
             plain = partial(read_image, background=model.background, preprocessing=reading)
-            decoded[key] = (getattr(model, "decoded", plain) if fast else plain)(source)
+            decoded[way] = (getattr(model, "decoded", plain) if fast else plain)(image)
         try:
-            found[name] = model.prepare(decoded[key], mask, look.outside, words.get(row))
+            pixels[name] = model.prepare(decoded[way], labeled(mask, look.mask_id), look.outside, text)
         except ImageReadError as error:  # a decoded image has no name
-            named = describe(source) if error.source.startswith("<PIL") else error.source
+            named = describe(image) if error.source.startswith("<PIL") else error.source
             raise ImageReadError(named, error.reason) from error
-
-    if key_of(source, manifest.source(row, "mask") if look.masked else None) != content:
-        raise ValueError(f"{describe(source)}: the file changed while it was read: run again")
+    if pixels and image is not None and key_of(image, mask) != found.key:
+        raise ValueError(f"{describe(image)}: the file changed while it was read: run again")
+    found.pixels = pixels or None
     return found
 
 
-def _embed_batch(
-    manifest: Manifest,
-    name: str,
-    model: VectorModel,
-    batch: Sequence[Input[int]],
-    store: Store,
-    keys: Mapping[int, str],
-) -> dict[int, str]:
-    """Embed the images of a batch that one model needs; return row -> reason of unusable ones."""
-    wanted = [Input(x.item, keys[x.item], x.pixels[name]) for x in batch if x.pixels and name in x.pixels]
-    dtype = model.signature().get("dtype", "float32") if wanted else ""
+def _embed(name: str, model: VectorModel, batch: Sequence[Input[Item]], store: Store) -> None:
+    """Embed the images that this model lacks, and set the problem of those with an embedding that cannot be used."""
+    wanted = [Input(one.item, _key(one, model), (one.pixels or {}).get(name)) for one in batch]
+    dtype = model.signature().get("dtype", "float32")
     bad = keep(
         store, wanted, lambda fresh: usable(lambda: model.embed([x.pixels for x in fresh], store.patches), dtype, name)
     )
-    found = {}
-    for one in wanted:
-        if one.key in bad:
-            given = manifest.source(one.item)
-            found[one.item] = f"{'a text' if given is None else describe(given)}: {bad[one.key]}"
-    return found
-
-
-def _of_all_rows(problems: Mapping[int, str], keys: Mapping[str, Mapping[int, str]]) -> dict[int, str]:
-    """Row -> reason, for all rows of the images that cannot be used."""
-    bad = {own[row]: reason for own in keys.values() for row, reason in problems.items()}
-    return dict(sorted({row: bad[key] for own in keys.values() for row, key in own.items() if key in bad}.items()))
+    for one, own in zip(batch, wanted, strict=True):
+        if own.key in bad:
+            image = one.item[0]
+            one.problem = f"{'a text' if image is None else describe(image)}: {bad[own.key]}"

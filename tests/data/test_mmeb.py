@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from idmetric import ImageReadError
-from idmetric.cli.data import main
 from idmetric.data.curate.balance import distinct
 from idmetric.data.importers.mmeb_sets import target_words
 from idmetric.data.importers.run import import_dataset
@@ -17,7 +16,7 @@ from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.summary import problems
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, merge, read
+from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from tests.mmeb_files import COLORS, TOKEN, image, table, write_eval, write_train
 
 
@@ -133,22 +132,6 @@ def test_each_query_lists_its_candidates_in_the_tables_order(evaluation: Path) -
     assert lists["mmeb/MSCOCO_t2i/test/000006/query"] == [0, 1, 2]  # a repeated candidate counts once
 
 
-def test_the_command_writes_a_manifest_that_keeps_lists_and_texts(
-    evaluation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "mmeb.parquet"
-    image_dir = f"image_dir={evaluation / 'images'}"
-    assert main(["import", "mmeb", str(evaluation), "--option", image_dir, "-o", str(out), "--quiet"]) == 0
-    manifest = read(out)
-    direct = import_dataset("mmeb", evaluation, options=options(evaluation))
-    for column in ("id", "text", "group", "slot", "dataset", "split", "x_candidates"):
-        assert manifest.column(column) == direct.column(column)
-    assert faults(manifest) == []
-    assert len(
-        merge([manifest, import_dataset("mmeb", evaluation, name="again", options=options(evaluation))])
-    ) == 2 * len(manifest)
-
-
 # Faults
 
 
@@ -195,12 +178,12 @@ def test_a_row_without_image_needs_a_text_and_a_place_in_a_search() -> None:
         manifest.image(0)
 
 
-def test_texts_need_no_masks_and_queries_with_candidates_no_group(tmp_path: Path) -> None:
-    folder = write_eval(tmp_path / "MMEB-eval")
-    queries = import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")})
-    assert not any("one row" in problem.what for problem in problems(queries))
-    found = problems(queries, need_masks=True)
-    assert [problem.count for problem in found if "no mask" in problem.what] == [24]  # the 16 texts need none
+def test_texts_need_no_masks(evaluation: Path, tmp_path: Path) -> None:
+    queries = import_dataset("mmeb", evaluation, options=options(evaluation))
+    assert faults(queries) == []
+    queries.write(tmp_path / "mmeb.parquet")
+    assert read(tmp_path / "mmeb.parquet").column("x_candidates") == queries.column("x_candidates")
+    assert len(problems(queries, need_masks=True)["rows have no mask"]) == 24  # the 16 texts need none
 
 
 def test_texts_survive_all_formats(tmp_path: Path) -> None:

@@ -170,8 +170,8 @@ def test_a_distance_that_is_not_finite_has_no_probability() -> None:
 def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) -> None:
     half, paths = load(overflowing, device="cpu", dtype=torch.float16), pictures(tmp_path / "photos", 2)
     manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-    found = embed_rows(manifest, half, store=tmp_path / "mine")
-    assert all("in float16 is not finite" in reason for reason in found.problems.values())
+    _, problems = embed_rows(manifest, half, store=tmp_path / "mine")
+    assert all("in float16 is not finite" in reason for reason in problems.values())
     assert not (tmp_path / "mine").exists()
     assert all(
         "--dtype float32" in reason

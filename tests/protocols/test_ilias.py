@@ -189,7 +189,7 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
 
 def test_published_files_to_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = write(tmp_path / "ilias"), tmp_path / "ilias.csv"
-    found = import_dataset("ilias", root, images=tmp_path / "cut", options={"crop": "queries"})
+    found = import_dataset("ilias", root)
     found.write(out)
     argv = ["ilias", "--data", str(out), "--model", "pixels", "--k", "3", "--bootstrap", "0", "--quiet"]
     assert cli.main(argv) == 0

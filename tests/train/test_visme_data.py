@@ -100,7 +100,7 @@ def test_mined_pairs_are_hard_both_ways_for_the_rows_they_are_copies_of() -> Non
              else {"identity": name} for n, name in enumerate("aabbcc")]  # fmt: skip
     data = rows(*edits)
     vectors = np.array([[1, 0], [1, 0.1], [0, 1], [1, 0.2], [0, 1], [-1, 0]])
-    pairs = hard_pairs(data, vectors).manifest
+    pairs = hard_pairs(data, vectors)
     whole = Manifest.from_rows([*data, *pairs]).replace(x_source=[None] * len(data) + pairs.column("x_source"))
     found = prepare(whole)
     assert samples(found) == samples(prepare(data))

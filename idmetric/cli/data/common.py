@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 T = TypeVar("T")
+_SHOWN = 20  # images that an error lists
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
@@ -65,8 +66,7 @@ def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
     if not args.split:
         return manifest
     there = dict.fromkeys(manifest.column("split"))
-    missing = [split for split in args.split if split not in there]
-    if missing:
+    if missing := [split for split in args.split if split not in there]:
         names = ", ".join(s for s in there if s) or "no splits"
         raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric data split)")
     return manifest.filter(split=args.split)
@@ -79,17 +79,13 @@ def read_data(path: Path) -> Manifest:
         ValueError: if the path does not exist.
     """
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest.table import read
+    from idmetric.data.manifest.table import FORMATS, read
 
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    if path.is_file():
-        return read(path)
-    held = [path / f"manifest.{ending}" for ending in ("parquet", "csv", "jsonl")]
-    there = [file for file in held if file.is_file()]
-    if there:
-        return read(there[0])
-    return import_dataset("folder", path, name=path.resolve().name)
+    held = [path, *(path / f"manifest{ending}" for ending in FORMATS)]
+    there = next(filter(Path.is_file, held), None)
+    return import_dataset("folder", path, name=path.resolve().name) if there is None else read(there)
 
 
 def pairs(given: Iterable[str], option: str) -> dict[str, str]:
@@ -123,20 +119,21 @@ def refuse_leaks(manifest: Manifest) -> None:
         )
 
 
-def take_out(problems: Mapping[str, str], on_error: str, shown: int = 20) -> None:
-    """Report rows (id -> reason) that cannot be used, by an error or, with "skip", by lines on stderr.
+def leave_out(problems: Mapping[str, str] | Sequence[str], on_error: str) -> None:
+    """Report rows (id -> reason, or lines) that cannot be used, by an error or, with "skip", by lines on stderr.
 
     Raises:
         ValueError: unless `on_error` is "skip".
     """
-    lines = [f"{name}: {reason}" for name, reason in problems.items()]
-    if on_error == "skip":
-        for line in lines:
-            say(f"left out {line}")
-        say(f"{len(lines)} images left out")
-        return
-    listed = "\n  ".join(first_few(lines, shown))
-    raise ValueError(f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {listed}")
+    lines = [f"{name}: {reason}" for name, reason in problems.items()] if isinstance(problems, Mapping) else problems
+    if on_error != "skip":
+        listed = "\n  ".join(first_few(lines, _SHOWN))
+        raise ValueError(
+            f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {listed}"
+        )
+    for line in lines:
+        say(f"left out {line}")
+    say(f"{len(lines)} images left out")
 
 
 def save(manifest: Manifest, args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Sampling of identities and images for a training set, as in the papers.
 
-`balanced` and `proportional` compute the number of identities from each dataset; `choose`, `cap`, `two_views`,
-`distinct` and `unique` select them. `idmetric.data.curate.recipes` combines these functions.
+`balanced` computes the number of identities from each dataset; `choose`, `two_views`, `distinct` and `unique` select
+them. `idmetric.data.curate.recipes` combines these functions.
 
 A selection depends on the seed and the names of identities and images alone, not on their order: the names with the
 smallest hashes are selected. Removing an image from the manifest therefore does not change the selection of others.
@@ -9,10 +9,9 @@ smallest hashes are selected. Removing an image from the manifest therefore does
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,6 @@ from numpy.typing import NDArray
 from idmetric.data.curate.filters import column_values
 from idmetric.data.manifest.lineage import followers, image_keys, without_orphans
 from idmetric.data.manifest.table import Manifest
-
-Strategy = Literal["balanced", "proportional"]
 
 
 def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
@@ -43,56 +40,38 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
     return {name: quotas[name] for name in sizes}
 
 
-def proportional(sizes: Mapping[str, int], total: int, seed: int = 0) -> dict[str, int]:
-    """Random quotas of a draw of `total` identities from all datasets together, each identity equally likely.
-
-    ID-Sim, A.1 "proportional sampling based on raw dataset size". Table 2's unbalanced column varies around the
-    proportions like such a draw, and far more than rounded proportions would.
-    """
-    names = sorted(sizes)
-    counts = np.array([sizes[name] for name in names], dtype=np.int64)
-    rng = np.random.default_rng([seed, total])
-    drawn = rng.multivariate_hypergeometric(counts, min(total, int(counts.sum())), method="marginals")
-    quotas = {name: int(n) for name, n in zip(names, drawn, strict=True)}
-    return {name: quotas[name] for name in sizes}
+def shares(count: int, ratio: Sequence[float]) -> list[int]:
+    """Whole numbers in the proportions of a ratio that sum to `count`."""
+    ends = np.floor(np.cumsum(ratio) / np.sum(ratio) * count + 0.5 + 1e-9).astype(int)
+    return [int(n) for n in np.diff(np.r_[0, ends])]
 
 
 # Selecting rows
 
 
-def first_rows(manifest: Manifest) -> dict[str, int]:
-    """identity -> its first row, for all identities except followers."""
-    found: dict[str, int] = {}
+def own_rows(manifest: Manifest) -> dict[str, list[int]]:
+    """identity -> its rows, without followers."""
+    found: dict[str, list[int]] = defaultdict(list)
     for row, (identity, follows) in enumerate(zip(manifest.column("identity"), followers(manifest), strict=True)):
         if identity is not None and not follows:
-            found.setdefault(identity, row)
+            found[identity].append(row)
     return found
 
 
-def datasets_of(manifest: Manifest) -> dict[str, str]:
-    """identity -> dataset of its first row ("" if empty), for all identities except followers."""
-    datasets = manifest.column("dataset")
-    return {identity: datasets[row] or "" for identity, row in first_rows(manifest).items()}
+def identities_by(manifest: Manifest, column: str) -> dict[str, list[str]]:
+    """Value of a column ("" if empty) -> the identities of that value in their first row, without followers."""
+    found: dict[str, list[str]] = defaultdict(list)
+    values = manifest.column(column)
+    for identity, rows in own_rows(manifest).items():
+        found[values[rows[0]] or ""].append(identity)
+    return found
 
 
 def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Manifest:
     """All rows of a random selection of identities by the quota of each dataset, with their followers."""
-    members = defaultdict(list)
-    for identity, dataset in datasets_of(manifest).items():
-        members[dataset].append(identity)
-    chosen = {i for name, pool in members.items() for i in lowest(pool, quotas.get(name, 0), (seed, "identity"))}
-    return keep_identities(manifest, chosen)
-
-
-def cap(manifest: Manifest, identities: int | None = None, images: int | None = None, seed: int = 0) -> Manifest:
-    """At most `identities` identities of each dataset and `images` images of each identity (None: no limit).
-
-    VisME, section 4.1: "identity-aware re-sampling ... 7.5K identities with at most four images each".
-    """
-    if identities is not None:
-        sizes = Counter(datasets_of(manifest).values())
-        manifest = choose(manifest, dict.fromkeys(sizes, identities), seed)
-    return manifest if images is None else keep_images(manifest, images, seed)
+    groups = identities_by(manifest, "dataset")
+    drawn = (lowest(pool, quotas.get(name, 0), (seed, "identity")) for name, pool in groups.items())
+    return keep_identities(manifest, {identity for some in drawn for identity in some})
 
 
 def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
@@ -131,18 +110,19 @@ def unique(
     of an identity comprises all its images, ignoring case and spaces; empty values do not match. A free column that the
     manifest lacks is skipped.
     """
-    identities, follows = manifest.column("identity"), followers(manifest)
-    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    own = own_rows(manifest)
+    values: dict[str, dict[str, set[str]]] = defaultdict(dict)
     for column in columns:
         found = column_values(manifest, column) or [None] * len(manifest)
-        for identity, value, f in zip(identities, found, follows, strict=True):
-            if identity is not None and value is not None and not f:
-                values[identity][column].append(" ".join(str(value).casefold().split()))
+        for identity, rows in own.items():
+            values[identity][column] = {
+                " ".join(str(found[k]).casefold().split()) for k in rows if found[k] is not None
+            }
 
     seen: set[tuple[str, tuple[str, ...]]] = set()
     kept = set()
-    for identity in datasets_of(manifest):
-        keys = {(c, tuple(sorted(set(found)))) for c, found in values[identity].items() if any(found)}
+    for identity in own:
+        keys = {(column, tuple(sorted(texts))) for column, texts in values[identity].items() if any(texts)}
         if not keys & seen:
             kept.add(identity)
             seen |= keys
@@ -175,12 +155,8 @@ def keep_images(manifest: Manifest, count: int, seed: int = 0) -> Manifest:
 
 def _drawn(manifest: Manifest, count: int, seed: int) -> dict[str, list[int]]:
     """identity -> at most `count` of its rows, without followers, drawn uniformly, in random order."""
-    rows: dict[str, list[int]] = defaultdict(list)
-    names = manifest.column("id")
-    for row, (identity, follows) in enumerate(zip(manifest.column("identity"), followers(manifest), strict=True)):
-        if identity is not None and not follows:
-            rows[identity].append(row)
-    return {i: sorted(own, key=lambda r: hashed(seed, "image", i, names[r]))[:count] for i, own in rows.items()}
+    names, own = manifest.column("id"), own_rows(manifest)
+    return {i: sorted(own[i], key=lambda row: hashed(seed, "image", i, names[row]))[:count] for i in own}
 
 
 def _with_followers(manifest: Manifest, own: NDArray[np.bool_]) -> Manifest:

@@ -1,7 +1,7 @@
 """Filters: rules that keep or drop images and identities.
 
-A filter file is JSON (a list of rules) or TOML (tables `[[rule]]`). A rule keeps or drops rows by the values of their
-columns, or drops identities by their number of images:
+A filter file is a JSON list of rules. A rule keeps or drops rows by the values of their columns, or drops identities by
+their number of images:
 
     [{"drop": {"dataset": "FORB", "category": "Logo"}, "why": "one name for different logos"},
      {"of": {"dataset": "GLDv2"}, "keep": {"category": ["tower", "fountain"]}},
@@ -18,7 +18,6 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ class Rule:
     Attributes:
         keep: drop all rows without these values.
         drop: drop all rows with these values.
-        min_images, max_images: drop identities with fewer, or with more, images.
+        min_images: drop identities with fewer images.
         of: restricts the rule to rows with these values; empty = all rows.
         why: the reason, shown in reports of the rule.
     """
@@ -46,14 +45,14 @@ class Rule:
     keep: Where = field(default_factory=dict)
     drop: Where = field(default_factory=dict)
     min_images: int | None = None
-    max_images: int | None = None
     of: Where = field(default_factory=dict)
     why: str = ""
 
     def __post_init__(self) -> None:
-        kinds = [bool(self.keep), bool(self.drop), self.min_images is not None or self.max_images is not None]
-        if sum(kinds) != 1:
-            raise ValueError("a rule has one of keep, drop, and min_images or max_images")
+        if sum([bool(self.keep), bool(self.drop), self.min_images is not None]) != 1:
+            raise ValueError("a rule has one of keep, drop and min_images")
+        if not isinstance(self.min_images, int | None):
+            raise ValueError(f"{self.min_images!r} is not a number of images")
         for where in (self.keep, self.drop, self.of):
             if not isinstance(where, Mapping):
                 raise ValueError(f"{where!r} is not a table of columns and values")
@@ -61,10 +60,6 @@ class Rule:
                 raise ValueError(
                     f"unknown column {wrong[0]!r}; there are {', '.join(COLUMNS)}, free ones x_... and parameters.NAME"
                 )
-
-        for count in (self.min_images, self.max_images):
-            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-                raise ValueError(f"{count!r} is not a number of images")
 
     def __str__(self) -> str:
         given = {k: v for k, v in asdict(self).items() if k != "why" and v not in (None, {})}
@@ -101,13 +96,11 @@ NEARID_RULES = (
 
 @dataclass(frozen=True)
 class Applied:
-    """The effect of a rule: number of rows concerned, of dropped rows (with followers) and identities; a warning."""
+    """The effect of a rule: numbers of dropped rows (with followers) and identities."""
 
     rule: Rule
-    concerned: int
     rows: int
     identities: int
-    warning: str = ""
 
 
 def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, list[Applied]]:
@@ -120,51 +113,27 @@ def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, li
     """
     done = []
     for number, rule in enumerate(rules, 1):
-        concerned, keep, warning = _decide(manifest, rule, number)
-        kept = manifest.take(without_orphans(manifest, keep))
-        gone = len(set(manifest.column("identity"))) - len(set(kept.column("identity")))
-        done.append(Applied(rule, int(concerned.sum()), len(manifest) - len(kept), gone, warning))
-        manifest = kept
-    return manifest, done
-
-
-def _decide(manifest: Manifest, rule: Rule, number: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_], str]:
-    """The rows (N,) that a rule concerns, the rows (N,) that it leaves, and a warning or an empty text."""
-    concerned = matches(manifest, rule.of)
-    if len(manifest) and not concerned.any():
-        return concerned, ~concerned, f"concerns no image; {_values(manifest, rule.of)}"
-
-    absent = [c for c in (*rule.keep, *rule.drop, *rule.of) if column_values(manifest, c) is None]
-    if rule.keep:
+        concerned = matches(manifest, rule.of)
+        absent = [c for c in rule.keep if column_values(manifest, c) is None]
         if absent and concerned.any():
             raise ValueError(
                 f"rule {number} {rule} needs column {absent[0]!r}, which the manifest lacks: add it, or leave the "
                 f"rule's dataset out"
             )
-        good = matches(manifest, rule.keep)
-        nothing = len(manifest) and not (concerned & good).any()
-        warning = f"leaves nothing; {_values(manifest, rule.keep, concerned)}" if nothing else ""
-        return concerned, ~concerned | good, warning
-
-    if rule.drop:
-        bad = concerned & matches(manifest, rule.drop)
-        return concerned, ~bad, "" if bad.any() else f"matches nothing{f' (no column {absent[0]})' if absent else ''}"
-    identity, follows = manifest.column("identity"), followers(manifest)
-    counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
-    low, high = rule.min_images or 0, rule.max_images or np.inf
-    fits = np.array([v is not None and low <= counts[v] <= high for v in identity], dtype=bool)
-
-    return concerned, ~concerned | fits | follows, ""
-
-
-def _values(manifest: Manifest, where: Where, among: NDArray[np.bool_] | None = None) -> str:
-    """The most common values of a rule's first column, among some rows."""
-    column = next(iter(where))
-    values = column_values(manifest, column)
-    if values is None:
-        return f"there is no column {column}"
-    chosen = values if among is None else [v for v, c in zip(values, among, strict=True) if c]
-    return f"values of {column}: {', '.join(repr(v) for v, _ in Counter(chosen).most_common(5))}"
+        if rule.keep:
+            good = matches(manifest, rule.keep)
+        elif rule.drop:
+            good = ~matches(manifest, rule.drop)
+        else:
+            identity, follows = manifest.column("identity"), followers(manifest)
+            counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
+            least = rule.min_images or 0
+            good = follows | np.array([v is not None and counts[v] >= least for v in identity], dtype=bool)
+        kept = manifest.take(without_orphans(manifest, ~concerned | good))
+        gone = len(set(manifest.column("identity"))) - len(set(kept.column("identity")))
+        done.append(Applied(rule, len(manifest) - len(kept), gone))
+        manifest = kept
+    return manifest, done
 
 
 def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:
@@ -200,15 +169,12 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     Raises:
         ValueError: naming the file and the rule at fault.
     """
-    path = Path(path)
     try:
         found = json_file.read(path, "utf-8-sig")
-        found = found.get("rule") if path.suffix == ".toml" else found
-    except ValueError as error:  # of JSON, TOML or UTF-8
-        raise ValueError(f"{path}: not readable as {'TOML' if path.suffix == '.toml' else 'JSON'}: {error}") from error
-
+    except ValueError as error:  # of JSON or UTF-8
+        raise ValueError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(found, list) or not all(isinstance(r, dict) for r in found):
-        raise ValueError(f"{path}: a filter file is a list of rules (in TOML: tables [[rule]])")
+        raise ValueError(f"{path}: a filter file is a list of rules")
     rules = []
     for number, values in enumerate(found, 1):
         try:

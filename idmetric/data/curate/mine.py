@@ -1,14 +1,13 @@
 """Mining of hard negatives and hard pairs: images close in a model's space but of different identities.
 
 vectors = embed_rows(manifest, idmetric.load("timm:vit_large_patch16_dinov3.lvd1689m")).vectors
-triplets = hard_negatives(manifest, vectors).manifest
+triplets = hard_negatives(manifest, vectors)
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,31 +21,18 @@ from idmetric.evaluate.arrays import comparable
 
 Progress = Callable[[int, int], None]
 Key = tuple[str | None, str]  # image and text
-REAL = ("real",)
+Placed = tuple[int, str, str, float | None]  # row, its group and slot, and its similarity
 
 
-@dataclass(frozen=True)
-class Mined:
-    """Rows in groups, and the ids of anchors without a negative."""
+def negative_rows(manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The anchors to find negatives for, and the pool of rows that may be negatives: real images of known identity.
 
-    manifest: Manifest
-    without: list[str]
-
-
-def anchor_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
-    """Rows to find negatives for: the rows of slot anchor if there are any, else all rows of these roles."""
-    slots = np.array(manifest.column("slot"), dtype=object)
-    chosen = slots == "anchor" if (slots == "anchor").any() else _of_roles(manifest, roles)
-    return np.flatnonzero(chosen & _named(manifest))
-
-
-def pool_rows(manifest: Manifest, roles: Collection[str] | None = REAL) -> NDArray[np.int64]:
-    """Rows that may become negatives: rows of these roles (None: any) with a known identity.
-
-    Rows of slot negative are excluded, because they are copies of other rows.
+    Anchors are the rows of slot anchor if there are any. Rows of slot negative, copies of others, are not in the pool.
     """
-    slots = np.array(manifest.column("slot"), dtype=object)
-    return np.flatnonzero(_of_roles(manifest, roles) & _named(manifest) & (slots != "negative"))
+    role, slot = (np.array(manifest.column(c), dtype=object) for c in ("role", "slot"))
+    real, named = role == "real", np.asarray(manifest.table["identity"].is_valid())
+    anchors = slot == "anchor" if (slot == "anchor").any() else real
+    return np.flatnonzero(anchors & named), np.flatnonzero(real & named & (slot != "negative"))
 
 
 def hard_negatives(
@@ -54,24 +40,20 @@ def hard_negatives(
     vectors: NDArray[np.floating],
     k: int = 1,
     *,
-    roles: Collection[str] | None = REAL,
-    relatives: bool = False,
     ceiling: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Mined:
-    """Triplets of each anchor with the nearest images of other identities in its split.
+) -> Manifest:
+    """Triplets of each anchor with the nearest real images of other identities in its split.
 
     ID-Sim, A.1: "for each anchor image, we search the training pool for the nearest neighbor in DINOv3 embedding
     space". In curated manifests the rows of slot anchor are the anchors and keep their group's positive; otherwise
-    every image is an anchor, and its positive is another image of its identity, drawn at random.
+    every image is an anchor, and its positive is another image of its identity, drawn at random. Images of the anchor's
+    lineage are left out: such edits are other identities, but nearest by construction.
 
     Args:
         vectors: embeddings (N, D) of the rows, from `embed_rows`; rows of NaN are left out.
         k: number of negatives of each anchor.
-        roles: of images that may be negatives and anchors; None: any. Images without identity are excluded.
-        relatives: allow negatives of the anchor's lineage, such as identity-edits. They are other identities, but
-            nearest by construction, so a search would always find them.
         ceiling: leave out images with at least this cosine similarity, likely the same subject under another name.
         seed: of the positives.
         progress: as in `nearest_other`.
@@ -81,39 +63,49 @@ def hard_negatives(
         given manifest) and x_similarity (of negatives).
     """
     usable = _usable(manifest, vectors)
-    anchors = anchor_rows(manifest, roles)
-    anchors = anchors[usable[anchors]]
-    pool = pool_rows(manifest, roles)
-    pool = pool[usable[pool]]
-    families = _codes(manifest.column("identity")) if relatives else lineages(manifest)
-    splits = _codes(manifest.column("split"))
-
-    found = Neighbors(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
-    done = 0
-    for part in np.unique(splits[anchors]):
-        here = np.flatnonzero(splits[anchors] == part)
+    anchors, pool = (rows[usable[rows]] for rows in negative_rows(manifest))
+    families, split = lineages(manifest), np.array(manifest.column("split"), dtype=object)
+    near: dict[int, list[tuple[int, float]]] = {}
+    for part in dict.fromkeys(split[anchors]):
+        here, inside, done = anchors[split[anchors] == part], pool[split[pool] == part], len(near)
         shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, len(anchors)))
-        near = nearest_other(vectors, families, k, anchors=anchors[here], pool=pool[splits[pool] == part],
-                             ceiling=ceiling, progress=shown)  # fmt: skip
-        found.rows[here], found.similarity[here] = near.rows, near.similarity
-        done += len(here)
+        found = nearest_other(vectors, families, k, anchors=here, pool=inside, ceiling=ceiling, progress=shown)
+        near |= dict(zip(here.tolist(), _pairs(found), strict=True))
 
-    positives = _positives(manifest, anchors, pool, seed)
-    names = manifest.column("id")
-    groups = _anchor_groups(manifest, anchors)
-    rows: list[tuple[int, str, str, float | None]] = []
+    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
+    own = {a: groups[a] if slots[a] == "anchor" else names[a] for a in near}  # the group of each anchor
+    if twice := [group for group, count in Counter(own.values()).items() if count > 1]:
+        raise ValueError(f"group {twice[0]!r} has several anchors, but a triplet has one")
+    positives = _positives(manifest, pool, seed)
+    rows: list[Placed] = []
+    for a in filter(near.get, anchors.tolist()):
+        rows += [(a, own[a], "anchor", None), *((p, own[a], "positive", None) for p in positives(a))]
+        rows += [(row, own[a], "negative", similarity) for row, similarity in near[a]]
+    return grouped(manifest, rows)
 
-    for a, near_rows, near_similarity in zip(anchors.tolist(), found.rows, found.similarity, strict=True):
-        if near_rows[0] < 0:
-            continue
-        group = groups[a]
-        rows.append((a, group, "anchor", None))
-        rows += [(p, group, "positive", None) for p in positives[a]]
-        rows += [(int(n), group, "negative", float(s)) for n, s in zip(near_rows, near_similarity, strict=True)
-                 if n >= 0]  # fmt: skip
 
-    without = [names[a] for a, r in zip(anchors.tolist(), found.rows, strict=True) if r[0] < 0]
-    return Mined(grouped(manifest, rows), without)
+def _positives(manifest: Manifest, pool: NDArray[np.int64], seed: int) -> Callable[[int], list[int]]:
+    """A function that gives the positives of an anchor: of its group, or one other image of its identity and split."""
+    names, identity, split, slots, groups, path = (
+        manifest.column(c) for c in ("id", "identity", "split", "slot", "group", "path")
+    )
+    given: dict[str, list[int]] = defaultdict(list)
+    for row in range(len(manifest)):
+        if slots[row] == "positive":
+            given[groups[row]].append(row)
+    same: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    for row in sorted(pool.tolist(), key=names.__getitem__):
+        same[identity[row], split[row]].append(row)
+
+    def of(anchor: int) -> list[int]:
+        if slots[anchor] == "anchor" and groups[anchor] in given:
+            return given[groups[anchor]]
+        others = same[identity[anchor], split[anchor]]
+        start = hashed(seed, "positive", names[anchor])[0] % max(1, len(others))
+        turned = others[start:] + others[:start]
+        return [r for r in turned if r != anchor and (path[r] is None or path[r] != path[anchor])][:1]
+
+    return of
 
 
 def hard_pairs(
@@ -122,9 +114,8 @@ def hard_pairs(
     k: int = 1,
     *,
     ceiling: float | None = None,
-    limit: int | None = None,
     progress: Progress | None = None,
-) -> Mined:
+) -> Manifest:
     """Pairs of images with the same text and different identities, nearest in the space of an auxiliary model.
 
     VisME, section 4.1, step 2: "candidate negative pairs that share the same editing instruction but originate from
@@ -136,7 +127,6 @@ def hard_pairs(
         k: number of nearest images that each image is paired with; a pair that is found from both sides counts once.
         ceiling: leave out pairs with at least this similarity. This is the denoising of step 2: a closer pair likely
             shows the same subject, or an edit without effect. The paper states no value.
-        limit: largest number of pairs, at least 1; the closest are kept.
 
     Returns:
         Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
@@ -145,26 +135,28 @@ def hard_pairs(
     pools = text_pools(manifest, families, _usable(manifest, vectors))
     total = sum(map(len, pools))
     pairs: dict[tuple[int, int], float] = {}
-    met: set[int] = set()
     done = 0
 
     for pool in pools:
-        near = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
-        for a, others, similarities in zip(pool.tolist(), near.rows.tolist(), near.similarity.tolist(), strict=True):
-            for b, s in zip(others, similarities, strict=True):
-                if b >= 0:
-                    pairs[min(a, b), max(a, b)] = s
-                    met |= {a, b}
+        found = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
+        for a, near in zip(pool.tolist(), _pairs(found), strict=True):
+            for b, similarity in near:
+                pairs[min(a, b), max(a, b)] = similarity
         done += len(pool)
         if progress is not None:
             progress(done, total)
 
-    best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))[:limit]
-    rows: list[tuple[int, str, str, float | None]] = []
+    best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))
+    rows: list[Placed] = []
     for number, (a, b) in enumerate(best):
         rows += [(a, f"pair-{number:06d}", "anchor", None), (b, f"pair-{number:06d}", "negative", pairs[a, b])]
-    names = manifest.column("id")
-    return Mined(grouped(manifest, rows), [names[r] for pool in pools for r in pool.tolist() if r not in met])
+    return grouped(manifest, rows)
+
+
+def _pairs(near: Neighbors) -> list[list[tuple[int, float]]]:
+    """The nearest rows of each anchor with their similarities."""
+    both = zip(near.rows.tolist(), near.similarity.tolist(), strict=True)
+    return [[(row, s) for row, s in zip(rows, similarities, strict=True) if row >= 0] for rows, similarities in both]
 
 
 def text_pools(
@@ -172,9 +164,9 @@ def text_pools(
 ) -> list[NDArray[np.int64]]:
     """Rows with the same text in the same split, if they are of at least two families, in order of appearance."""
     pools: dict[tuple[str | None, str], list[int]] = defaultdict(list)
-    chosen = _named(manifest) if usable is None else _named(manifest) & usable
-    for row, (text, part) in enumerate(zip(manifest.column("text"), manifest.column("split"), strict=True)):
-        if chosen[row] and text is not None and text.strip():
+    columns = (manifest.column(c) for c in ("identity", "text", "split"))
+    for row, (identity, text, part) in enumerate(zip(*columns, strict=True)):
+        if identity is not None and text and text.strip() and (usable is None or usable[row]):
             pools[part, " ".join(text.casefold().split())].append(row)
     return [np.array(rows) for rows in pools.values() if len(set(families[rows].tolist())) > 1]
 
@@ -193,7 +185,7 @@ def query_negatives(
     depth: int = 100,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Mined:
+) -> Manifest:
     """Draw k negatives of each query from ranks skip + 1 to skip + depth of other targets in its data set and split.
 
     VisME takes "k = 5 hard negatives same as" B3 (4.2.1 and 5.1). B3's code ranks the targets of a data set for each
@@ -201,7 +193,7 @@ def query_negatives(
     for each query, as here, or for a cluster of queries together. The negatives join their queries' groups:
 
         mined = query_negatives(manifest, vectors)               # k = 5 of ranks 31 to 130
-        merge([manifest, mined.manifest], shared=True)
+        merge([manifest, mined], shared=True)
 
     Equal targets, such as the classes of a data set, are ranked once; those of the query itself are left out. A query
     finds none if there are no more than `skip` others.
@@ -214,97 +206,43 @@ def query_negatives(
     Returns:
         Rows of slot negative in the queries' groups; free columns are x_source (id of the target) and x_similarity.
     """
-    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
-    keys = _keys(manifest)
+    usable = _usable(manifest, vectors)
+    names, groups, slots, texts, dataset, split = (
+        manifest.column(c) for c in ("id", "group", "slot", "text", "dataset", "split")
+    )
+    keys: list[Key] = [  # texts alone are equal without regard to case and spaces
+        (image, text or "") if shown else (None, " ".join((text or "").casefold().split()))
+        for image, text, shown in zip(image_keys(manifest), texts, has_image(manifest).tolist(), strict=True)
+    ]
     own: dict[str, set[Key]] = defaultdict(set)
+    places: dict[Any, tuple[list[int], dict[Key, int]]] = {}  # queries and targets of each data set and split
     for row, slot in enumerate(slots):
         if slot == "positive":
             own[groups[row]].add(keys[row])
+        if usable[row] and slot in ("query", "positive"):
+            queries, targets = places.setdefault((dataset[row], split[row]), ([], {}))
+            if slot == "query":
+                queries.append(row)
+            else:
+                targets.setdefault(keys[row], row)
 
-    rows: list[tuple[int, str, str, float | None]] = []
-    without: list[str] = []
-    places = _places(manifest, _usable(manifest, vectors))
-    done, total = 0, sum(len(queries) for queries, _ in places)
-    for queries, targets in places:
-        first: dict[Key, int] = {}
-        for row in targets:
-            first.setdefault(keys[row], row)
+    rows: list[Placed] = []
+    done, total = 0, sum(len(queries) for queries, _ in places.values())
+    for queries, targets in places.values():
         count = skip + depth + max((len(own[groups[q]]) for q in queries), default=0)
         shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, total))
-        each, asked, pool = np.arange(len(vectors)), np.array(queries, dtype=np.int64), np.array([*first.values()], int)
+        each, asked, pool = (np.array([*x], dtype=np.int64) for x in (range(len(vectors)), queries, targets.values()))
         near = nearest_other(vectors, each, count, anchors=asked, pool=pool, progress=shown)
-        for q, ranked, similarities in zip(queries, near.rows.tolist(), near.similarity.tolist(), strict=True):
-            right, found = own[groups[q]], zip(ranked, similarities, strict=True)
-            window = [(n, s) for n, s in found if n >= 0 and keys[n] not in right][skip : skip + depth]
+        for q, ranked in zip(queries, _pairs(near), strict=True):
+            window = [(n, s) for n, s in ranked if keys[n] not in own[groups[q]]][skip : skip + depth]
             rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
             drawn = np.sort(rng.permutation(len(window))[:k]).tolist()
             rows += [(window[n][0], groups[q], "negative", window[n][1]) for n in drawn]
-            if not drawn:
-                without.append(names[q])
         done += len(queries)
-
-    return Mined(grouped(manifest, rows), without)
-
-
-def _keys(manifest: Manifest) -> list[Key]:
-    """Image and text of each row; texts alone are equal without regard to case and spaces."""
-    images, texts = image_keys(manifest), manifest.column("text")
-    return [
-        (image, text or "") if shown else (None, " ".join((text or "").casefold().split()))
-        for image, text, shown in zip(images, texts, has_image(manifest).tolist(), strict=True)
-    ]
+    return grouped(manifest, rows)
 
 
-def _places(manifest: Manifest, usable: NDArray[np.bool_]) -> list[tuple[Sequence[int], Sequence[int]]]:
-    """Queries and targets of each data set and split."""
-    found: dict[tuple[str | None, str | None], tuple[list[int], list[int]]] = {}
-    columns = (manifest.column(c) for c in ("dataset", "split", "slot"))
-    for row, (dataset, split, slot) in enumerate(zip(*columns, strict=True)):
-        if usable[row] and slot in ("query", "positive"):
-            queries, targets = found.setdefault((dataset, split), ([], []))
-            (queries if slot == "query" else targets).append(row)
-    return list(found.values())
-
-
-def _anchor_groups(manifest: Manifest, anchors: NDArray[np.int64]) -> dict[int, str]:
-    """The group of each anchor: its own if it is that group's anchor, else one with the name of its row."""
-    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
-    out = {a: groups[a] if slots[a] == "anchor" else names[a] for a in anchors.tolist()}
-    twice = [group for group, count in Counter(out.values()).items() if count > 1]
-    if twice:
-        raise ValueError(f"group {twice[0]!r} has several anchors, but a triplet has one")
-    return out
-
-
-def _positives(
-    manifest: Manifest, anchors: NDArray[np.int64], pool: NDArray[np.int64], seed: int
-) -> dict[int, list[int]]:
-    """The positives of each anchor: those of its group, or one other image of its identity and split, or none."""
-    names, identity, split, slots, groups, path = (
-        manifest.column(c) for c in ("id", "identity", "split", "slot", "group", "path")
-    )
-    given: dict[str, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(np.array(slots, dtype=object) == "positive").tolist():
-        given[groups[row]].append(row)
-    same: dict[tuple[Any, Any], list[int]] = defaultdict(list)
-    for row in sorted(pool.tolist(), key=names.__getitem__):
-        same[identity[row], split[row]].append(row)
-    out = {}
-
-    for a in anchors.tolist():
-        if slots[a] == "anchor" and groups[a] in given:
-            out[a] = given[groups[a]]
-            continue
-        others = same[identity[a], split[a]]
-        start = hashed(seed, "positive", names[a])[0] % max(1, len(others))
-        round_ = (others[(start + n) % len(others)] for n in range(len(others)))
-        other = next((r for r in round_ if r != a and (path[r] is None or path[r] != path[a])), None)
-        out[a] = [] if other is None else [other]
-
-    return out
-
-
-def grouped(manifest: Manifest, rows: Sequence[tuple[int, str, str, float | None]]) -> Manifest:
+def grouped(manifest: Manifest, rows: Sequence[Placed]) -> Manifest:
     """Copies of rows (number, group, slot, similarity or None) of a manifest, with new ids.
 
     Column x_source holds the row's own x_source or else its old id; `parent` names a copy of the parent, if any.
@@ -330,16 +268,3 @@ def _usable(manifest: Manifest, vectors: NDArray[np.floating]) -> NDArray[np.boo
     if vectors.ndim != 2 or len(vectors) != len(manifest):
         raise ValueError(f"embeddings of shape {vectors.shape} for a manifest of {len(manifest)} rows")
     return np.asarray(np.isfinite(vectors).all(axis=1))
-
-
-def _codes(values: Iterable[Any]) -> NDArray[np.int64]:
-    number: dict[Any, int] = {}
-    return np.array([number.setdefault(v, len(number)) for v in values], dtype=np.int64)
-
-
-def _named(manifest: Manifest) -> NDArray[np.bool_]:
-    return np.array([i is not None for i in manifest.column("identity")], dtype=bool)
-
-
-def _of_roles(manifest: Manifest, roles: Collection[str] | None) -> NDArray[np.bool_]:
-    return np.array([roles is None or r in roles for r in manifest.column("role")], dtype=bool)

@@ -6,8 +6,7 @@ train_and_val = recipes.idsim(manifest, seed=0).manifest
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,17 +14,15 @@ from typing import Literal
 import numpy as np
 
 from idmetric.data.curate.balance import (
-    Strategy,
     balanced,
-    cap,
     choose,
-    datasets_of,
     distinct,
-    first_rows,
+    identities_by,
     keep_identities,
     keep_images,
     lowest,
-    proportional,
+    own_rows,
+    shares,
     two_views,
     unique,
 )
@@ -56,14 +53,12 @@ def idsim(
     count: int = 11_000,
     seed: int = 0,
     rules: Sequence[Rule] = IDSIM_RULES,
-    strategy: Strategy = "balanced",
     existing: Existing = "refuse",
 ) -> Curated:
     """ID-Sim's subset of real images (A.1): filtered, balanced, two images per identity, split 10:1 at random.
 
     Args:
         count: number of identities; of 11,000, 10,000 are for training and 1,000 for validation.
-        strategy: "balanced", or "proportional" as in Table 2's unbalanced column.
         existing: treatment of existing splits: "refuse" raises an error, "keep" uses only images of split train and
             images without a split, "overwrite" uses all images.
 
@@ -73,8 +68,7 @@ def idsim(
     manifest, notes = trainable(manifest, existing)
     needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
     kept, applied = apply_rules(distinct(manifest), (*rules, *needed))
-    sizes = dict(Counter(datasets_of(kept).values()))
-    quotas = balanced(sizes, count) if strategy == "balanced" else proportional(sizes, count, seed)
+    quotas = balanced({name: len(pool) for name, pool in identities_by(kept, "dataset").items()}, count)
     pairs = two_views(choose(kept, quotas, seed), seed)
     notes += short_of(sum(quotas.values()), count)
     out = _split_all(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
@@ -108,23 +102,17 @@ def nearid(
         raise ValueError("parts and existing='keep' exclude each other: parts replace the manifest's splits")
     _refuse_splits(manifest, existing)
     kept, applied = apply_rules(distinct(manifest), rules)
-    several = len(datasets_of(kept))
-    kept = unique(kept)
-    notes = [f"{several - len(datasets_of(kept))} identities repeat another's text or ObjaverseID and are left out"]
-    kept, last = apply_rules(kept, [Rule(min_images=2, why="two views or more")])
-
+    single = unique(kept)
+    repeated = len(own_rows(kept)) - len(own_rows(single))
+    notes = [f"{repeated} identities repeat another's text or ObjaverseID and are left out"]
+    kept, last = apply_rules(single, [Rule(min_images=2, why="two views or more")])
+    applied += last
     if count is not None:
-        chosen = lowest(list(datasets_of(kept)), count, (seed, "identity"))
+        chosen = lowest(list(own_rows(kept)), count, (seed, "identity"))
         kept = keep_identities(kept, chosen)
         notes += short_of(len(chosen), count)
-
-    applied += last
-    if existing == "keep":
-        without = kept.column("split").count(None)
-        notes += [f"{without} images have no split and stay without one"] if without else []
-    else:
+    if existing != "keep":
         kept = _split_all(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
-
     return Curated(inherit_masks(whole_groups(manifest, kept)), applied, notes)
 
 
@@ -136,7 +124,8 @@ def visme(
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
     kept, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
-    return Curated(whole_groups(manifest, cap(kept, identities, images, seed)), applied, [])
+    chosen = choose(kept, dict.fromkeys(identities_by(kept, "dataset"), identities), seed)
+    return Curated(whole_groups(manifest, keep_images(chosen, images, seed)), applied, [])
 
 
 @dataclass(frozen=True)
@@ -166,11 +155,10 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
     """
     if variant != "all" and variant not in ILGEN:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(ILGEN)}")
-    full = {d: c.instances // 2 if (variant, d) == ("all", "generic") else c.instances for d, c in ILGEN.items()}
-    full = full if variant == "all" else {variant: full[variant]}
-    count = sum(full.values()) if count is None else count
-    ends = np.floor(np.cumsum(list(full.values())) * count / sum(full.values()) + 0.5).astype(int)
-    return dict(zip(full, map(int, np.diff(np.r_[0, ends])), strict=True))
+    full = {domain: counts.instances for domain, counts in ILGEN.items() if variant in ("all", domain)}
+    if variant == "all":
+        full["generic"] //= 2
+    return dict(zip(full, shares(count or sum(full.values()), list(full.values())), strict=True))
 
 
 def ilgen(
@@ -193,32 +181,22 @@ def ilgen(
     chosen: list[str] = []
     notes = []
 
+    domains = kept.column("domain")
     for domain, quota in ilgen_quotas(variant, count).items():
-        groups = _categories(kept, domain)
+        groups = identities_by(
+            kept.take([k for k, d in enumerate(domains) if (d or "").casefold() == domain]), "category"
+        )
         if any_category:
-            pool = [identity for members in groups.values() for identity in members]
-            chosen += lowest(pool, quota, (seed, "identity"))
-            notes += short_of(min(len(pool), quota), quota, f" of domain {domain}")
-            continue
-        used = lowest(list(groups), ILGEN[domain].categories, (seed, "category", domain))
-        most = ILGEN[domain].per_category
-        shares = balanced({c: min(len(groups[c]), most) for c in used}, quota)
-        for category, share in shares.items():
-            chosen += lowest(groups[category], share, (seed, "identity"))
-        notes += short_of(sum(shares.values()), quota, f" of domain {domain}")
-
+            found = lowest([identity for pool in groups.values() for identity in pool], quota, (seed, "identity"))
+        else:
+            used = lowest(list(groups), ILGEN[domain].categories, (seed, "category", domain))
+            sizes = {category: min(len(groups[category]), ILGEN[domain].per_category) for category in used}
+            given = balanced(sizes, quota)
+            found = [i for category in used for i in lowest(groups[category], given[category], (seed, "identity"))]
+        chosen += found
+        notes += short_of(len(found), quota, f" of domain {domain}")
     out = keep_images(keep_identities(kept, chosen), images, seed)
     return Curated(whole_groups(manifest, out), applied, notes)
-
-
-def _categories(manifest: Manifest, domain: str) -> dict[str, list[str]]:
-    """category -> identities of a domain, by the first row of each identity."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    domains, categories = manifest.column("domain"), manifest.column("category")
-    for identity, row in first_rows(manifest).items():
-        if (domains[row] or "").casefold() == domain:
-            groups[categories[row] or ""].append(identity)
-    return groups
 
 
 # ILGen's sets of real images (section 4.1, "Training set variants"; Tables 4 and S4), in the splits of UnED
@@ -256,10 +234,8 @@ def ilgen_real(
     enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
     kept, applied = apply_rules(distinct(train), (*rules, Rule(keep={"role": "real"}, why="real images alone"), enough))
 
-    groups: dict[str, list[str]] = defaultdict(list)
-    for identity, dataset in datasets_of(kept).items():
-        groups[_bare(dataset)].append(identity)
-    pools = {name: groups[_bare(name)] for name in needed}
+    given = identities_by(kept, "dataset")
+    pools = {name: [i for other in given if _bare(other) == _bare(name) for i in given[other]] for name in needed}
     if missing := [name for name, pool in pools.items() if not pool]:
         there = ", ".join(sorted(set(filter(None, train.column("dataset"))))) or "no name"
         raise ValueError(
@@ -267,25 +243,20 @@ def ilgen_real(
             f"{there}: idmetric data import uned makes it"
         )
 
-    quotas, wanted = _quotas({name: len(pool) for name, pool in pools.items()}, variant, count)
+    wanted = count or (REAL_ALL if variant == "all" else ILGEN[variant].instances)
+    quotas = {name: min(len(pool), wanted) for name, pool in pools.items()}
+    if variant == "all":
+        whole = {name: len(pools[name]) for name in WHOLE}
+        if (rest := wanted - sum(whole.values())) < 0:
+            listed = " + ".join(f"{name} {size}" for name, size in whole.items())
+            raise ValueError(
+                f"the whole sets have {wanted - rest} classes ({listed}), more than {wanted}: raise --count"
+            )
+        quotas = whole | balanced({name: len(pools[name]) for name in SHARED}, rest)
     chosen = [identity for name, pool in pools.items() for identity in lowest(pool, quotas[name], (seed, "identity"))]
     notes += short_of(len(chosen), wanted)
     out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
     return Curated(whole_groups(manifest, out), applied, notes)
-
-
-def _quotas(sizes: Mapping[str, int], variant: str, count: int | None) -> tuple[dict[str, int], int]:
-    """Number of instances of each dataset, and the total that is wanted."""
-    if variant != "all":
-        wanted = ILGEN[variant].instances if count is None else count
-        return {name: min(size, wanted) for name, size in sizes.items()}, wanted
-    wanted = REAL_ALL if count is None else count
-    whole = {name: sizes[name] for name in WHOLE}
-    rest = wanted - sum(whole.values())
-    if rest < 0:
-        listed = " + ".join(f"{name} {size}" for name, size in whole.items())
-        raise ValueError(f"the whole sets have {wanted - rest} classes ({listed}), more than {wanted}: raise --count")
-    return {**whole, **balanced({name: sizes[name] for name in SHARED}, rest)}, wanted
 
 
 def _bare(name: str) -> str:
@@ -295,8 +266,8 @@ def _bare(name: str) -> str:
 def _refuse_splits(manifest: Manifest, existing: Existing) -> None:
     if existing == "refuse" and set(manifest.column("split")) - {None}:
         raise ValueError(
-            f"the manifest has splits already ({splits_of(manifest)}): existing='keep' keeps them, 'overwrite' "
-            "replaces them"
+            f"the manifest has splits already ({splits_of(manifest)}): existing='keep' (--keep-splits) keeps them, "
+            "'overwrite' (--overwrite-splits) replaces them"
         )
 
 
@@ -315,25 +286,18 @@ def trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[st
         return manifest, []
     if not free.any():
         raise ValueError(f"no images are of split train ({splits_of(manifest)})")
-    names = np.array(manifest.column("identity"), dtype=object)
-    shared = len((set(names[free]) & set(names[~free])) - {None})
-    notes = [f"{int((~free).sum())} images of splits other than train are not used ({splits_of(manifest)})"]
-    notes += [f"{shared} identities have images both in split train and in others"] if shared else []
-    return manifest.take(free), notes
+    note = f"{int((~free).sum())} images of splits other than train are not used ({splits_of(manifest)})"
+    return manifest.take(free), [note]
 
 
 def _split_all(
-    manifest: Manifest, parts: Mapping[str, float], seed: int, applied: Sequence[Applied], notes: list[str]
+    manifest: Manifest, parts: Mapping[str, float], seed: int, applied: Sequence[Applied], notes: Sequence[str]
 ) -> Manifest:
-    """`split` over all datasets together; warnings become notes, and errors explain missing identities."""
+    """`split` over all datasets together; errors explain missing identities."""
     try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            out = split(manifest, parts, seed, by_dataset=False)
+        return split(manifest, parts, seed, by_dataset=False)
     except ValueError as error:
         raise ValueError("; ".join([f"{error}", *causes(applied, notes), "other splits: --split"])) from error
-    notes += [str(warning.message) for warning in said]
-    return out
 
 
 def whole_groups(before: Manifest, after: Manifest) -> Manifest:

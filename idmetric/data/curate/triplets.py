@@ -1,6 +1,6 @@
 """ID-Sim's training mixture of triplets with real images, contextual edits and identity edits (A.1, A.2).
 
-    train = mixture(real, context, edited, count=10_000, ratio=RATIOS["even"], split="train")
+    train = mixture(real, context, edited, count=10_000, split="train")
 
 Free column x_mixture holds the subset of a row's triplet: real, context or identity. `idmetric data generate --task
 noise` then gives anchors and positives the artifacts of the generator that edited their negative (A.2.2).
@@ -11,23 +11,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from idmetric.data.curate.balance import hashed
-from idmetric.data.curate.mine import grouped
+from idmetric.data.curate.balance import hashed, shares
+from idmetric.data.curate.mine import Placed, grouped
 from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_found
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.embed.nearest import nearest_other
 
 MIXTURES = ("real", "context", "identity")
-# ID-Sim, Table 6; "edits of context only" is Table 3's 1:1
-RATIOS = MappingProxyType({
-    "even": (1.0, 1.0, 1.0), "real": (0.7, 0.15, 0.15), "context": (0.15, 0.7, 0.15), "identity": (0.15, 0.15, 0.7),
-    "no-identity": (1.0, 1.0, 0.0), "real-only": (1.0, 0.0, 0.0),
-})  # fmt: skip
 ORIGINALS = 0.5  # share of identity triplets with an original as negative; A.2.2 names both kinds and no shares
 PAIRINGS = ("original-edited", "edited-original", "edited-edited")  # anchor and positive, A.2.1
 Triplet = tuple[int, int, int]  # rows of anchor, positive, negative
@@ -39,23 +32,14 @@ class TripletError(ValueError):
 
 
 def parse_ratio(text: str) -> tuple[float, float, float]:
-    """Shares of real, context and identity triplets from a text like "1:1:1" or a name of `RATIOS`."""
-    if text in RATIOS:
-        return RATIOS[text]
+    """Shares of real, context and identity triplets from a text like "1:1:1"."""
     try:
-        shares = [float(x) for x in text.split(":")]
-        if len(shares) != 3 or min(shares) < 0 or not 0 < sum(shares) < np.inf:
-            raise ValueError
+        real, context, identity = (float(x) for x in text.split(":"))
     except ValueError:
-        raise ValueError(f"{text!r} is not a ratio: write real:context:identity such as 1:1:1, or one of "
-                         f"{', '.join(RATIOS)}") from None  # fmt: skip
-    return shares[0], shares[1], shares[2]
-
-
-def shares(count: int, ratio: Sequence[float]) -> list[int]:
-    """Whole numbers in the proportions of a ratio that sum to `count`."""
-    ends = np.floor(np.cumsum(ratio) / np.sum(ratio) * count + 0.5 + 1e-9).astype(int)
-    return [int(n) for n in np.diff(np.r_[0, ends])]
+        real = context = identity = np.nan
+    if not (min(real, context, identity) >= 0 and 0 < real + context + identity < np.inf):
+        raise ValueError(f"{text!r} is not a ratio: write real:context:identity, such as 1:1:1")
+    return real, context, identity
 
 
 def mixture(
@@ -68,7 +52,6 @@ def mixture(
     seed: int = 0,
     per_identity: int = 1,
     split: str | None = None,
-    context_vectors: NDArray[np.floating] | None = None,
     originals: float = ORIGINALS,
 ) -> Manifest:
     """A training set of triplets (ID-Sim, section 3.2: 10k triplets of about 10k instances, an even split in three).
@@ -83,12 +66,10 @@ def mixture(
             edit made from an image of the same instance or an original of another instance (A.2.2: "negatives are
             sampled from both edited and original images of other instances"; an edit is another instance).
         count: number of triplets.
-        ratio: shares of the three subsets; Table 6's are in `RATIOS`.
+        ratio: shares of the three subsets; Table 6 has 1:1:1, or 0.7 for one and 0.15 for each other.
         seed: of all random draws.
         per_identity: largest number of triplets of an instance in each subset.
         split: use the rows of this split. Without it, all rows must be of one split.
-        context_vectors: embeddings of the rows of `context`; its negatives are then the nearest of their role instead
-            of random ones. (The paper mines its real negatives and doesn't say whether it mined these.)
         originals: probability that the negative of an identity triplet is an original of another instance; 0 takes
             edits alone.
 
@@ -112,37 +93,32 @@ def mixture(
         if manifest is None:
             raise TripletError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
 
-        chosen, rows = _one_split(manifest, split, name)
+        chosen = _one_split(manifest, split, name)
         pools = build[name](chosen)
         found = _draw(pools, need, per_identity, (seed, name))
         if len(found) < need:
-            raise TripletError(_shortage(name, len(found), need, len(pools), per_identity))
-
-        if name == "context" and context_vectors is not None:
-            found = _nearest(chosen, found, context_vectors[rows])
-
+            raise TripletError(
+                f"subset {name!r} gives {len(found)} of {need} triplets, from {len(pools)} instances; an instance "
+                f"needs {_NEEDS[name]}. Add data, or lower the count or this subset's share"
+            )
         parts.append(_written(chosen, found, name))
-
     if not parts:
         raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
-    splits = sorted({s for part in parts for s in part.column("split")} - {None})
-    if len(splits) > 1:
+    if len(splits := sorted({s for part in parts for s in part.column("split")} - {None})) > 1:
         raise TripletError(f"the subsets have the splits {', '.join(splits)}: choose one")
     return with_parents_found(merge(parts, shared=True))
 
 
-def _one_split(manifest: Manifest, split: str | None, name: str) -> tuple[Manifest, NDArray[np.int64]]:
-    """The rows of the split sorted by id, which makes the result independent of their order, and their numbers."""
-    column = manifest.column("split")
-    there = sorted({s or "(none)" for s in column})
+def _one_split(manifest: Manifest, split: str | None, name: str) -> Manifest:
+    """The rows of the split sorted by id, which makes the result independent of their order."""
+    there = sorted({s or "(none)" for s in manifest.column("split")})
     if split is None and len(there) > 1:
         raise TripletError(f"subset {name!r} has the splits {', '.join(there)}: choose one")
-    names = manifest.column("id")
-    wanted = (k for k, s in enumerate(column) if split is None or s == split)
-    rows = np.array(sorted(wanted, key=names.__getitem__), dtype=np.int64)
-    if split is not None and not len(rows):
-        raise TripletError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(there)}")
-    return manifest.take(rows), rows
+    if split is not None:
+        manifest = manifest.filter(split=split)
+        if not len(manifest):
+            raise TripletError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(there)}")
+    return manifest.take(np.argsort(np.array(manifest.column("id"), dtype=object), kind="stable"))
 
 
 def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int, str]) -> list[Triplet]:
@@ -229,21 +205,6 @@ def _strangers(manifest: Manifest, rows: dict[str, int]) -> Callable[[np.random.
     return draw
 
 
-def _nearest(manifest: Manifest, triplets: list[Triplet], vectors: NDArray[np.floating]) -> list[Triplet]:
-    """The triplets with each negative replaced by the nearest image of the same role and another family."""
-    roles = np.array(manifest.column("role"), dtype=object)
-    usable = np.isfinite(vectors).all(axis=1) & np.array([i is not None for i in manifest.column("identity")])
-    out, family = list(triplets), lineages(manifest)
-    for role in ("real", "context-edit"):
-        pool = np.flatnonzero((roles == role) & usable)
-        which = [k for k, (a, _, n) in enumerate(triplets) if roles[n] == role and usable[a]]
-        near = nearest_other(vectors, family, anchors=np.array([triplets[k][0] for k in which], int), pool=pool)
-        for k, row in zip(which, near.rows[:, 0].tolist(), strict=True):
-            if row >= 0:
-                out[k] = (*triplets[k][:2], row)
-    return out
-
-
 def _identity(manifest: Manifest, originals: float) -> dict[str, Draw]:
     """identity -> function that draws two of its originals, and an identity-edit of one of its images or, with
     probability `originals`, an original of another instance."""
@@ -256,10 +217,7 @@ def _identity(manifest: Manifest, originals: float) -> dict[str, Draw]:
             real[name].append(row)
         elif role == "identity-edit" and parents[row] >= 0:
             of = names[parents[row]]
-            if of is not None and of == name:
-                raise TripletError(f"subset 'identity', row {row + 1}: an identity-edit of {of!r} must have another "
-                                   "identity")  # fmt: skip
-            if of is not None:
+            if of is not None and of != name:
                 edits[of].append(row)
 
     stranger = _strangers(manifest, {name: rows[0] for name, rows in real.items()})
@@ -281,27 +239,17 @@ _NEEDS = {
 }
 
 
-def _shortage(name: str, found: int, need: int, instances: int, per_identity: int) -> str:
-    return (
-        f"subset {name!r} gives {found} of {need} triplets, from {instances} instances; an instance needs "
-        f"{_NEEDS[name]}. Add data, lower the count or this subset's share, or allow more than {per_identity} "
-        "per instance"
-    )
-
-
 def _written(manifest: Manifest, triplets: list[Triplet], name: str) -> Manifest:
     known = "x_similarity" in manifest.table.column_names and name == "real"
-    similarity = manifest.column("x_similarity") if known else [None] * len(manifest)
-    similarity = [None if s is None else float(s) for s in similarity]  # CSV holds text
-    rows = [
+    column: list[Any] = manifest.column("x_similarity") if known else [None] * len(manifest)
+    similarity = [None if value is None else float(value) for value in column]  # CSV has text
+    rows: list[Placed] = [
         (row, f"{name}-{number:06d}", slot, similarity[row])
         for number, triplet in enumerate(triplets)
         for row, slot in zip(triplet, ("anchor", "positive", "negative"), strict=True)
     ]
-    out = grouped(manifest, rows)
-    pairing: list[str | None] = [None] * len(out)
+    pairing: list[str | None] = [None] * len(rows)
     if name == "context":
-        edited = ["edited" if r == "context-edit" else "original" for r in out.column("role")]
-        pairing = [f"{edited[3 * (k // 3)]}-{edited[3 * (k // 3) + 1]}" for k in range(len(out))]
-
-    return out.replace(x_mixture=name, x_pairing=pairing)
+        kinds = ["edited" if role == "context-edit" else "original" for role in manifest.column("role")]
+        pairing = [f"{kinds[anchor]}-{kinds[positive]}" for anchor, positive, _ in triplets for _ in range(3)]
+    return grouped(manifest, rows).replace(x_mixture=name, x_pairing=pairing)

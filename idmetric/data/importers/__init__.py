@@ -1,8 +1,7 @@
 """Importers: manifests of published datasets and of folders, one file per family.
 
     from idmetric.data.importers.run import import_dataset
-    manifest = import_dataset("nearid", ["Aleksandar/NearID", "Aleksandar/NearID-Flux"], images="nearid_images")
-    manifest.write("nearid.parquet")
+    import_dataset("nearid", ["Aleksandar/NearID", "Aleksandar/NearID-Flux"], images="images").write("nearid.parquet")
 
 This module only lists the importers; a command line can name them without loading them.
 """
@@ -37,25 +36,17 @@ class Kind:
 KINDS = {
     "folder": Kind(
         "folders",
-        "folder per identity; deeper folders are joined; masks are x_mask.png or in masks/",
-        {"splits": "yes or no: top folders train/, val/, ... are splits (default: yes where all of them are)"},
+        "folder per identity, perhaps below train/, val/, test/; deeper folders are joined; masks are x_mask.png or in "
+        "masks/",
         local=True,
     ),
     "dreambooth": Kind(
         "folders", "google/dreambooth: dataset/NAME/NN.jpg, classes of prompts_and_classes.txt", local=True
     ),
-    "nearid": Kind(
-        "nearid",
-        "NearID and its distractor sets: images1..3, masks1..3, nimg1..3",
-        several=True,
-    ),
+    "nearid": Kind("nearid", "NearID and its distractor sets: images1..3, masks1..3, nimg1..3", several=True),
     "syncd": Kind(
         "syncd",
         "SynCD: metadata.json, images and masks/ of its unpacked archives; an identity per record",
-        {
-            "min_dino": "leave out images without another at this DINOv2 similarity (default: any)",
-            "min_aesthetics": "leave out images with a lower aesthetic score (default: any)",
-        },
         local=True,
     ),
     "mtg": Kind("mtg", "Mind-the-Glitch: image_{1,2}_{original,inpainted,object_mask,part_mask}; oracle scores"),
@@ -68,17 +59,9 @@ KINDS = {
         },
         local=True,
     ),
-    "nights": Kind(
-        "nights",
-        "NIGHTS and triplets like it: data.csv with ref, left, right and votes",
-        {"min_votes": "leave out triplets with fewer votes (default: 6; 0 keeps all)"},
-    ),
+    "nights": Kind("nights", "NIGHTS and triplets like it: data.csv with ref, left, right and votes, 6 or more"),
     "subjects2k": Kind("subjects", "Subjects2k: pairs with human same/different labels"),
-    "subjects200k": Kind(
-        "subjects",
-        "Subjects200K: pairs, cut from their composite image",
-        {"min_quality": "leave out pairs with a quality below this (default: 5; 0 keeps all)"},
-    ),
+    "subjects200k": Kind("subjects", "Subjects200K: pairs of the best quality, cut from their composite image"),
     "pods": Kind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
     "cute": Kind(
         "folders",
@@ -106,7 +89,6 @@ KINDS = {
         "ilias",
         "ILIAS: ilias_core/NAME/{query,pos}/, image_ids/, taxonomy.json",
         {
-            "crop": "no (default), queries or all: images to crop to their boxes, as ILIAS's --crop_resize does",
             "splits": "yes (default) or no: whether rows have the splits query and gallery; training data needs none",
             "distractors": "folder of images to search as well, such as unpacked yfcc100m/",
             "taxonomy": "ILIAS's misc/taxonomy.json (default: taxonomy.json in the source, if it is there)",

@@ -13,7 +13,6 @@ masks (A.2.2).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from PIL import Image, ImageDraw
 
@@ -42,7 +41,7 @@ def rows(job: Job) -> Iterator[Row]:
         key, item = items[0]
         folder = path.parent.parent
         split = folder.name
-        photo, name = folder / "image" / f"{path.stem}.jpg", f"{job.name}/{split}/{path.stem}/{key}"
+        photo = folder / "image" / f"{path.stem}.jpg"
         try:
             with open_file(photo) as image:  # its stored size, before EXIF turns it, is the one that masks have
                 mask = mask_of(item["segmentation"], image.size)
@@ -52,13 +51,13 @@ def rows(job: Job) -> Iterator[Row]:
         yield Row(
             identity=f"{job.name}/{about['pair_id']}_{item['style']}",
             path=str(photo.absolute()),
-            id=name,
+            id=f"{job.name}/{split}/{path.stem}/{key}",
             dataset=job.name,
             split=SPLITS.get(split),
             domain="fashion",
             category=item.get("category_name"),
             parameters={**scalars(about), **scalars(item, "category_name")},
-            **job.images.keep(png(mask), f"{name}_mask", Path, "mask"),
+            **job.keep(png(mask), "mask"),
         )
 
 

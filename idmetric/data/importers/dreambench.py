@@ -53,12 +53,11 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         kind, stem = picture.path.parent.name, picture.path.stem
         if not kind or not stem.isdigit():
             raise SourceError(f"{folder / picture.path}: expected images/CATEGORY/NN.jpg")
-
         file = root / "captions" / picture.path.with_suffix(".txt")
         lines = json_file.read_text(file, "utf-8-sig").splitlines() if file.is_file() else []
         captions = [line.strip() for line in lines if line.strip()]
-        collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
         about = {"category": captions[0], "parameters": {"prompts": captions[1:]}} if captions else {}
+        collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
         own = {"id": f"{job.name}/{collection}", "mask": None, "split": "test", "domain": kind, **about}
         yield picture.row(job, folder, collection, **own)
 
@@ -67,22 +66,19 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
     files = sorted(p for p in folder.glob("*/tgt_image/*/*") if is_image(p) and not is_hidden(p.name))
     if not files:
         raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
-
     for path in job.progress(files, len(files), folder.name):
         run, collection = path.parts[-4], _COLLECTION.fullmatch(path.parts[-2])
         place = re.fullmatch(r"(\d+)_(\d+)", path.stem)
         if collection is None or place is None or collection["collection"] not in references:
             raise SourceError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
-        prompt, number = int(place[1]), int(place[2])
-        given: dict[str, float] = {}
-        for rater, methods in ratings.items() if number == 0 else ():
-            rated = methods.get(method_of(run, methods) or "", {})
-            if (collection["collection"], prompt) in rated:
-                given[rater] = rated[collection["collection"], prompt]
+        key, number = (collection["collection"], int(place[1])), int(place[2])
+        of_method = {rater: methods.get(method_of(run, methods) or "", {}) for rater, methods in ratings.items()}
+        # of the first image alone
+        given = {rater: rated[key] for rater, rated in of_method.items() if key in rated and number == 0}
         human = [value for rater, value in given.items() if rater.split("/")[-1].startswith(_HUMAN)]
 
-        reference = references[collection["collection"]]
-        group = f"{reference.id}/{run}/{prompt}_{number}"
+        reference = references[key[0]]
+        group = f"{reference.id}/{run}/{key[1]}_{number}"
         prompts = (reference.parameters or {}).get("prompts", [])
         anchor = replace(reference, id=f"{group}/anchor", group=group, slot="anchor", parameters=None)
         yield anchor
@@ -93,11 +89,11 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
             path=str(path.absolute()),
             role="context-edit",
             engine=run,
-            text=prompts[prompt] if prompt < len(prompts) else None,
+            text=prompts[key[1]] if key[1] < len(prompts) else None,
             label=sum(human) / len(human) if human else None,
             slot="candidate",
             parent=reference.id,
-            parameters={"prompt": prompt, "image": number, "ratings": given},
+            parameters={"prompt": key[1], "image": number, "ratings": given},
         )
 
 
@@ -127,21 +123,16 @@ def read_ratings(folder: Path) -> Ratings:
         other = method.endswith("-pf") or any(part.startswith(_OTHER) for part in place.parts)
         if other or (place.parts and (path.parent.parent / f"{path.parent.name}.json").is_file()):
             continue
-        found.setdefault(place.as_posix(), {})[method] = _read_method(path)
+        rated: dict[tuple[str, int], float] = {}
+        for name, value in read_json(path, dict).items():
+            if value is None or value != value:  # the rater's answer was not readable
+                continue
+            match = _KEY.fullmatch(name)
+            if match is None or not isinstance(value, int | float):
+                raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
+            if rated.setdefault((match["collection"], int(match["prompt"])), float(value)) != float(value):
+                raise SourceError(f"{path}: {name!r} is rated twice")
+        found.setdefault(place.as_posix(), {})[method] = rated
     if not found:
         raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) in the folder")
-    return found
-
-
-def _read_method(path: Path) -> dict[tuple[str, int], float]:
-    found: dict[tuple[str, int], float] = {}
-    for name, value in read_json(path, dict).items():
-        if value is None or value != value:  # the rater's answer was not readable
-            continue
-        match = _KEY.fullmatch(name)
-        if match is None or not isinstance(value, int | float):
-            raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
-        if found.setdefault((match["collection"], int(match["prompt"])), float(value)) != float(value):
-            raise SourceError(f"{path}: {name!r} is rated twice")
-
     return found

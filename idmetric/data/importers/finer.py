@@ -66,13 +66,14 @@ def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
     job.need(source, *_COLUMNS)
     for record in job.rows(source):
         values = record.values
-        lacks = [column for column in _COLUMNS if not values[column]]
-        file, place = (None, "") if lacks else _find(str(values["file_path"]), source)
-        if file is None or not file.is_file():
-            record.reject(f"no {lacks[0]}" if lacks else f"{file}: no such file")
+        if lacks := [column for column in _COLUMNS if not values[column]]:
+            record.reject(f"no {lacks[0]}")
+            continue
+        file, place = _find(str(values["file_path"]), source)
+        if not file.is_file():
+            record.reject(f"{file}: no such file")
             continue
         method = str(values.get("method") or table.parent.resolve().name) if split == "query" else None
-        about = scalars({key: value for key, value in values.items() if key}, *_COLUMNS, "method")
         yield Row(
             identity=f"{job.name}/{values['species']}/{values['name']}",
             path=str(file.absolute()),
@@ -82,7 +83,7 @@ def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
             category=str(values["species"]),
             role="context-edit" if method else "real",
             engine=method,
-            parameters=about or None,
+            parameters=scalars({key: v for key, v in values.items() if key}, *_COLUMNS, "method") or None,
         )
 
 
@@ -92,7 +93,6 @@ def _find(path: str, source: Source) -> tuple[Path, str]:
     ends = [PurePosixPath(*parts[k:]) for k, part in enumerate(parts) if part == "data"]
     if not file.is_file():
         file = next((source.root / end for end in reversed(ends) if (source.root / end).is_file()), file)
-
     whole, root = Path(os.path.abspath(file)), Path(os.path.abspath(source.root))
     if whole.is_relative_to(root):
         return file, whole.relative_to(root).as_posix()

@@ -46,7 +46,7 @@ def rows(job: Job) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = job.folder()
     found = pictures(root)
-    splits = _top_are_splits(found, job.options.get("splits"))
+    splits = all(len(p.path.parts) > 2 and p.path.parts[0] in SPLITS for p in found)
     for picture in job.limited(found, root.name):
         folders = picture.path.parts[splits:-1]
         if not folders:
@@ -94,16 +94,6 @@ def _masked(path: PurePosixPath) -> PurePosixPath | None:
     stem = re.sub("(?<=.)_mask$", "", path.stem, flags=re.I)
     is_mask = stem != path.stem or folders != list(path.parts[:-1])
     return PurePosixPath(*filter(None, folders), stem) if is_mask else None
-
-
-def _top_are_splits(found: list[Picture], option: str | None) -> bool:
-    if option not in (None, "yes", "no"):
-        raise SourceError(f"option splits={option}: yes or no")
-    tops = {p.path.parts[0] for p in found if len(p.path.parts) > 2}
-    all_are = tops <= SPLITS.keys() and all(len(p.path.parts) > 2 for p in found)
-    if option == "yes" and not all_are:
-        raise SourceError(f"option splits=yes, but not all top folders are splits: {', '.join(sorted(tops))}")
-    return all_are and option != "no"
 
 
 def dreambooth(job: Job) -> Iterator[Row]:

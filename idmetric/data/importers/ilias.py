@@ -1,7 +1,7 @@
 """ILIAS: 1,000 objects, 1,232 query images, 4,715 positives (Kordopatis-Zilos et al., CVPR 2025, arXiv 2502.11748).
 
-ROOT/ilias_core/NAME_xxx/query/Qxxx_yy.jpg     a query, and Qxxx_yy_bbox.txt: a line "x y width height" for each box
-ROOT/ilias_core/NAME_xxx/pos/Pxxx_yy.jpg       a positive, with boxes likewise
+ROOT/ilias_core/NAME_xxx/query/Qxxx_yy.jpg     a query
+ROOT/ilias_core/NAME_xxx/pos/Pxxx_yy.jpg       a positive
 ROOT/image_ids/positive_ids.txt                lines "NAME_xxx/pos/Pxxx_yy.jpg,scale,clutter"
 ROOT/image_ids/image_query_ids.txt             lines that begin with a query's id
 ROOT/taxonomy.json                             misc/taxonomy.json of github ilias-vrg/ilias
@@ -10,24 +10,20 @@ The source is ROOT or ROOT/ilias_core. Lists of ids and the taxonomy may be abse
 need them. Where a list is there, images that it names and the folder lacks are reported, and the reverse.
 
 A row's id is the dataset's name and ILIAS's id. Queries get the split "query", positives and distractors "gallery";
-distractors have no identity. Texts (Txxx.txt) are not imported.
+distractors have no identity. Texts (Txxx.txt) and boxes (..._bbox.txt) are not imported.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.images import Box, cropped
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.images.paths import is_image, walk
-from idmetric.images.read import ImageReadError, read_image
 from idmetric.io import json_file
 
 SPLITS = {"query": "query", "pos": "gallery"}
@@ -35,29 +31,40 @@ LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\d+\.\w+")
 
 
-Listed = dict[str, dict[str, list[str]]]  # folder -> id -> the numbers after it
-Taxonomy = dict[str, tuple[str, str, str]]  # object -> its coarse, middle and fine category
-
-
 def rows(job: Job) -> Iterator[Row]:
     """A row for each query, positive and distractor."""
-    crop, splits = job.choice("crop", "no", "queries", "all"), job.choice("splits", "yes", "no") == "yes"
+    splits = job.choice("splits", "yes", "no") == "yes"
     root = job.folder()
     core = root / "ilias_core" if (root / "ilias_core").is_dir() else root
-    listed, taxonomy = _published(job, root)
+    listed, taxonomy = _listed(root), _taxonomy(root, job.options.get("taxonomy"))
     found = pictures(core)
     there = {_plain(str(picture.path)) for picture in found}
     for kind, names in listed.items() if job.limit is None else ():
         lost = [name for name in names if name not in there]
         job.rejected.extend(f"{core / name}: in {LISTS[kind]}, but there is no such image" for name in lost)
     for picture in job.limited(found, root.name):
-        try:
-            row = _row(job, core, str(picture.path), listed, taxonomy, crop)
-            yield row if splits else replace(row, split=None)
-        except (ImageReadError, ValueError) as error:
-            if _IMAGE.fullmatch(str(picture.path)) is None:
-                raise
-            job.rejected.append(f"{core / picture.path}: {error}")
+        file, match = core / picture.path, _IMAGE.fullmatch(str(picture.path))
+        if match is None:
+            layout = "NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg"
+            raise SourceError(f"{file}: not the layout of ILIAS, {layout}")
+        kind = "query" if match["query"] else "pos"
+        known = listed.get(kind, {}).get(_plain(str(picture.path)))
+        if known is None and kind in listed:
+            job.rejected.append(f"{file}: not in {LISTS[kind]}")
+            continue
+        coarse, middle, fine = taxonomy.get(match["name"], (None, None, None))
+        scale, clutter = known or (None, None)
+        about = {"kind": fine, "x_scale": scale, "x_clutter": clutter}
+        yield Row(
+            identity=f"{job.name}/{match['name']}",
+            path=str(file.absolute()),
+            id=f"{job.name}/{picture.path}",
+            dataset=job.name,
+            split=SPLITS[kind] if splits else None,
+            domain=coarse,
+            category=middle,
+            parameters={key: value for key, value in about.items() if value is not None} or None,
+        )
 
     if "distractors" in job.options:
         folder = Path(job.options["distractors"])
@@ -66,99 +73,40 @@ def rows(job: Job) -> Iterator[Row]:
             raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
         for file in job.limited(files, folder.name):
             name = f"{job.name}/{file.relative_to(folder).as_posix()}"
-            yield Row(None, path=str(file.absolute()), id=name, dataset=job.name, split="gallery")
+            split = "gallery" if splits else None
+            yield Row(None, path=str(file.absolute()), id=name, dataset=job.name, split=split)
 
 
-def _row(job: Job, core: Path, path: str, listed: Listed, taxonomy: Taxonomy, crop: str) -> Row:
-    """The row of an image.
-
-    Raises:
-        ImageReadError, ValueError: if the image is not listed, or it or its boxes cannot be used.
-    """
-    file = core / path
-    match = _IMAGE.fullmatch(path)
-    if match is None:
-        raise SourceError(f"{file}: not the layout of ILIAS, NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg")
-    kind, name = ("query" if match["query"] else "pos"), match["name"]
-    known = listed.get(kind)
-    if known is not None and _plain(path) not in known:
-        raise SourceError(f"not in {LISTS[kind]}")
-
-    boxes = boxes_of(file.with_name(f"{file.stem}_bbox.txt"), needed=crop != "no")
-    image: dict[str, Any] = {"path": str(file.absolute())}
-    if crop == "all" or (crop == "queries" and kind == "query"):
-        whole = read_image(file)
-        part = cropped(whole, boxes) if boxes else None
-        if part is None:
-            raise SourceError(f"{file.stem}_bbox.txt: no box within the {whole.width}x{whole.height} pixels")
-        image = job.images.keep(part, f"{job.name}/{_plain(path)}", Path)
-
-    coarse, middle, fine = taxonomy.get(name, (None, None, None))
-    parameters: dict[str, Any] = {**({"boxes": boxes} if boxes else {}), **({"kind": fine} if fine else {})}
-    if kind == "pos" and known is not None:
-        scale, clutter = known[_plain(path)]
-        parameters |= {"x_scale": float(scale), "x_clutter": int(clutter)}
-    return Row(
-        identity=f"{job.name}/{name}",
-        id=f"{job.name}/{path}",
-        dataset=job.name,
-        split=SPLITS[kind],
-        domain=coarse,
-        category=middle,
-        parameters=parameters or None,
-        **image,
-    )
-
-
-def boxes_of(file: Path, needed: bool = True) -> list[Box]:
-    """The boxes in a file of lines "x y width height"; none if it is absent and not needed.
-
-    Raises:
-        SourceError: naming the file, if it is not of this form, or is absent and needed.
-    """
-    if not file.is_file():
-        if needed:
-            raise SourceError(f"{file}: no such file; it holds the boxes to crop to")
-        return []
-    found: list[Box] = []
-    for line in _lines(file):
-        try:
-            x, y, width, height = (int(part) for part in line.split())
-        except ValueError:
-            raise SourceError(f"{file}: {line[:60]!r} is not a box of four whole numbers, x y width height") from None
-        found.append((x, y, width, height))
-    return found
-
-
-def _published(job: Job, root: Path) -> tuple[Listed, Taxonomy]:
-    """What lies in the source's folder, or in the one above it, or is named by an option."""
-    listed: Listed = {}
+def _listed(root: Path) -> dict[str, dict[str, tuple[float | None, int | None]]]:
+    """folder -> id -> scale and clutter, by the lists in the source's folder, or in the one above it."""
+    listed: dict[str, dict[str, tuple[float | None, int | None]]] = {}
     for kind, name in LISTS.items():
-        files = [folder / "image_ids" / name for folder in (root, root.absolute().parent)]
-        for file in [file for file in files if file.is_file()][:1]:
-            lines = [line.split(",") for line in _lines(file)]
-            listed[kind] = {_plain(first.strip()): rest for first, *rest in lines}
+        files = (folder / "image_ids" / name for folder in (root, root.absolute().parent))
+        if file := next(filter(Path.is_file, files), None):
+            lines = filter(None, map(str.strip, json_file.read_text(file, "utf-8-sig").splitlines()))
+            try:
+                for first, *rest in (line.split(",") for line in lines):
+                    numbers = (float(rest[0]), int(rest[1])) if kind == "pos" else (None, None)
+                    listed.setdefault(kind, {})[_plain(first)] = numbers
+            except (ValueError, IndexError) as error:
+                raise SourceError(f"{file}: a line is not an id, scale and clutter: {error}") from error
+    return listed
 
-    given = job.options.get("taxonomy")
-    places = [Path(given)] if given else [root / "taxonomy.json", root / "misc" / "taxonomy.json"]
-    there = [place for place in places if given or place.is_file()]
-    return listed, _taxonomy(there[0]) if there else {}
 
-
-def _taxonomy(file: Path) -> Taxonomy:
-    found: Taxonomy = {}
+def _taxonomy(root: Path, given: str | None) -> dict[str, tuple[str, str, str]]:
+    """object -> its coarse, middle and fine category."""
+    usual = filter(Path.is_file, (root / "taxonomy.json", root / "misc/taxonomy.json"))
+    file = Path(given) if given else next(usual, None)
     try:
-        for coarse, below in read_json(file).items():
-            for middle, finer in below.items():
-                for fine, names in finer.items():
-                    found |= {str(name): (coarse, middle, fine) for name in names}
+        return {
+            str(name): (coarse, middle, fine)
+            for coarse, below in (read_json(file) if file else {}).items()
+            for middle, finer in below.items()
+            for fine, names in finer.items()
+            for name in names
+        }
     except (AttributeError, TypeError):
         raise SourceError(f"{file}: not ILIAS's taxonomy: categories in three levels, with lists of objects") from None
-    return found
-
-
-def _lines(file: Path) -> list[str]:
-    return [line for line in json_file.read_text(file, "utf-8-sig").splitlines() if line.strip()]
 
 
 def _plain(path: str) -> str:

@@ -46,17 +46,10 @@ def rows(job: Job) -> Iterator[Row]:
     root = Path(job.options.get("image_dir", source.root))
     if not root.is_dir():
         raise SourceError(f"option image_dir={root}: no such folder")
-    items = _Items(job, source, root, job.choice("targets", "plain", "b3") == "b3")
-    if any(job.has(source, column) for column in EVAL):
-        job.need(source, *EVAL)
-        yield from _evaluation(job, source, items)
-    else:
-        job.need(source, *TRAIN)
-        yield from _training(job, source, items)
-
-
-class _Fault(Exception):
-    """A row of the source that cannot be imported, and the reason."""
+    items = _Items(source.name, root, job.choice("targets", "plain", "b3") == "b3")
+    evaluates = not set(EVAL).isdisjoint(source.columns)
+    job.need(source, *(EVAL if evaluates else TRAIN))
+    yield from _evaluation(job, source, items) if evaluates else _training(job, source, items)
 
 
 @dataclass(frozen=True)
@@ -66,10 +59,10 @@ class _Items:
     Attributes:
         root: the folder that paths in the tables start from.
         instructs: whether targets of text alone get B3's instructions.
+        known: file -> whether it exists.
     """
 
-    job: Job
-    source: Source
+    name: str
     root: Path
     instructs: bool
     known: dict[Path, bool] = field(default_factory=dict)
@@ -83,23 +76,23 @@ class _Items:
         """Text and image of a query or target.
 
         Raises:
-            _Fault: if it is empty, its image is missing, or its text places an image elsewhere than at its start.
+            SourceError: if it is empty, its image is missing, or its text places an image elsewhere than at its start.
         """
         given = str(text or "")
         words = given.removeprefix(TOKEN)
         if TOKEN in words:
-            raise _Fault(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
+            raise SourceError(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
         if path:
-            file = locate(str(path), self.root, self.source.name, inside=True)
+            file = locate(str(path), self.root, self.name, inside=True)
             if not self.known.setdefault(file, file.is_file()):
-                raise _Fault(
+                raise SourceError(
                     f"{file}: no such image: unpack the dataset's images there, or name --option image_dir=DIR"
                 )
             return {"text": words if words.strip() else None, "path": str(file.absolute())}
         if words != given:
-            raise _Fault(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
+            raise SourceError(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
         if not words.strip():
-            raise _Fault("a query or target without text and image")
+            raise SourceError("a query or target without text and image")
         return {"text": words}
 
 
@@ -135,18 +128,15 @@ def _training(job: Job, source: Source, items: _Items) -> Iterator[Row]:
             for text, path in zip_longest(*(_many(values.get(name)) for name in NEGATIVE)):
                 if text or path:
                     members.append(("negative", items.target(subset, text, path)))
-        except _Fault as fault:
-            record.reject(str(fault))
+        except SourceError as error:
+            record.reject(str(error))
             continue
 
         group = f"{subset}/train/{number:06d}"
-        about: dict[str, Any] = {
-            "dataset": subset,
-            "split": "train",
-            "parameters": {"source": source.label, "row": number},
-        }
+        about = {"source": source.label, "row": number}
         for at, (slot, item) in enumerate(members):
-            yield Row(None, id=f"{group}/{at}", group=group, slot=slot, **about, **item)
+            place: dict[str, Any] = {"dataset": subset, "split": "train", "parameters": about, **item}
+            yield Row(None, id=f"{group}/{at}", group=group, slot=slot, **place)
 
 
 def _many(cell: Any) -> list[Any]:
@@ -157,30 +147,29 @@ def _evaluation(job: Job, source: Source, items: _Items) -> Iterator[Row]:
     numbers: dict[str, dict[tuple[str, str], int]] = {}  # subset -> (text, path) -> number of the candidate
     for record in job.rows(source, EVAL):
         values, subset, split = record.values, _subset(job, record.shard), record.shard.split or "test"
-        place: dict[str, Any] = {"dataset": subset, "split": split}
         try:
             query = items.item(values["qry_text"], values["qry_img_path"])
             texts, paths = values["tgt_text"], values["tgt_img_path"]
             if not texts or not paths or len(texts) != len(paths):
-                raise _Fault("tgt_text and tgt_img_path are not two lists of one length")
+                raise SourceError("tgt_text and tgt_img_path are not two lists of one length")
             pairs = ((str(text or ""), str(path or "")) for text, path in zip(texts, paths, strict=True))
             cells = list(dict.fromkeys(pairs))  # each once, the right one first
             known = numbers.setdefault(f"{subset}/{split}", {})
             new = {cell: items.target(subset, *cell) for cell in cells if cell not in known}
-        except _Fault as fault:
-            record.reject(str(fault))
+        except SourceError as error:
+            record.reject(str(error))
             continue
 
+        shared: dict[str, Any] = {"dataset": subset, "split": split}
         for cell, item in new.items():
             known[cell] = len(known)
-            yield Row(
-                None, id=candidate_id(subset, split, known[cell]), group=f"{subset}/{split}/candidates",
-                slot="candidate", parameters={"source": source.label}, **place, **item,
-            )  # fmt: skip
+            name, group = candidate_id(subset, split, known[cell]), f"{subset}/{split}/candidates"
+            place: dict[str, Any] = {"parameters": {"source": source.label}, **shared, **item}
+            yield Row(None, id=name, group=group, slot="candidate", **place)
         group = f"{subset}/{split}/{record.number:06d}"
         listed = np.array([known[cell] for cell in cells], dtype=np.int32)
         about = {"source": source.label, "row": record.number, "x_candidates": listed}
-        yield Row(None, id=f"{group}/query", group=group, slot="query", parameters=about, **place, **query)
+        yield Row(None, id=f"{group}/query", group=group, slot="query", parameters=about, **shared, **query)
 
 
 def candidate_id(subset: str, split: str, number: int) -> str:

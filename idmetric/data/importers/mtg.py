@@ -38,24 +38,25 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     key = "/".join(str(part) for part in (job.name, split, values.get("id") or f"{record.number:05d}") if part)
     name = f"{key}/view{view}"
     cells = {part: values.get(f"image_{view}_{part}") for part in _PARTS}
-    mask = record.keep(cells["object_mask"], f"{name}_mask", "mask")
-    image = record.keep(cells["original"], name)
-    edited = record.keep(cells["inpainted"], f"{name}/edit")
     shared: dict[str, Any] = {
         "dataset": job.name, "split": split, "domain": "objects", "category": values.get("category"),
-        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")}, **mask,
+        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")},
+        **record.keep(cells["object_mask"], "mask"),
     }  # fmt: skip
-
-    if image:
+    if image := record.keep(cells["original"]):
         yield Row(key, id=name, **shared, **image)
-    if edited:
-        part = record.keep(cells["part_mask"], f"{name}_part", "part_mask")
-        made: dict[str, Any] = {
-            "engine": ENGINE,
-            "oracle": _oracle_of(cells, record.source),
-            "parent": name if image else None,
-        }
-        yield Row(f"{name}/edit", id=f"{name}/edit", role="part-edit", **made, **shared, **edited, **part)
+    if edited := record.keep(cells["inpainted"]):
+        yield Row(
+            f"{name}/edit",
+            id=f"{name}/edit",
+            role="part-edit",
+            engine=ENGINE,
+            oracle=_oracle_of(cells, record.source),
+            parent=name if image else None,
+            **shared,
+            **edited,
+            **record.keep(cells["part_mask"], "part_mask"),
+        )
 
 
 def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
@@ -83,11 +84,11 @@ def _oracle_of(cells: dict[str, Any], source: Source) -> float | None:
     sources = []
     for name in ("object_mask", "part_mask"):
         data, path = content(cells[name])
-        sources.append(data if path is None else str(source.locate(path)))
-    if sources[0] is None or sources[1] is None:
+        sources.append(str(source.locate(path)) if path else data)
+    if None in sources:
         return None
     try:
-        subject = read_mask(sources[0])
-        return oracle_score(subject, read_mask(sources[1], (subject.shape[0], subject.shape[1])))
+        subject = read_mask(sources[0] or b"")
+        return oracle_score(subject, read_mask(sources[1] or b"", (subject.shape[0], subject.shape[1])))
     except (ImageReadError, ValueError):
         return None

@@ -43,11 +43,22 @@ def rows(job: Job) -> Iterator[Row]:
     source = job.open()
     found = discover(source.columns, job)
     for record in job.rows(source):
-        cells = {meaning: record.values.get(job.expected(column)) for meaning, column in found.items()}
+        cells = {meaning: record.values.get(column) for meaning, column in found.items()}
         name = cells.get("subset") or (record.shard.stem if record.shard.stem != record.shard.split else None)
         subset = f"{job.name}/{name}" if name else job.name
-        extra = scalars(record.values, *map(job.expected, found.values()))
-        yield from (_group if "query" in found else _single)(record, subset, cells, extra)
+        about = {"source": source.label, "row": record.number}
+        extra = {**about, **scalars(record.values, *found.values())}
+        shared = {"dataset": subset, "split": record.shard.split, "parameters": about}
+        place = f"{subset}/{record.shard.split or 'all'}/{record.number:06d}"
+        if "query" in found:
+            yield from _group(record, subset, cells, place, extra, shared)
+            continue
+        image = record.keep(cells["image"])
+        if not image or cells["identity"] is None:
+            record.reject("no identity" if image else "no image")
+            continue
+        own = {"text": cells.get("instruction"), **image, **record.keep(cells.get("mask"), "mask")}
+        yield Row(**{"identity": f"{subset}/{cells['identity']}", "id": place, **shared, **own, "parameters": extra})
 
 
 def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
@@ -56,15 +67,16 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     Raises:
         SourceError: naming the columns and the option to map them, if they give neither queries nor labeled images.
     """
-    unknown = [name for meaning, name in job.columns.items() if meaning not in NAMES or name not in columns]
+    unknown = [meaning for meaning in job.columns if meaning not in NAMES or meaning not in columns]
     if unknown:
         raise SourceError(
-            f"--map: {unknown[0]!r} is not a column ({', '.join(columns)}), or is mapped to none of {', '.join(NAMES)}"
+            f"--map {unknown[0]}={job.columns[unknown[0]]}: no such column ({', '.join(columns)}), or it is mapped to "
+            f"none of {', '.join(NAMES)}"
         )
-
-    found = {m: next((n for n in names if n in columns), None) for m, names in NAMES.items()} | dict(job.columns)
-    named = {meaning: name for meaning, name in found.items() if name is not None}
-    if "query" in named and named.get("identity") in ("label", "class") and "identity" not in job.columns:
+    own = [name for name in columns if name not in job.columns]
+    usual = {m: next((n for n in names if n in own), "") for m, names in NAMES.items()}
+    named = {m: name for m, name in usual.items() if name} | {m: m for m in job.columns}
+    if "query" in named and named.get("identity") in ("label", "class"):
         del named["identity"]  # in a table of queries it may be a relevance or a category
     if {"query", "target"} <= named.keys() or {"image", "identity"} <= named.keys():
         return named
@@ -75,48 +87,28 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     )
 
 
-def _group(record: Record, subset: str, cells: dict[str, Any], extra: dict[str, Any]) -> Iterator[Row]:
-    split = record.shard.split
-    group = f"{subset}/{split or 'all'}/{record.number:06d}"
-    targets, negatives = _many(cells.get("target")), _many(cells.get("negative"))
+def _group(
+    record: Record, subset: str, cells: dict[str, Any], group: str, extra: dict[str, Any], shared: dict[str, Any]
+) -> Iterator[Row]:
+    targets, negatives, texts = (_many(cells.get(name)) for name in ("target", "negative", "target_text"))
     ranked = isinstance(cells.get("target"), list) and len(targets) > 1
-    texts = _many(cells.get("target_text"))
     asked = " ".join(str(t) for t in (cells.get("instruction"), cells.get("query_text")) if t) or None
     own = None if cells.get("identity") is None else f"{subset}/{cells['identity']}"
-    about = {"source": record.source.label, "row": record.number}
-    asking = {"slot": "query", "text": asked, "identity": own, "parameters": {**about, **extra}}
-    members: list[tuple[Any, dict[str, Any]]] = [(cells.get("query"), asking)]
-
+    members: list[tuple[Any, dict[str, Any]]] = [
+        (cells.get("query"), {"slot": "query", "text": asked, "identity": own, "parameters": extra})
+    ]
     for at, target in enumerate(targets):
         text = str(texts[at if at < len(texts) else -1]) if texts else None
         place = {"slot": "candidate", "label": float(at == 0)} if ranked else {"slot": "positive"}
         members.append((target, {"text": text, "identity": None if at else own, **place}))
     members += [(negative, {"slot": "negative"}) for negative in negatives]
 
-    images = [record.keep(cell, None) for cell, _ in members]
+    images = [record.keep(cell) for cell, _ in members]
     if len(members) < 2 or not all(images):
         record.reject("the query or one of its targets and negatives has no image")
         return
-    shared = {"identity": None, "dataset": subset, "split": split, "group": group, "parameters": about}
     for at, ((_, columns), image) in enumerate(zip(members, images, strict=True)):
-        yield Row(id=f"{group}/{at}", **{**shared, **columns, **image})
-
-
-def _single(record: Record, subset: str, cells: dict[str, Any], extra: dict[str, Any]) -> Iterator[Row]:
-    image = record.keep(cells["image"], None)
-    if not image or cells["identity"] is None:
-        record.reject("no identity" if image else "no image")
-        return
-    yield Row(
-        identity=f"{subset}/{cells['identity']}",
-        id=f"{subset}/{record.shard.split or 'all'}/{record.number:06d}",
-        dataset=subset,
-        split=record.shard.split,
-        text=cells.get("instruction"),
-        parameters={"source": record.source.label, "row": record.number, **extra},
-        **image,
-        **record.keep(cells.get("mask"), None, "mask"),
-    )
+        yield Row(id=f"{group}/{at}", **{"identity": None, "group": group, **shared, **columns, **image})
 
 
 def _many(cell: Any) -> list[Any]:

@@ -27,7 +27,6 @@ from idmetric.data.manifest.table import Row
 VIEWS = (1, 2, 3)
 _PROMPTS = tuple(f"prompts{view}" for view in VIEWS)
 
-
 # identity -> its split, and the mask columns of each view, which distractors inherit
 Seen = dict[str, tuple[str | None, dict[int, dict[str, Any]]]]
 
@@ -36,61 +35,45 @@ def rows(job: Job) -> Iterator[Row]:
     """Positives of all sources first, then distractors."""
     sources = [job.open(source) for source in job.sources]
     for source in sources:
-        if _positive_column(job, source) is None and not job.has(source, "nimg1"):
+        if _prefix(source) is None and "nimg1" not in source.columns:
             job.need(source, "images1")
-    without = [source.name for source in sources if not job.has(source, "id")]
+    without = [source.name for source in sources if "id" not in source.columns]
     if 0 < len(without) < len(sources):
         having = next(source.name for source in sources if source.name not in without)
         raise SourceError(
-            f"{without[0]} has no column {job.column('id')!r}, but {having} has: distractors cannot be matched with "
-            "their positives. If the column has another name, use --map id=NAME; else import the sets one by one"
+            f"{without[0]} has no column 'id', but {having} has: distractors cannot be matched with their positives. "
+            "If the column has another name, use --map id=NAME; else import the sets one by one"
         )
     seen: Seen = {}
     for source in sources:
-        if _positive_column(job, source) is not None:
+        if _prefix(source) is not None:
             yield from _positives(job, source, seen)
     for source in sources:
-        if job.has(source, "nimg1"):
+        if "nimg1" in source.columns:
             yield from _distractors(job, source, seen)
 
 
 def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
-    prefix = _positive_column(job, source)
-    read = [c for c in source.columns if not c.startswith("nimg")]
-    for record, identity, split in _named(job, source, [job.expected(c) for c in read]):
+    for record, identity, split in _named(job, source, [c for c in source.columns if not c.startswith("nimg")]):
         values = record.values
         if identity in seen:
             raise SourceError(f"{record.where}, column 'id': {values.get('id')} occurs twice")
         masks: dict[int, dict[str, Any]] = {}
         seen[identity] = split, masks
         for view in VIEWS:
-            name = f"{identity}/view{view}"
-            image = record.keep(values.get(f"{prefix}{view}"), name)
-            if not image:
-                continue
-            masks[view] = record.keep(values.get(f"masks{view}"), f"{name}_mask", "mask")
-            yield Row(
-                identity=identity,
-                id=name,
-                dataset=job.name,
-                split=split,
-                domain="objects",
-                category=values.get("category"),
-                background=name,
-                text=values.get(f"prompts{view}"),
-                parameters={**record.about("id", "split", "category", *_PROMPTS), "x_view": view},
-                **image,
-                **masks[view],
-            )
+            image = record.keep(values.get(f"{_prefix(source)}{view}"))
+            if image:
+                masks[view] = record.keep(values.get(f"masks{view}"), "mask")
+                about = {**record.about("id", "split", "category", *_PROMPTS), "x_view": view}
+                own = {"text": values.get(f"prompts{view}"), "parameters": about, **image, **masks[view]}
+                yield _row(job, record, identity, split, view, identity=identity, **own)
 
 
 def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     # NearID-Flux_1024 -> Flux_1024
     engine = re.sub(r"^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
     lone = 0
-    read = ["id", "split", "category", *(f"nimg{view}" for view in VIEWS)]
-
-    for record, identity, split in _named(job, source, read):
+    for record, identity, split in _named(job, source, ["id", "split", "category", *(f"nimg{v}" for v in VIEWS)]):
         if seen and identity not in seen:
             record.reject(f"no positive {identity!r} for this distractor")
             continue
@@ -100,35 +83,29 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
             if seen and view not in masks:
                 lone += content(cell) != (None, None)
                 continue
-            name = f"{identity}/view{view}/{engine}"
-            image = record.keep(cell, name)
-            if image:
-                yield Row(
-                    identity=name,
-                    id=name,
-                    dataset=job.name,
-                    split=split,
-                    domain="objects",
-                    category=record.values.get("category"),
-                    role="distractor",
-                    background=f"{identity}/view{view}",
-                    engine=engine,
-                    parent=f"{identity}/view{view}",
-                    parameters={"source": source.label, "row": record.number, "x_view": view},
-                    **image,
-                    **masks.get(view, {}),
-                )
-
+            if image := record.keep(cell):
+                place = f"{identity}/view{view}"
+                about = {"source": source.label, "row": record.number, "x_view": view}
+                own = {"engine": engine, "parent": place, "parameters": about, **image, **masks.get(view, {})}
+                name = f"{place}/{engine}"
+                yield _row(job, record, identity, split, view, identity=name, id=name, role="distractor", **own)
     if lone:
         warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
 
+def _row(job: Job, record: Record, scene: str, split: str | None, view: int, **columns: Any) -> Row:
+    """A row of a view, which is its background."""
+    place = f"{scene}/view{view}"
+    shared = {"dataset": job.name, "domain": "objects", "category": record.values.get("category"), "background": place}
+    return Row(**{"id": place, "split": split, **shared, **columns})
+
+
 def _named(job: Job, source: Source, columns: Sequence[str]) -> Iterator[tuple[Record, str, str | None]]:
     """Each row with its identity and split; rows with an empty id are left out."""
-    splits, several = _positions(job, source), len({shard.split for shard in source.shards}) > 1
+    splits, several = _positions(source), len({shard.split for shard in source.shards}) > 1
     for position, record in enumerate(job.rows(source, columns)):
         key, part = record.values.get("id"), record.shard.split
-        if key is None and job.has(source, "id"):
+        if key is None and "id" in source.columns:
             record.reject("column 'id' is empty")
             continue
         if key is None:
@@ -137,13 +114,14 @@ def _named(job: Job, source: Source, columns: Sequence[str]) -> Iterator[tuple[R
         yield record, f"{job.name}/{key}", split
 
 
-def _positive_column(job: Job, source: Source) -> str | None:
-    return next((prefix for prefix in ("images", "img") if job.has(source, f"{prefix}1")), None)
+def _prefix(source: Source) -> str | None:
+    """What the names of the columns of positives begin with; None if there are none."""
+    return next((prefix for prefix in ("images", "img") if f"{prefix}1" in source.columns), None)
 
 
-def _positions(job: Job, source: Source) -> dict[int, str]:
+def _positions(source: Source) -> dict[int, str]:
     """Row -> split, from the published lists of row positions; {} if the table has a column of splits."""
-    if job.has(source, "split"):
+    if "split" in source.columns:
         return {}
     folder = source.root / "splits"
     files = {split: folder / f"{split}.json" for split in ("train", "val", "test")}

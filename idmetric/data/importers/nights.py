@@ -13,24 +13,26 @@ from idmetric.data.importers.run import Job, Record
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 
-MIN_VOTES = 6  # the published benchmark has triplets with at least six votes, all for one side
+MIN_VOTES = 6  # the published benchmark has triplets with at least six votes
 _SLOTS = {"anchor": "ref_path", "left": "left_path", "right": "right_path"}
 
 
 def rows(job: Job) -> Iterator[Row]:
     """Three rows for each triplet with enough votes."""
-    least = job.number("min_votes", MIN_VOTES)
     source = job.open()
     job.need(source, *_SLOTS.values())
-    if not job.has(source, "left_vote"):
+    if "left_vote" not in source.columns:
         job.need(source, "right_vote")
-
     for record in job.rows(source):
         values = record.values
-        votes = _number(record, "votes")
-        if votes is not None and votes < least:
+        votes, left, right = (_number(record, column) for column in ("votes", "left_vote", "right_vote"))
+        if votes is not None and votes < MIN_VOTES:
             continue
-        shares, photos = _shares(record), values.get("is_imagenet")
+        left = 1 - right if left is None and right is not None else left  # as counts, or as 0 and 1
+        right = 1 - left if right is None and left is not None else right
+        if left is None or right is None or left < 0 or right < 0 or left + right == 0:
+            raise SourceError(f"{record.where}: left_vote {left} and right_vote {right} give no shares")
+        shares, photos = {"left": left / (left + right), "right": right / (left + right)}, values.get("is_imagenet")
         about = {"votes": values.get("votes"), "x_imagenet": None if photos is None else str(photos).lower()}
         yield from record.group(
             f"{job.name}/{record.number if values.get('id') is None else values['id']}",
@@ -39,18 +41,6 @@ def rows(job: Job) -> Iterator[Row]:
             text=values.get("prompt"),
             parameters={"source": source.label, **about},
         )
-
-
-def _shares(record: Record) -> dict[str, float]:
-    """The shares of votes for left and right, which tables hold as 0 and 1 or as counts."""
-    left, right = (_number(record, c) for c in ("left_vote", "right_vote"))
-    if left is None and right is not None:
-        left = 1 - right
-    if right is None and left is not None:
-        right = 1 - left
-    if left is None or right is None or left < 0 or right < 0 or left + right == 0:
-        raise SourceError(f"{record.where}: left_vote {left} and right_vote {right} give no shares")
-    return {"left": left / (left + right), "right": right / (left + right)}
 
 
 def _number(record: Record, column: str) -> float | None:

@@ -9,7 +9,7 @@ pods_info.json in the same folder gives the `split` of an object (val or test); 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,43 +25,38 @@ def rows(job: Job) -> Iterator[Row]:
     """A row for each photo."""
     root = Path(job.sources[0])
     if any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in PARTS[:2]):
-        yield from _folders(job, root)
-    else:
-        yield from _table(job)
+        about = _index(root)
+        for picture in job.limited(pictures(root), root.name):
+            part, *folders = picture.path.parts[:-1]
+            if part not in PARTS or len(folders) != 1:
+                layout = f"{'/, '.join(PARTS)}/ and one folder for each object"
+                raise SourceError(f"{root / picture.path}: expected {layout}")
+            yield picture.row(job, root, folders[0], parameters={"x_part": part}, **about(folders[0]))
+        return
 
-
-def _table(job: Job) -> Iterator[Row]:
     source = job.open()
     job.need(source, "image", "label")
-    about = _info(source.root)
+    about = _index(source.root)
     for record in job.rows(source):
         label, part = record.values["label"], record.shard.split
-        name = f"{job.name}/{part or 'all'}/{record.number:05d}"
-        image = record.keep(record.values["image"], name)
+        image = record.keep(record.values["image"])
         if not image or label is None:
             record.reject("no label" if image else "no image")
             continue
-        mask = record.keep(record.values.get("mask"), f"{name}_mask", "mask")
-        parameters = {**record.about("label"), "x_part": part}
-        own = {"dataset": job.name, "parameters": parameters, **_about(about, str(label)), **image, **mask}
-        yield Row(f"{job.name}/{label}", id=name, **own)
+        yield Row(
+            f"{job.name}/{label}",
+            id=f"{job.name}/{part or 'all'}/{record.number:05d}",
+            dataset=job.name,
+            parameters={**record.about("label"), "x_part": part},
+            **about(str(label)),
+            **image,
+            **record.keep(record.values.get("mask"), "mask"),
+        )
 
 
-def _folders(job: Job, root: Path) -> Iterator[Row]:
-    about = _info(root)
-    for picture in job.limited(pictures(root), root.name):
-        part, *folders = picture.path.parts[:-1]
-        if part not in PARTS or len(folders) != 1:
-            raise SourceError(f"{root / picture.path}: expected {'/, '.join(PARTS)}/ and one folder for each object")
-        yield picture.row(job, root, folders[0], parameters={"x_part": part}, **_about(about, folders[0]))
-
-
-def _info(root: Path) -> dict[str, Any]:
-    """The published index of the objects, or {} if it is absent."""
+def _index(root: Path) -> Callable[[str], dict[str, Any]]:
+    """A function that gives the columns of an object by the published index, if it is there."""
     path = root / "pods_info.json"
-    return read_json(path, dict) if path.is_file() else {}
-
-
-def _about(info: dict[str, Any], label: str) -> dict[str, Any]:
-    split, kind = info.get("class_to_split", {}).get(label, "test"), info.get("class_to_sc", {}).get(label)
-    return {"split": split, "domain": "objects", "category": kind}
+    info = read_json(path, dict) if path.is_file() else {}
+    splits, kinds = info.get("class_to_split", {}), info.get("class_to_sc", {})
+    return lambda label: {"split": splits.get(label, "test"), "domain": "objects", "category": kinds.get(label)}

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from idmetric.data.importers import KINDS, PACKAGE
-from idmetric.data.importers.images import Images
+from idmetric.data.importers.images import content, ending_of
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.io.output import replacing
 from idmetric.io.tables import first_few
 
 # (items, total or None, name) -> the items, with progress shown
@@ -29,7 +31,7 @@ class Record:
 
     Attributes:
         number: counted from 0 within its split.
-        values: by the expected names of their columns; see `Job.columns`.
+        values: by the expected names of their columns (`--map`).
     """
 
     job: Job
@@ -47,9 +49,9 @@ class Record:
         """Leave the row out."""
         self.job.rejected.append(f"{self.where}: {reason}")
 
-    def keep(self, value: Any, name: str | None, column: str = "path") -> dict[str, Any]:
-        """`Images.keep` of one of its images."""
-        return self.job.images.keep(value, name, self.source.locate, column)
+    def keep(self, value: Any, column: str = "path") -> dict[str, Any]:
+        """`Job.keep` of one of its images."""
+        return self.job.keep(value, column, self.source.locate)
 
     def about(self, *used: str) -> dict[str, Any]:
         """Where it comes from, and its short values apart from the columns used."""
@@ -62,7 +64,7 @@ class Record:
             members: slot -> image, and the columns of its row.
             shared: columns of all rows.
         """
-        images = {slot: self.keep(image, f"{name}/{slot}") for slot, (image, _) in members.items()}
+        images = {slot: self.keep(image) for slot, (image, _) in members.items()}
         if not all(images.values()):
             self.reject("an image of the group is missing")
             return
@@ -71,39 +73,61 @@ class Record:
             yield Row(**{"identity": None, "id": f"{name}/{slot}", "slot": slot, **common, **columns, **images[slot]})
 
 
-@dataclass(frozen=True)
 class Job:
     """The task of an importer.
 
-    Attributes:
-        kind: name of the importer in `KINDS`.
-        sources: files, folders or Hub ids.
-        name: of the dataset; identities and ids start with it, which keeps merged manifests apart.
-        images: stores the images.
+    Args:
+        kind: one of `KINDS`.
+        sources: a file, folder or Hub id; "nearid" and "finer" accept several, because their sets belong together.
+        images: folder for images that the source holds as bytes; a stopped import resumes. None keeps bytes in the
+            manifest and in memory, which suits small datasets.
+        name: of the dataset (default: the kind's; for "folder" and "table" the source's). Identities and ids start
+            with it, which keeps merged manifests apart.
         revision, files: as for `open_source`.
         columns: expected column -> its name in the source (`--map`).
         options: of `KINDS[kind].options`.
         limit: number of rows of each source to stop after.
-        named: whether the user gave the name.
+        dry: write no images.
+
+    Attributes:
         rejected: rows that were left out, and the reasons; grows while the importer runs.
+        written: files of images, which are named by their content.
+
+    Raises:
+        SourceError: for an unknown importer or option.
     """
 
-    kind: str
-    sources: tuple[str, ...]
-    name: str
-    images: Images
-    revision: str | None = None
-    files: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
-    limit: int | None = None
-    named: bool = False
-    progress: Progress = lambda items, total, what: items
-    rejected: list[str] = field(default_factory=list)
+    def __init__(
+        self, kind: str, sources: Sources, *, images: str | os.PathLike[str] | None = None, name: str | None = None,
+        revision: str | None = None, files: str | None = None, columns: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None, limit: int | None = None,
+        progress: Progress = lambda items, total, what: items, dry: bool = False,
+    ) -> None:  # fmt: skip
+        if kind not in KINDS:
+            raise SourceError(f"unknown importer {kind!r}; there are {', '.join(KINDS)}")
+        self.kind = kind
+        self.sources = [os.fspath(s) for s in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+        if len(self.sources) > 1 and not KINDS[kind].several:
+            raise SourceError(
+                f"{kind}: rows of {len(self.sources)} sources would share names; import them one by one, each with its "
+                "own --name, and join the manifests with idmetric.data.manifest.table.merge"
+            )
+        self.options, known = options or {}, KINDS[kind].options
+        if unknown := [o for o in self.options if o not in known]:
+            raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {', '.join(known) or 'none'}")
+        self.named = bool(name)
+        self.name = name or (Path(self.sources[0]).resolve().stem if kind in ("folder", "table") else kind)
+        self.images = None if images is None else Path(images)
+        self.revision, self.files, self.columns = revision, files, columns or {}
+        self.limit, self.progress, self.dry = limit, progress, dry
+        self.rejected: list[str] = []
+        self.written: set[Path] = set()
+
+    # Reading
 
     def open(self, source: str | None = None) -> Source:
         """Open a source, by default the first one, as a table."""
-        return open_source(source or self.sources[0], self.revision, self.files)
+        return open_source(source or self.sources[0], self.revision, self.files, self.columns)
 
     def folder(self, source: str | None = None) -> Path:
         """The path of a source, by default the first one, that must be a folder.
@@ -125,45 +149,27 @@ class Job:
         """The rows of a table, up to the limit.
 
         Args:
-            columns: expected names of the columns to read; columns that the table lacks are skipped. None reads all.
+            columns: names of the columns to read; columns that the table lacks are skipped. None reads all.
         """
-        names = None if columns is None else dict.fromkeys(self.column(c) for c in columns)
-        wanted = None if names is None else [c for c in names if c in source.columns]
         total = source.count if self.limit is None else min(self.limit, source.count)
-        shown = self.progress(islice(source.rows(wanted), self.limit), total, source.name)
-        taken = {*self.columns.values(), *self.columns}
         counts: dict[str | None, int] = {}
-        for shard, values in shown:
+        for shard, values in self.progress(islice(source.rows(columns), self.limit), total, source.name):
             number = counts.get(shard.split, 0)
             counts[shard.split] = number + 1
-            mapped = {expected: values[name] for expected, name in self.columns.items() if name in values}
-            yield Record(self, source, shard, number, {c: v for c, v in values.items() if c not in taken} | mapped)
+            yield Record(self, source, shard, number, values)
 
-    def column(self, expected: str) -> str:
-        """The source's name of a column."""
-        return self.columns.get(expected, expected)
-
-    def expected(self, column: str) -> str:
-        """The expected name of a source's column, under which `rows` gives its values."""
-        return next((expected for expected, name in self.columns.items() if name == column), column)
-
-    def need(self, source: Source, *expected: str) -> None:
+    def need(self, source: Source, *columns: str) -> None:
         """Check that a table has these columns.
 
         Raises:
             SourceError: naming the columns of the table and the option to map them.
         """
-        missing = [c for c in expected if not self.has(source, c)]
-        if missing:
+        if missing := [c for c in columns if c not in source.columns]:
             found = ", ".join(source.columns) or "none"
             raise SourceError(
-                f"{source.name}: no column {self.column(missing[0])!r}; there are {found}. Is {self.kind!r} the right "
-                f"importer? If the column has another name, use --map {missing[0]}=NAME"
+                f"{source.name}: no column {self.columns.get(missing[0], missing[0])!r}; there are {found}. Is "
+                f"{self.kind!r} the right importer? If the column has another name, use --map {missing[0]}=NAME"
             )
-
-    def has(self, source: Source, expected: str) -> bool:
-        """Whether a table has a column."""
-        return self.column(expected) in source.columns
 
     def number(self, option: str, default: float | None) -> Any:
         """The value of a numeric option.
@@ -188,12 +194,52 @@ class Job:
             raise SourceError(f"option {option}={word}: one of {', '.join(known)}")
         return word
 
+    # Images
+
+    def keep(self, value: Any, column: str = "path", locate: Callable[[str], Path] = Path) -> dict[str, Any]:
+        """The columns of a row that hold this image; {} if there is no image. Equal images share a file.
+
+        Args:
+            value: bytes, a path, {"bytes": ..., "path": ...} as `datasets` stores images, or None.
+            column: "path", "mask" or "part_mask".
+            locate: returns the file of a path, such as `Source.locate`.
+
+        Raises:
+            SourceError: for a value of another type, or a forbidden path.
+            OutputError: if a file cannot be written.
+        """
+        data, path = content(value)
+        if data is None:
+            return {} if path is None else {column: str(locate(path).absolute())}
+        if self.images is None:
+            return {"image_bytes" if column == "path" else f"{column}_bytes": data}
+        digest = hashlib.sha256(data).hexdigest()
+        file = self.images / digest[:2] / f"{digest[:32]}{ending_of(data)}"
+        self.written.add(file)
+        if not self.dry and not file.is_file():
+            with replacing(file, parents=True) as temporary:
+                temporary.write_bytes(data)
+        return {column: str(file.absolute())}
+
+    # The manifest
+
+    def run(self) -> Manifest:
+        """Import; parameters named x_... become free columns."""
+        module = importlib.import_module(f"{PACKAGE}.{KINDS[self.kind].module}")
+        rows = getattr(module, self.kind, None) or module.rows
+        free: dict[str, list[Any]] = {}
+        manifest = Manifest.from_rows(_without_free(rows(self), free), name=self.name)
+        if not len(manifest):
+            why = f"; {self.rejected[0]}" if self.rejected else ""
+            raise SourceError(f"{', '.join(self.sources)}: nothing to import ({KINDS[self.kind].line}){why}")
+        return manifest.replace(**dict(sorted(free.items()))) if free else manifest
+
 
 def import_dataset(kind: str, sources: Sources, *, on_error: str = "fail", **given: Any) -> Manifest:
     """The manifest of a published dataset or folder; its paths are absolute until it is written.
 
     Args:
-        kind, sources, given: of `make_job`, such as images, name, columns, options and limit.
+        kind, sources, given: of `Job`, such as images, name, columns, options and limit.
         on_error: treatment of unusable rows, such as rows without an image: "fail" raises an error that lists all of
             them, "skip" leaves them out.
 
@@ -201,68 +247,11 @@ def import_dataset(kind: str, sources: Sources, *, on_error: str = "fail", **giv
         SourceError: naming the columns or folders of the source, if they do not fit the importer.
         ManifestError: if values of the source break the rules of a manifest.
     """
-    job = make_job(kind, sources, **given)
-    manifest = run(job)
+    job = Job(kind, sources, **given)
+    manifest = job.run()
     if job.rejected and on_error != "skip":
         raise SourceError(listed(job.rejected, "rows cannot be imported"))
     return manifest
-
-
-def make_job(
-    kind: str,
-    sources: Sources,
-    *,
-    images: str | os.PathLike[str] | Images | None = None,
-    name: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    options: Mapping[str, str] | None = None,
-    **given: Any,
-) -> Job:
-    """A job, checked as far as possible without reading the sources.
-
-    Args:
-        kind: one of `KINDS`.
-        sources: a file, folder or Hub id; "nearid" and "finer" accept several, because their sets belong together.
-        images: folder for images that the source holds as bytes; files of an earlier, stopped run are kept. None keeps
-            bytes in the manifest and in memory, which suits small datasets.
-        name: of the dataset (default: the kind's; for "folder" and "table" the source's).
-        columns, options, given: as in `Job`: revision, files, limit, progress.
-
-    Raises:
-        SourceError: for an unknown importer or option.
-    """
-    if kind not in KINDS:
-        raise SourceError(f"unknown importer {kind!r}; there are {', '.join(KINDS)}")
-    paths = [os.fspath(s) for s in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
-    if len(paths) > 1 and not KINDS[kind].several:
-        raise SourceError(
-            f"{kind}: rows of {len(paths)} sources would share names; import them one by one, each with its own "
-            "--name, and join the manifests with idmetric.data.manifest.table.merge"
-        )
-    known, options = KINDS[kind].options, options or {}
-    if unknown := [o for o in options if o not in known]:
-        raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {', '.join(known) or 'none'}")
-
-    own = Path(paths[0]).resolve().stem if kind in ("folder", "table") else kind
-    store = images if isinstance(images, Images) else Images(None if images is None else Path(images))
-    return Job(
-        kind, tuple(paths), name or own, store, columns=columns or {}, options=options, named=bool(name), **given
-    )
-
-
-def run(job: Job) -> Manifest:
-    """Run a job and return its manifest; `job.rejected` then lists the rows that were left out.
-
-    Parameters named x_... become free columns.
-    """
-    module = importlib.import_module(f"{PACKAGE}.{KINDS[job.kind].module}")
-    free: dict[str, list[Any]] = {}
-    rows = getattr(module, job.kind, None) or module.rows
-    manifest = Manifest.from_rows(_without_free(rows(job), free), name=job.name)
-    if not len(manifest):
-        why = f"; {job.rejected[0]}" if job.rejected else ""
-        raise SourceError(f"{', '.join(job.sources)}: nothing to import ({KINDS[job.kind].line}){why}")
-    return manifest.replace(**dict(sorted(free.items()))) if free else manifest
 
 
 def _without_free(rows: Iterable[Row], free: dict[str, list[Any]]) -> Iterator[Row]:

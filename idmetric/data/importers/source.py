@@ -7,13 +7,12 @@ datasets with a card that breaks the loader (MVEB) can be read.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
@@ -56,12 +55,14 @@ class Source:
         name: the Hub id, or the name of the file or folder.
         root: the folder that holds its files.
         revision: commit on the Hub; None for local files.
+        renamed: name under which rows have a column -> its name in the files.
     """
 
     name: str
     root: Path
     shards: tuple[Shard, ...]
     revision: str | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -69,40 +70,48 @@ class Source:
         return self.name if self.revision is None else f"{self.name}@{self.revision}"
 
     @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns of all files, in order of appearance."""
-        return tuple(dict.fromkeys(name for shard in self.shards for name in open_table(shard.path).columns))
-
-    @cached_property
-    def count(self) -> int:
-        """Number of rows."""
-        total = 0
+    def _heads(self) -> list[tuple[list[str], int]]:
+        """Columns and number of rows of each file."""
+        found = []
         for shard in self.shards:
             with _readable(shard.path):
-                total += open_table(shard.path).count()
-        return total
+                schema, count, _ = _opened(shard.path)
+            found.append((schema.names, count))
+        return found
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of all files, in order of appearance; renamed ones last."""
+        own = dict.fromkeys(name for names, _ in self._heads for name in names)
+        taken = {*self.renamed, *self.renamed.values()}
+        return (*(n for n in own if n not in taken), *(n for n, given in self.renamed.items() if given in own))
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return sum(count for _, count in self._heads)
 
     def locate(self, path: str) -> Path:
-        """The file that a row names, relative to the root or, in local tables, absolute.
-
-        Raises:
-            SourceError: for a URL, and in a table of the Hub for a path outside the dataset's folder, because the
-                table's author must not get access to other local files.
-        """
-        return locate(path, self.root, self.name, self.revision is not None)
+        """The file that a row names, relative to the root or, in local tables, absolute; raises as `locate`."""
+        return locate(path, self.root, self.name, inside=self.revision is not None)
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Shard, dict[str, Any]]]:
         """Each row with these columns (None: all); a column that its file lacks is None."""
-        wanted = self.columns if columns is None else tuple(columns)
+        wanted = {name: self.renamed.get(name, name) for name in columns or self.columns if name in self.columns}
         for shard in self.shards:
-            table = open_table(shard.path)
-            with _readable(shard.path):
-                for row in table.rows([c for c in wanted if c in table.columns]):
-                    yield shard, {c: row.get(c) for c in wanted}
+            for row in _rows(shard.path, wanted.values()):
+                yield shard, {name: row.get(given) for name, given in wanted.items()}
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
-    """As `Source.locate`, for a table of this name; `inside` refuses paths outside the root."""
+    """The file that a table of this name names, relative to the root.
+
+    Args:
+        inside: refuse paths outside the root: a table of the Hub must not get access to other local files.
+
+    Raises:
+        SourceError: for a URL, and for a forbidden path.
+    """
     if is_address(path):
         shown = path if len(path) <= 100 else path[:100] + "..."
         raise SourceError(f"{name}: {shown}: URLs are not downloaded; download the images and name their files")
@@ -114,69 +123,64 @@ def locate(path: str, root: Path, name: str, inside: bool) -> Path:
     return root / path
 
 
-def open_source(source: str | os.PathLike[str], revision: str | None = None, files: str | None = None) -> Source:
+def open_source(
+    source: str | os.PathLike[str],
+    revision: str | None = None,
+    files: str | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> Source:
     """A file, a folder with tables or `save_to_disk` folders, or a dataset of the Hub (`owner/name`).
 
     Args:
         revision: branch, tag or commit on the Hub.
         files: pattern of the files to use, such as "sample/*.parquet".
+        renamed: as in `Source`.
 
     Raises:
         SourceError: if it does not exist, or holds no table.
     """
-    path = Path(source)
-    if not path.exists():
-        return _download(os.fspath(source), revision, files)
-    if revision is not None:
-        raise SourceError(f"{path} is a local {'folder' if path.is_dir() else 'file'}, which has no revision")
-    shards = _shards(path, files) if path.is_dir() else (Shard(path, None),)
-    if not shards or (path.is_file() and path.suffix not in ENDINGS):
+    name, root, commit = os.fspath(source), Path(source), None
+    if not root.exists():
+        commit, listed = hub_files(name, revision, files)
+        with _hub_errors(name):
+            from huggingface_hub import snapshot_download
+
+            wanted = [file for file, _ in listed]
+            root = Path(snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=wanted))
+    elif revision is not None:
+        raise SourceError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
+    else:
+        name = root.resolve().name
+
+    shards = _shards(root, files)
+    if not shards:
+        matching = f" that matches {files!r}" if files else ""
         raise SourceError(
-            f"{path}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{_matching(files)}; unpack archives "
-            "first"
+            f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives first, "
+            "or for a dataset of the Hub try --revision refs/convert/parquet"
         )
-    return Source(path.resolve().name, path if path.is_dir() else path.parent, shards)
+    return Source(name, root if root.is_dir() else root.parent, shards, commit, renamed or {})
 
 
 def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, list[tuple[str, int]]]:
     """Commit of a Hub dataset, and (name, bytes) of the files that `open_source` would download."""
-    from huggingface_hub import HfApi
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise SourceError(f"{repo}: no such file or folder, and not the name of a Hub dataset (owner/name)")
+    with _hub_errors(repo):
+        from huggingface_hub import HfApi
 
-    info = _ask(repo, lambda: HfApi().dataset_info(repo, revision=revision, files_metadata=True))
+        info = HfApi().dataset_info(repo, revision=revision, files_metadata=True)
     listed = [(s.rfilename, int(s.size or 0)) for s in info.siblings or []]
     # JSON: state of save_to_disk, splits
-    wanted = [f for f in listed if f[0].endswith(".json") or (f[0].endswith(ENDINGS) and _fits(f[0], files))]
+    wanted = [f for f in listed if f[0].endswith(".json") or (f[0].endswith(ENDINGS) and fnmatch(f[0], files or "*"))]
     return str(info.sha), wanted
 
 
-def _download(repo: str, revision: str | None, files: str | None) -> Source:
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise SourceError(f"{repo}: no such file or folder, and not the name of a Hub dataset (owner/name)")
-    from huggingface_hub import snapshot_download
-
-    commit, listed = hub_files(repo, revision, files)
-    names = [name for name, _ in listed]
-    if not any(name.endswith(ENDINGS) for name in names):
-        raise SourceError(
-            f"{repo}: no {', '.join(ENDINGS)} file{_matching(files)}; try --revision refs/convert/parquet, or download "
-            "and unpack it and import the folder"
-        )
-    got = _ask(repo, lambda: snapshot_download(repo, repo_type="dataset", revision=commit, allow_patterns=names))
-    return Source(repo, Path(got), _shards(Path(got), files), commit)
-
-
-def _matching(files: str | None) -> str:
-    return f" that matches {files!r}" if files else ""
-
-
-def _fits(name: str, files: str | None) -> bool:
-    return files is None or fnmatch(name, files)
-
-
-def _ask(repo: str, request: Callable[[], Any]) -> Any:
-    """The Hub's answer to a request; its errors become one line that says how to fix them."""
+@contextmanager
+def _hub_errors(repo: str) -> Iterator[None]:
+    """Turn the errors of a request to the Hub into one line that says how to fix them."""
     try:
-        return request()
+        yield
     except Exception as error:  # the client raises OSError, ValueError and its HTTP library's own errors
         kind, first = type(error).__name__, (str(error).splitlines() or [""])[0]
         raise SourceError(
@@ -186,15 +190,17 @@ def _ask(repo: str, request: Callable[[], Any]) -> Any:
 
 
 def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
-    """The tables in a folder at any depth, sorted; a folder written by `save_to_disk` is one table."""
+    """A file, or the tables in a folder at any depth, sorted; a folder written by `save_to_disk` is one table."""
+    if not folder.is_dir():
+        return (Shard(folder, None),) if folder.is_file() and folder.suffix in ENDINGS else ()
     below = list(files_below(folder))
-    states = {p.parent: read_json(p) for p in below if p.name == _STATE}
+    states = {path.parent: read_json(path) for path in below if path.name == _STATE}
     saved = {path: state for path, state in states.items() if isinstance(state, dict) and "_data_files" in state}
     found = [Shard(p, state.get("_split") or (p.name if p != folder else None)) for p, state in saved.items()]
     for path in below:
         name = path.relative_to(folder)
         alone = path.suffix in ENDINGS and saved.keys().isdisjoint(path.parents)
-        if alone and _fits(name.as_posix(), files):
+        if alone and fnmatch(name.as_posix(), files or "*"):
             found.append(Shard(path, _split_of(name)))
     return tuple(found)
 
@@ -226,27 +232,6 @@ def read_json(path: Path, kind: type = object) -> Any:
 # Files
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of any format: its columns, a function that counts its rows, and one that reads some of their columns."""
-
-    columns: tuple[str, ...]
-    count: Callable[[], int]
-    rows: Callable[[Sequence[str]], Iterator[dict[str, Any]]]
-
-
-def open_table(path: Path) -> Table:
-    """The table in a file, or in a folder that `save_to_disk` wrote.
-
-    Raises:
-        SourceError: if it cannot be read.
-    """
-    with _readable(path):
-        if path.suffix == ".parquet" and path.is_file():
-            return _parquet(path)
-        return _arrow(path) if path.is_dir() or path.suffix == ".arrow" else _text(path)
-
-
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
     """Errors of readers become a `SourceError` that names the file."""
@@ -254,63 +239,48 @@ def _readable(path: Path) -> Iterator[None]:
         yield
     except SourceError:
         raise
-    except (OSError, ValueError, IndexError, csv.Error) as error:  # pyarrow's errors are among them
+    except (OSError, ValueError, IndexError) as error:  # pyarrow's errors are among them
         raise SourceError(f"{path}: not readable: {error}; fetch it again") from error
 
 
-def _parquet(path: Path) -> Table:
+def _rows(path: Path, columns: Collection[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a table with those of these columns that it has; labels that the Hub stores as numbers are names."""
+    with _readable(path):
+        schema, _, batches = _opened(path)
+        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
+        labels = {n: f["names"] for n, f in about.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
+        for batch in batches([name for name in schema.names if name in columns]):
+            for row in batch.to_pylist():
+                for name in labels.keys() & row.keys():
+                    number = row[name]
+                    row[name] = None if number is None or number < 0 else labels[name][number]
+                yield row
+
+
+def _opened(path: Path) -> tuple[Any, int, Callable[[list[str]], Iterable[Any]]]:
+    """The table's schema, its number of rows, and a function that reads some of its columns."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    # a small buffer instead of reading ahead: else all row groups come into memory with their images
-    file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+    from idmetric.data.manifest.files import read_csv
 
-    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        for batch in file.iter_batches(_BATCH, columns=list(columns)):
-            yield from _named(batch.to_pylist(), file.schema_arrow)
+    if path.suffix == ".parquet" and path.is_file():
+        # a small buffer instead of reading ahead: else all row groups come into memory with their images
+        file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
+        return file.schema_arrow, file.metadata.num_rows, lambda columns: file.iter_batches(_BATCH, columns=columns)
+    if path.is_dir() or path.suffix == ".arrow":
+        need("data", f"reading {path}", datasets="datasets")
+        import datasets
 
-    return Table(tuple(file.schema_arrow.names), lambda: int(file.metadata.num_rows), rows)
-
-
-def _arrow(path: Path) -> Table:
-    need("data", f"reading {path}", datasets="datasets")
-    import datasets
-
-    whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
-
-    def rows(columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        if not columns:
-            yield from ({} for _ in range(len(whole)))
-            return
-        for table in whole.select_columns(list(columns)).with_format("arrow").iter(_BATCH):
-            yield from _named(table.to_pylist(), whole.features.arrow_schema)
-
-    return Table(tuple(whole.column_names), lambda: len(whole), rows)
-
-
-def _named(rows: list[dict[str, Any]], schema: Any) -> list[dict[str, Any]]:
-    """The rows with names of classes, where the Hub stores class labels as numbers."""
-    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
-    labels = {n: f["names"] for n, f in features.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
-    for row in rows:
-        for column in labels.keys() & row.keys():
-            number = row[column]
-            row[column] = None if number is None or number < 0 else labels[column][number]
-    return rows
-
-
-def _text(path: Path) -> Table:
-    read = _csv if path.suffix == ".csv" else json_file.lines
-    if path.suffix == ".csv":
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            columns = tuple(next(csv.reader(file), []))
+        whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
+        table, schema = whole.with_format("arrow")[:], whole.features.arrow_schema
+    elif path.suffix == ".csv":
+        table = read_csv(path)
+        schema = table.schema
     else:
-        columns = tuple(dict.fromkeys(name for row in json_file.lines(path) for name in row))
-    return Table(columns, lambda: sum(1 for _ in read(path)), lambda _: read(path))
-
-
-def _csv(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), 1):
-            if None in row or None in row.values():  # more fields than the header has, or fewer
-                raise SourceError(f"{path}: row {number} has another number of fields than the header")
-            yield {name: value or None for name, value in row.items()}
+        rows = list(json_file.lines(path))
+        table = pa.table(
+            {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
+        )
+        schema = table.schema
+    return schema, len(table), lambda columns: table.select(columns).to_batches(_BATCH)

@@ -14,13 +14,13 @@ import numpy as np
 
 from idmetric.data.importers.images import content, png
 from idmetric.data.importers.run import Job, scalars
-from idmetric.data.importers.source import Source, SourceError
+from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 from idmetric.images.read import ImageReadError, read_image
 
 ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
 QUALITIES = ("compositeStructure", "objectConsistency", "imageQuality")
-_MIN_QUALITY = 5.0  # a good pair has the highest rating in all three
+_BEST = 5.0  # a good pair has the highest rating in all three
 _LARGEST_PADDING = 64
 
 
@@ -34,59 +34,43 @@ def subjects2k(job: Job) -> Iterator[Row]:
         label = str(values["binary_label"])
         if label not in ("0", "1"):
             raise SourceError(f"{record.where}, column 'binary_label': {label!r} is not 0 or 1")
-
-        human = [int(v) for v in values.get("human_votes") or ()]
         shown = {"identity": group if label == "1" else f"{group}/other", "label": float(label)}
+        votes = {"human_votes": [int(v) for v in values.get("human_votes") or ()]}
         yield from record.group(
             group,
             {"anchor": (values["reference_image"], {"identity": group}), "candidate": (values["test_image"], shown)},
             split=record.shard.split,
             engine=ENGINE,
-            parameters={"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": human},
+            parameters={"source": source.label, **scalars(values, "pair_id", "binary_label"), **votes},
         )
 
 
 def subjects200k(job: Job) -> Iterator[Row]:
-    """Two rows for each pair, cut from its composite."""
+    """Two rows for each pair of the best quality, cut from its composite."""
     source = job.open()
     job.need(source, "image")
-    least = job.number("min_quality", _MIN_QUALITY)
     for record in job.rows(source):
         values = record.values
-        collection, quality = values.get("collection"), values.get("quality_assessment") or {}
-        if least > 0 and any((quality.get(name) or 0) < least for name in QUALITIES):
+        quality, about = values.get("quality_assessment") or {}, values.get("description") or {}
+        if any((quality.get(name) or 0) < _BEST for name in QUALITIES):
             continue
+        data, path = content(values["image"])
         try:
-            first, second = split_composite(_whole(values["image"], source))
+            sides = split_composite(str(source.locate(path)) if path else data or b"")
         except (SourceError, ImageReadError) as error:
             record.reject(str(error))
             continue
-
-        group, about = f"{job.name}/{record.number:06d}", values.get("description") or {}
-        consistency = quality.get("objectConsistency")
-        # if the objects differ, the identity of the second is unknown
-        same = consistency is not None and consistency >= _MIN_QUALITY
-        label = None if consistency is None else float(consistency)
-        shown = {"identity": group if same else None, "label": label, "text": about.get("description_1")}
-        parameters = {"source": source.label, "row": record.number, "collection": collection, "item": about.get("item")}
+        group, words = f"{job.name}/{record.number:06d}", [{"text": about.get(f"description_{k}")} for k in (0, 1)]
+        parameters = {"source": source.label, "row": record.number, "collection": values.get("collection")}
         yield from record.group(
             group,
-            {
-                "anchor": (first, {"identity": group, "text": about.get("description_0")}),
-                "candidate": (second, shown),
-            },
+            {"anchor": (sides[0], words[0]), "candidate": (sides[1], {**words[1], "label": _BEST})},
+            identity=group,
             split=record.shard.split,
             category=about.get("category"),
             engine=ENGINE,
-            parameters={**parameters, **{name: quality.get(name) for name in QUALITIES}},
+            parameters={**parameters, "item": about.get("item")},
         )
-
-
-def _whole(cell: Any, source: Source) -> bytes | str:
-    data, path = content(cell)
-    if data is None and path is None:
-        raise SourceError("no image")
-    return str(source.locate(str(path))) if data is None else data
 
 
 def split_composite(image: bytes | str) -> tuple[bytes, bytes]:

@@ -9,16 +9,11 @@ folder (`nupurkmr9/syncd` on the Hub, its archives unpacked):
 
 A record is an identity. Its partition goes to the column x_partition, the object's description to `category`. Masks are
 written again as 0 and 255 in the size of their image, because the published ones are gray JPEGs.
-
-`metadata_with_scores.json` also has a DINOv2 similarity of each pair and an aesthetic score of each image. The options
-min_dino and min_aesthetics leave out images as SynCD's training code does with them: those without another image at
-a similarity between min_dino and 0.98, and those with a lower aesthetic score.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,115 +27,72 @@ from idmetric.data.manifest.table import Row
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.opening import open_image
 
-COPY = 0.98  # above this similarity, SynCD's code takes two images for copies
 _TABLES = ("*metadata_with_scores.json", "*metadata.json", "metadata_*.json")  # the first kind that exists is read
 _MASKS = (".jpg", ".png")
 
 
 def rows(job: Job) -> Iterator[Row]:
-    """A row for each image of each record with two usable images or more."""
-    dino, aesthetics = (job.number(option, None) for option in ("min_dino", "min_aesthetics"))
+    """A row for each image of each record with two images or more."""
     root = job.folder()
-    found = list(_records(root))
-    for key, (where, record) in job.limited(list(zip(_keys(found), found, strict=True)), root.name):
-        kept = usable(record, dino, aesthetics, where)
-        if len(kept) < 2:
-            continue
-        try:
-            views = _views(job, root, where, record, f"{job.name}/{key}", kept)
-        except (ImageReadError, FileNotFoundError) as error:
-            job.rejected.append(f"{where}: {error}")
-            continue
-        for row, mask in views:
-            yield row if mask is None else replace(row, **job.images.keep(mask, f"{row.id}_mask", Path, "mask"))
-
-
-def _records(root: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Place and content of each record.
-
-    Raises:
-        SourceError: if there is none, or one lacks what the importer needs.
-    """
     tables = next((found for pattern in _TABLES if (found := sorted(root.glob(pattern)))), [])
     if not tables:
         raise SourceError(f"{root}: no metadata.json; download nupurkmr9/syncd and unpack its archives there")
-    for table in tables:
-        for number, record in enumerate(read_json(table, list), 1):
-            where = f"{table}: record {number}"
-            if not isinstance(record, dict) or not isinstance(record.get("filenames"), list) or not record["filenames"]:
-                raise SourceError(f"{where}: 'filenames' must be a list of paths")
-            yield where, record
+    records = {f"{table}: record {n}": r for table in tables for n, r in enumerate(read_json(table, list), 1)}
+    for where, record in records.items():
+        if not isinstance(record, dict) or not isinstance(record.get("filenames"), list) or not record["filenames"]:
+            raise SourceError(f"{where}: 'filenames' must be a list of paths")
+    for key, (where, record) in job.limited(list(zip(_keys(records), records.items(), strict=True)), root.name):
+        count = len(record["filenames"])
+        if count < 2:
+            continue
+        try:
+            views = [_view(job, root, where, record, f"{job.name}/{key}", index) for index in range(count)]
+        except (ImageReadError, FileNotFoundError) as error:
+            job.rejected.append(f"{where}: {error}")
+            continue
+        yield from views
 
 
-def _keys(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _keys(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A name of each record: its files' folder, or their common stem where one folder holds all (4_0_1.jpg -> 4_0)."""
-    first = [PurePosixPath(record["filenames"][0]) for _, record in records]
+    first = [PurePosixPath(record["filenames"][0]) for record in records.values()]
     keys = [path.parent.name for path in first]
     if len(set(keys)) < len(keys) or "" in keys:
         keys = [path.stem.rpartition("_")[0] or path.stem for path in first]
-
     seen: set[str] = set()
-    for key, (where, _) in zip(keys, records, strict=True):
+    for key, where in zip(keys, records, strict=True):
         if key in seen:
             raise SourceError(f"{where}: another record has files of the same name, {key!r}")
         seen.add(key)
     return keys
 
 
-def _views(
-    job: Job, root: Path, where: str, record: Mapping[str, Any], identity: str, kept: Sequence[int]
-) -> list[tuple[Row, bytes | None]]:
-    """The row and the mask of each image that is kept.
+def _view(job: Job, root: Path, where: str, record: Mapping[str, Any], identity: str, index: int) -> Row:
+    """The row of an image.
 
     Raises:
-        FileNotFoundError, ImageReadError: if an image is missing, or one or its mask cannot be read.
+        FileNotFoundError, ImageReadError: if the image is missing, or it or its mask cannot be read.
     """
-    files, made = record["filenames"], []
-    prompts = record.get("prompts") or [None] * len(files)
-    extra = {"objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
-    extra = {key: value for key, value in extra.items() if value is not None}
-    for index in kept:
-        # the generator's own records name files with another folder
-        places = [locate(name, root, where, inside=True) for name in (files[index], PurePosixPath(files[index]).name)]
-        path = next((place for place in places if place.is_file()), None)
-        if path is None:
-            raise FileNotFoundError(f"{files[index]!r} is missing; unpack all archives of the dataset")
-        name = f"{identity}/view{index + 1}"
-        row = Row(
-            identity, id=name, path=str(path.absolute()), dataset=job.name, domain="objects", background=name,
-            category=record.get("category_description") or None, text=prompts[index],
-            parameters={"file": files[index], **extra},
-        )  # fmt: skip
-        made.append((row, _mask(path)))
-    return made
-
-
-def usable(record: Mapping[str, Any], dino: float | None, aesthetics: float | None, where: str) -> list[int]:
-    """Numbers of a record's images that reach the least scores.
-
-    Raises:
-        SourceError: if a limit is given, and the record has no such score.
-    """
-    files = record["filenames"]
-    good = np.ones(len(files), dtype=bool)
-    if aesthetics is not None:
-        scores = record.get("aesthetics_scores")
-        stems = [PurePosixPath(f).stem for f in files]
-        if not isinstance(scores, dict) or not all(isinstance(scores.get(s), int | float) for s in stems):
-            raise SourceError(f"{where}: no 'aesthetics_scores' of all files; leave the option min_aesthetics out")
-        good &= np.array([scores[s] >= aesthetics for s in stems])
-
-    if dino is not None:
-        try:
-            pairs = np.array(record.get("dino_scores"), dtype=float)
-        except (TypeError, ValueError):
-            pairs = np.empty(0)
-        if pairs.shape != (len(files), len(files)):
-            raise SourceError(f"{where}: no table 'dino_scores' of its files; leave the option min_dino out")
-        alike = np.triu((pairs >= dino) & (pairs <= COPY), 1)
-        good &= alike.any(0) | alike.any(1)
-
-    return [int(i) for i in np.flatnonzero(good)]
+    file, prompts = record["filenames"][index], record.get("prompts")
+    # the generator's own records name files with another folder
+    places = [locate(name, root, where, inside=True) for name in (file, PurePosixPath(file).name)]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise FileNotFoundError(f"{file!r} is missing; unpack all archives of the dataset")
+    about = {"file": file, "objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
+    name = f"{identity}/view{index + 1}"
+    return Row(
+        identity,
+        id=name,
+        path=str(path.absolute()),
+        dataset=job.name,
+        domain="objects",
+        category=record.get("category_description") or None,
+        background=name,
+        text=prompts[index] if prompts else None,
+        parameters={key: value for key, value in about.items() if value is not None},
+        **job.keep(_mask(path), "mask"),
+    )
 
 
 def _mask(image: Path) -> bytes | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import PATHS, Row
 
@@ -33,51 +33,46 @@ def rows(job: Job) -> Iterator[Row]:
 
     source = job.open()
     job.need(source, *job.columns)
-    image = "path" if "path" in job.columns or "path" in source.columns else "image"
+    image = "path" if "path" in source.columns else "image"
     for column, shown in ((image, "path or image"), ("identity", "identity")):
-        if not job.has(source, column):
+        if column not in source.columns:
             raise SourceError(
                 f"{source.name}: no column {shown}; name one of {', '.join(source.columns)}: "
                 f"--map {shown.partition(' ')[0]}=NAME"
             )
 
     for record in job.rows(source):
-        values = record.values
+        values, part = record.values, record.shard.split
         values["path"] = values.pop(image, None)
         if job.named and "dataset" not in job.columns and values.get("dataset") is not None:
             values.setdefault("x_subset", str(values["dataset"]))
             values["dataset"] = None
-        yield from _row(job, record)
+        files: dict[str, Any] = {}
+        for column in PATHS:
+            files |= record.keep(values.get(column), column)
+        if not files.keys() & {"path", "image_bytes"}:
+            record.reject("no image")
+            continue
 
-
-def _row(job: Job, record: Record) -> Iterator[Row]:
-    values, part = record.values, record.shard.split
-    name = f"{job.name}/{part or 'all'}/{record.number:06d}"
-    files: dict[str, Any] = {}
-    for column in PATHS:
-        files |= record.keep(values.get(column), name if column == "path" else f"{name}_{column}", column)
-    if not files.keys() & {"path", "image_bytes"}:
-        record.reject("no image")
-        return
-
-    known: dict[str, Any] = {c: str(values[c]) for c in _TEXT if values.get(c) is not None}
-    known |= {c: f"{job.name}/{values[c]}" for c in _NAMED if values.get(c) is not None}
-    for column in _NUMBERS:
-        try:
-            known[column] = (int if column == "seed" else float)(values.get(column))  # type: ignore[arg-type]
-        except (TypeError, ValueError):  # a column `label` may hold names
-            if column in job.columns and values[column] is not None:
-                raise SourceError(f"{record.where}, column {column!r}: {values[column]!r} is not a number") from None
-
-    free = {c: values[c] for c in job.columns if c.startswith("x_")}
-    if wrong := [c for c, v in free.items() if not isinstance(v, str | int | float | None)]:
-        raise SourceError(f"{record.where}, column {wrong[0]!r}: a free column holds texts and numbers")
-    identity, split, dataset = values.get("identity"), values.get("split"), values.get("dataset")
-    yield Row(
-        identity=None if identity is None else f"{job.name}/{identity}",
-        dataset=job.name if dataset is None else str(dataset),
-        split=part if split is None else str(split),
-        parameters={**record.about("identity", "dataset", "split", *PATHS, *known), **free},
-        **{"id": name, **known},
-        **files,
-    )
+        known: dict[str, Any] = {c: str(values[c]) for c in _TEXT if values.get(c) is not None}
+        known |= {c: f"{job.name}/{values[c]}" for c in _NAMED if values.get(c) is not None}
+        for column in _NUMBERS:
+            try:
+                known[column] = (int if column == "seed" else float)(values.get(column))  # type: ignore[arg-type]
+            except (TypeError, ValueError):  # a column `label` may hold names
+                if column in job.columns and values[column] is not None:
+                    raise SourceError(
+                        f"{record.where}, column {column!r}: {values[column]!r} is not a number"
+                    ) from None
+        free = {c: values[c] for c in job.columns if c.startswith("x_")}
+        if wrong := [c for c, v in free.items() if not isinstance(v, str | int | float | None)]:
+            raise SourceError(f"{record.where}, column {wrong[0]!r}: a free column holds texts and numbers")
+        identity, split, dataset = values.get("identity"), values.get("split"), values.get("dataset")
+        yield Row(
+            identity=None if identity is None else f"{job.name}/{identity}",
+            dataset=job.name if dataset is None else str(dataset),
+            split=part if split is None else str(split),
+            parameters={**record.about("identity", "dataset", "split", *PATHS, *known), **free},
+            **{"id": f"{job.name}/{part or 'all'}/{record.number:06d}", **known},
+            **files,
+        )

@@ -7,7 +7,6 @@ data/images/met/MET/...            the images of each dataset, from its own auth
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, locate, read_json
@@ -30,28 +29,23 @@ def rows(job: Job) -> Iterator[Row]:
         if not (root / folder).is_dir():
             raise SourceError(f"{root / folder}: no such folder; the source is UnED's folder data with both")
     for name, (dataset, domain) in SETS.items():
-        file = root / "info_files" / name / "train.json"
-        for entry in job.limited(read_json(file, list), name):
+        info = root / "info_files" / name / "train.json"
+        for entry in job.limited(read_json(info, list), name):
             try:
                 path, classes = str(entry["path"]), entry["class_id"]
             except (KeyError, TypeError) as error:
                 shown = str(entry)[:60]
-                raise SourceError(f'{file}: an image must have a "path" and a "class_id", not {shown}') from error
+                raise SourceError(f'{info}: an image must have a "path" and a "class_id", not {shown}') from error
+            file = locate(path, root / "images", name, inside=True)
+            if name == "rp2k" and not file.exists():  # an older unzip writes #U4e2d for each of its Chinese letters
+                plain = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
+                file = root / "images" / plain
             one = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
             yield Row(
                 None if isinstance(one, list) else f"{job.name}/{name}/{one}",
-                path=str(_file(path, root / "images", name).absolute()),
+                path=str(file.absolute()),
                 id=f"{job.name}/train/{path}",
                 dataset=dataset,
                 split="train",
                 domain=domain,
             )
-
-
-def _file(path: str, images: Path, name: str) -> Path:
-    """The file of a path; unpacked with an older unzip, RP2k's Chinese names have #U4e2d for each letter."""
-    file = locate(path, images, name, inside=True)
-    if name != "rp2k" or path.isascii() or file.exists():
-        return file
-    plain = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
-    return Path(images, PurePosixPath(plain))

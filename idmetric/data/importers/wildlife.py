@@ -13,15 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.importers.images import Box, cropped
+from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
-from idmetric.data.importers.source import Source
 from idmetric.data.manifest.table import Row
-from idmetric.images.kinds import ImageReadError
 from idmetric.images.read import read_image
 
 _TABLE = "metadata.csv"
@@ -36,29 +33,30 @@ def rows(job: Job) -> Iterator[Row]:
     source = job.open(str(root / _TABLE if (root / _TABLE).is_file() else root))
     job.need(source, "identity", "path")
     for record in job.rows(source):
-        values = record.values
-        name = f"{job.name}/{_text(values.get('image_id')) or f'{record.number:06d}'}"
+        cells = {column: _text(value) for column, value in record.values.items()}
         try:
-            if not values["path"]:
+            if not cells["path"]:
                 raise ValueError("no path")
-            files = record.keep(_image(_photo(source, str(values["path"])), _box(values.get("bbox"))), name)
-        except (ImageReadError, ValueError) as error:
+            # early versions leave the folder images/ out of the paths
+            photo, inside = source.locate(cells["path"]), source.locate(f"images/{cells['path']}")
+            photo = inside if not photo.exists() and inside.exists() else photo
+            files = record.keep(_cut(photo, record.values.get("bbox")))
+        except ValueError as error:
             record.reject(str(error))
             continue
-
-        identity, dataset = _text(values["identity"]), _text(values.get("dataset"))
+        identity, dataset = cells["identity"], cells.get("dataset")
         if identity == _UNKNOWN:
             identity = None
         if identity and dataset and not identity.startswith(f"{dataset}_"):
             identity = f"{dataset}_{identity}"  # as published identities begin: equal numbers are other animals
-        free = {f"x_{column}": _text(values[column]) for column in _FREE if column in values}
+        free = {f"x_{column}": cells[column] for column in _FREE if column in cells}
         yield Row(
             identity=f"{job.name}/{identity}" if identity else None,
-            id=name,
+            id=f"{job.name}/{cells.get('image_id') or f'{record.number:06d}'}",
             dataset=dataset or job.name,
-            split=_text(values.get("split")),
+            split=cells.get("split"),
             domain="animals",
-            category=_text(values.get("species")),
+            category=cells.get("species"),
             parameters={**record.about(*_USED, *_FREE), **free},
             **files,
         )
@@ -69,41 +67,24 @@ def _text(value: Any) -> str | None:
     return None if value is None or value != value or not str(value).strip() else str(value).strip()
 
 
-def _photo(source: Source, path: str) -> Path:
-    """The file; early versions leave the folder images/ out of the paths."""
-    found = source.locate(path)
-    inside = source.locate(f"images/{path}")
-    return inside if not found.exists() and inside.exists() else found
-
-
-def _box(value: Any) -> Box | None:
-    """The pixels x, y, width, height of a cell, None if it is empty.
+def _cut(photo: Path, value: Any) -> bytes | str:
+    """The part of a photo within the box of a cell, as PNG, as far as it lies in the photo; its path for an empty cell.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for a cell that is no box, or a box outside of the photo.
     """
     text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
     if text is None:
-        return None
-    with suppress(TypeError, ValueError, OverflowError):  # infinity cannot be rounded
+        return str(photo.absolute())
+    try:
         x, y, width, height = (float(number) for number in json.loads(text))
         left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
-        if left < right and top < bottom:
-            return left, top, right - left, bottom - top
-    raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
-
-
-def _image(photo: Path, box: Box | None) -> bytes | str:
-    """The photo, or its part within a box as PNG; parts of the box outside the photo are left out.
-
-    Raises:
-        ImageReadError: if the photo cannot be read.
-        ValueError: if the box lies outside of it.
-    """
-    if box is None:
-        return str(photo.absolute())
+    except (TypeError, ValueError, OverflowError):  # infinity cannot be rounded
+        left = right = top = bottom = 0
+    if not (left < right and top < bottom):
+        raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
     image = read_image(photo)
-    part = cropped(image, [box])
-    if part is None:
-        raise ValueError(f"bbox {list(box)} lies outside the {image.width}x{image.height} pixels of {photo}")
-    return part
+    left, top, right, bottom = max(0, left), max(0, top), min(image.width, right), min(image.height, bottom)
+    if not (left < right and top < bottom):
+        raise ValueError(f"bbox {text[:60]} lies outside the {image.width}x{image.height} pixels of {photo}")
+    return png(image.crop((left, top, right, bottom)))

@@ -16,7 +16,6 @@ from idmetric.images.masks import read_mask, same_shape
 from idmetric.images.read import ImageReadError, read_image
 
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
-Size = tuple[tuple[int, int], bool]  # height and width, and whether EXIF orientation turned the image on its side
 
 
 @dataclass(frozen=True)
@@ -49,56 +48,52 @@ def faults(
         workers: number of threads, 1 or more (default: one per core, at most 8).
         progress: wraps the files, see `idmetric.data.importers.run.Progress`.
     """
-    tasks: list[tuple[str, list[int]]] = []  # column and rows of each file, and of each row's bytes
-    for column in PATHS:
-        by_path: dict[str, list[int]] = {}
-        for row, path in enumerate(manifest.column(column)):
-            if path is not None:
-                by_path.setdefault(path, []).append(row)
-        held = manifest.table["image_bytes" if column == "path" else f"{column}_bytes"]
-        tasks += [(column, rows) for rows in by_path.values()]
-        tasks += [(column, [row]) for row in np.flatnonzero(np.asarray(held.is_valid())).tolist()]
-
+    bytes_of = (np.asarray(manifest.table[f"{c}_bytes"].is_valid()) for c in ("image", "mask", "part_mask"))
+    held = np.any([*bytes_of], axis=0)
+    tasks: dict[Any, list[int]] = {}  # rows of the same files
+    for row, files in enumerate(zip(*map(manifest.column, PATHS), strict=True)):
+        tasks.setdefault((files, row if held[row] else None), []).append(row)
     found: list[Fault] = []
-    sizes: dict[str, dict[int, Size]] = {column: {} for column in PATHS}
     with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:  # Pillow decodes outside Python's lock
-        results: Iterable[Fault | Size | None] = pool.map(lambda t: _look(manifest, t[0], t[1][0], decode), tasks)
-        shown = progress(results, len(tasks), "check") if progress else results
-        for (column, rows), result in zip(tasks, shown, strict=True):
-            if isinstance(result, Fault):
-                found += [replace(result, row=row) for row in rows]
-            elif result is not None:
-                sizes[column].update(dict.fromkeys(rows, result))
-
-    for row, ((height, width), _) in sizes["path"].items():
-        if most_ratio is not None and max(height, width) > most_ratio * min(height, width):
-            says = f"{width}x{height} pixels: the model takes no side ratio above {most_ratio:g}"
-            found.append(Fault(row, "path", says))
-    for column in PATHS[1:]:
-        for row, (mask, _) in sizes[column].items():
-            image, turned = sizes["path"].get(row, (mask, False))
-            if not same_shape(mask, image) and not (turned and mask == image[::-1]):  # such a mask is rotated too
-                says = f"the mask has {mask[1]}x{mask[0]} pixels, its image {image[1]}x{image[0]}: their shapes differ"
-                found.append(Fault(row, column, says))
-    return sorted(found, key=lambda f: (f.row, PATHS.index(f.column)))
+        results = pool.map(lambda rows: _look(manifest, rows[0], decode, most_ratio), tasks.values())
+        for rows, own in zip(
+            tasks.values(), progress(results, len(tasks), "check") if progress else results, strict=True
+        ):
+            found += [replace(fault, row=row) for fault in own for row in rows]
+    return sorted(found, key=lambda fault: (fault.row, PATHS.index(fault.column)))
 
 
-def _look(manifest: Manifest, column: str, row: int, decode: bool) -> Fault | Size | None:
-    source = manifest.source(row, column)
-    if isinstance(source, str) and not os.path.isfile(source):
-        return Fault(row, column, f"{source}: there is no such file", missing=True)
-    if not decode or source is None:
-        return None
-    try:
-        if column == "path":
-            image = read_image(source)
-            return (image.height, image.width), image.info.get(STORED, 1) >= 5
-        mask = read_mask(source)
-    except ImageReadError as error:
-        return Fault(row, column, str(error))
-    if column == "mask" and not mask.any():
-        return Fault(row, column, "the mask is empty: it must select something")
-    return (mask.shape[0], mask.shape[1]), False
+def _look(manifest: Manifest, row: int, decode: bool, most_ratio: float | None) -> list[Fault]:
+    """The faults of a row's files."""
+    found = []
+    size, turned = None, False  # of the image
+    for column in PATHS:
+        source, reason = manifest.source(row, column), ""
+        if isinstance(source, str) and not os.path.isfile(source):
+            found.append(Fault(row, column, f"{source}: there is no such file", missing=True))
+            continue
+        if source is None or not decode:
+            continue
+        try:
+            if column == "path":
+                image = read_image(source)
+                size, turned = (image.height, image.width), image.info.get(STORED, 1) >= 5
+                if most_ratio is not None and max(size) > most_ratio * min(size):
+                    reason = f"{size[1]}x{size[0]} pixels: the model takes no side ratio above {most_ratio:g}"
+            else:
+                mask = read_mask(source)
+                own = (mask.shape[0], mask.shape[1])
+                if column == "mask" and not mask.any():
+                    reason = "the mask is empty: it must select something"
+                elif size and not same_shape(own, size) and not (turned and own == size[::-1]):  # rotated as the image
+                    reason = (
+                        f"the mask has {own[1]}x{own[0]} pixels, its image {size[1]}x{size[0]}: their shapes differ"
+                    )
+        except ImageReadError as error:
+            reason = str(error)
+        if reason:
+            found.append(Fault(row, column, reason))
+    return found
 
 
 def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
@@ -109,12 +104,13 @@ def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
     """
     gone = np.zeros(len(manifest), dtype=bool)
     gone[list(rows)] = True
-    group, split, parent, ids = (manifest.column(c) for c in ("group", "split", "parent", "id"))
-    while True:
-        groups = {(group[i], split[i]) for i in np.flatnonzero(gone) if group[i] is not None}
-        names = {ids[i] for i in np.flatnonzero(gone)}
-        left = [(g, s) in groups or p in names for g, s, p in zip(group, split, parent, strict=True)]
-        more = np.array(left, dtype=bool) | gone
-        if (more == gone).all():
-            return manifest.take(~gone)
-        gone = more
+    places = [*zip(*map(manifest.column, ("id", "parent", "group", "split")), strict=True)]
+    count = -1
+    while count != gone.sum():
+        count = gone.sum()
+        names = {places[row][0] for row in np.flatnonzero(gone)}
+        groups = {places[row][2:] for row in np.flatnonzero(gone) if places[row][2] is not None}
+        gone |= np.array(
+            [parent in names or (group, split) in groups for _, parent, group, split in places], dtype=bool
+        )
+    return manifest.take(~gone)

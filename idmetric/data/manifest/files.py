@@ -36,7 +36,7 @@ def read_table(path: Path) -> pa.Table:
 
     try:
         if path.suffix == ".csv":
-            return _read_csv(path)
+            return read_csv(path)
         if path.suffix == ".jsonl":
             rows = list(json_file.lines(path))
             names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
@@ -80,7 +80,8 @@ def write_table(table: pa.Table, path: Path) -> None:
             _write_lines(table, temporary, str(path))
 
 
-def _read_csv(path: Path) -> pa.Table:
+def read_csv(path: Path) -> pa.Table:
+    """The columns of a CSV file as text; empty fields are null."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         names = next(csv.reader(file), [])
 

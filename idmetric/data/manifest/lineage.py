@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from functools import cache
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -76,56 +77,43 @@ def image_keys(manifest: Manifest) -> list[str]:
     "./a.jpg", "b/../a.jpg" and the absolute path are one file. Files are not opened, so copies of a file and links to
     it have other keys.
     """
-    root = os.path.abspath(manifest.root)
-    whole: dict[str, str] = {}
+    root, held = os.path.abspath(manifest.root), manifest.table["image_bytes"]
+    whole = cache(lambda path: os.path.normcase(os.path.normpath(os.path.join(root, path))))
     keys = []
     for row, path in enumerate(manifest.column("path")):
-        if path is None:
-            data = manifest.table["image_bytes"][row].as_buffer()
-            if data is None:
-                keys.append(f"\0text of row {row}")
-                continue
-            keys.append(f"\0{blake2b(data, digest_size=16).hexdigest()}")
-            continue
-        if path not in whole:
-            whole[path] = os.path.normcase(os.path.normpath(os.path.join(root, path)))
-        keys.append(whole[path])
+        data = None if path is not None else held[row].as_buffer()
+        if path is not None:
+            keys.append(whole(path))
+        else:
+            keys.append(f"\0text of row {row}" if data is None else f"\0{blake2b(data, digest_size=16).hexdigest()}")
     return keys
 
 
-def blocks(manifest: Manifest) -> NDArray[np.int64]:
+def blocks(manifest: Manifest, groups: bool = True) -> NDArray[np.int64]:
     """Number (N,) of each row's block of identities that belong together, in order of appearance.
 
-    Rows belong together if they share an identity or group, if one was made from the other, if both were made from the
-    same image (an edit shows the scene of its parent, even if the parent is not in this manifest), or if they hold the
-    same image (`image_keys`), as in tables that list a file under several names.
+    Rows belong together if they share an identity or, with `groups`, a group, if one was made from the other, if both
+    were made from the same image (an edit shows the scene of its parent, even if the parent is not in this manifest),
+    or if they hold the same image (`image_keys`), as in tables that list a file under several names.
     """
-    # each image without an identity starts as a separate block
-    identity = [name or f"\0{row}" for row, name in enumerate(manifest.column("identity"))]
-    number = {name: k for k, name in enumerate(dict.fromkeys(identity))}
-    root = list(range(len(number)))
+    count = len(manifest)
+    root = list(range(count))  # the first row known to belong to a row's block, or one on the way to it
 
-    def find(k: int) -> int:
-        while root[k] != k:
-            root[k] = root[root[k]]
-            k = root[k]
-        return k
+    def find(row: int) -> int:
+        while root[row] != row:
+            root[row] = root[root[row]]
+            row = root[row]
+        return row
 
-    def join(names: list[str], values: list[str | None]) -> None:
-        """Join the rows that share a value."""
-        first: dict[str, str] = {}
-        for name, value in zip(names, values, strict=True):
+    names = [*manifest.column("id"), *manifest.column("parent")]
+    shared = [names, manifest.column("identity"), image_keys(manifest), *([manifest.column("group")] if groups else [])]
+    for values in shared:
+        first: dict[str, int] = {}
+        for place, value in enumerate(values):
             if value is not None:
-                x, y = find(number[name]), find(number[first.setdefault(value, name)])
-                root[max(x, y)] = min(x, y)
-
-    join([*identity, *identity], [*manifest.column("id"), *manifest.column("parent")])
-    join(identity, manifest.column("group"))
-    join(identity, list(image_keys(manifest)))
-    found = [find(number[name]) for name in identity]
-    order = {k: n for n, k in enumerate(dict.fromkeys(found))}
-
-    return np.array([order[k] for k in found], dtype=np.int64)
+                a, b = find(place % count), find(first.setdefault(value, place % count))
+                root[max(a, b)] = min(a, b)
+    return np.unique([find(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
 
 
 def lineages(manifest: Manifest) -> NDArray[np.int64]:
@@ -134,7 +122,7 @@ def lineages(manifest: Manifest) -> NDArray[np.int64]:
     Unlike `blocks`, groups don't join identities, because a triplet holds unrelated ones. An identity-edit shares its
     parent's lineage: it is another identity, but so similar by construction that a search would find little else.
     """
-    return blocks(manifest.replace(group=None, slot=None))
+    return blocks(manifest, groups=False)
 
 
 def followers(manifest: Manifest) -> NDArray[np.bool_]:

@@ -8,7 +8,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,7 @@ TYPES = {
 }  # fmt: skip
 SCHEMA = pa.schema(TYPES.items(), metadata={"idmetric.manifest": "1"})
 COLUMNS = tuple(SCHEMA.names)
+Fault = tuple[int, str, str]  # row, column and reason of a value that breaks the rules
 PATHS = ("path", "mask", "part_mask")
 _NUMBERS = {"oracle": (0.0, 1.0), "label": (-np.inf, np.inf), "seed": (0, np.inf)}
 _EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number"}
@@ -92,13 +95,6 @@ _EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a
 
 class ManifestError(ValueError):
     """A manifest that cannot be used; the message names file, row and column, and says how to fix it."""
-
-
-def _refuse(problems: list[tuple[int, str, str]], name: str) -> None:
-    """Raise a `ManifestError` with these problems (row from 0, column, message), if there are any."""
-    if problems:
-        lines = [f"row {row + 1}, column {column!r}: {says}" for row, column, says in problems]
-        raise ManifestError(f"{name}: " + "; ".join(first_few(lines)))
 
 
 # Values to Arrow
@@ -111,7 +107,7 @@ def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> p
         first: number of rows before them, for messages.
 
     Raises:
-        ManifestError: naming the rows whose values cannot be converted.
+        ManifestError: naming the first row with a value that cannot be converted.
     """
     kind = TYPES.get(column)
     if kind is None:
@@ -122,19 +118,18 @@ def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> p
                 f"{name}: column {column!r} mixes types of values, or has a type that Arrow lacks: {error}"
             ) from error
 
+    convert = _dump if column == "parameters" else partial(_convert, kind=kind)
     out: list[Any] = []
-    problems = []
     for row, value in enumerate(values, first):
         try:
-            out.append(None if value is None else _dump(value) if column == "parameters" else _convert(value, kind))
-        except UnicodeEncodeError:  # file names that are not UTF-8: no format can store them
-            problems.append((row, column, f"{shown(value)} is not UTF-8 text; rename the file or value"))
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            says = f"not JSON serializable: {error}"
-            if column != "parameters":
-                says = f"{shown(value)} is not {_EXPECTED.get(kind, 'bytes')}"
-            problems.append((row, column, says))
-    _refuse(problems, name)
+            out.append(None if value is None else convert(value))
+        except (ValueError, TypeError, OverflowError) as error:
+            says = f"{shown(value)} is not {_EXPECTED.get(kind, 'bytes')}"
+            if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
+                says = f"{shown(value)} is not UTF-8 text; rename the file or value"
+            elif column == "parameters":
+                says = f"not JSON serializable: {error}"
+            raise ManifestError(f"{name}: row {row + 1}, column {column!r}: {says}") from error
     return pa.array(out, kind)
 
 
@@ -167,11 +162,7 @@ def plain(value: Any) -> Any:
     """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, datetime.timedelta | decimal.Decimal):
+    if isinstance(value, os.PathLike | datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
@@ -205,11 +196,20 @@ def checked(table: pa.Table, name: str) -> pa.Table:
             columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
     columns["role"] = pc.fill_null(columns["role"], "real")
     table = pa.table(columns | {c: table[c] for c in table.column_names if c.startswith("x_")})
-    _refuse(list(_faults(table)), name)
-    return _with_ids(table, name)
+    ids = _ids(table)
+    first: dict[str, int] = {}
+    problems = list(_faults(table))
+    for row, value in enumerate(ids):
+        if first.setdefault(value, row) != row:
+            problems.append((row, "id", f"{shown(value)} is also the id of row {first[value] + 1}"))
+    if problems:
+        lines = [f"row {row + 1}, column {column!r}: {says}" for row, column, says in problems]
+        raise ManifestError(f"{name}: " + "; ".join(first_few(lines)))
+    return table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
 
 
 def _typed(table: pa.Table, column: str, name: str) -> Any:
+    """The column in its type; values that Arrow cannot cast, or would cast otherwise, are converted one by one."""
     kind = TYPES[column]
     if column not in table.column_names:
         return pa.nulls(len(table), kind)
@@ -217,19 +217,14 @@ def _typed(table: pa.Table, column: str, name: str) -> Any:
     if given.type == kind:
         return given
     if column == "parameters" and pa.types.is_struct(given.type):  # without fields that are empty in a row
-        values = given.to_pylist()
-        return array_of([v and {k: x for k, x in v.items() if x is not None} for v in values], column, name)
-    if column == "parameters" and pa.types.is_map(given.type):
-        return array_of([None if v is None else dict(v) for v in given.to_pylist()], column, name)
-
+        values = [v and {k: x for k, x in v.items() if x is not None} for v in given.to_pylist()]
+        return array_of(values, column, name)
     # Arrow would cast 1.0 and true to text, and text to bytes
     number = pa.types.is_floating(given.type) or pa.types.is_boolean(given.type)
     fits = is_binary(given.type) if kind == pa.large_binary() else kind != pa.string() or not number
     if fits and not pa.types.is_nested(given.type):
-        try:
+        with suppress(pa.ArrowException):
             return given.cast(kind)
-        except pa.ArrowException:
-            pass  # the rows at fault are named below
     return array_of(given.to_pylist(), column, name)
 
 
@@ -238,64 +233,53 @@ def is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind))
 
 
-def _faults(table: pa.Table) -> Iterator[tuple[int, str, str]]:
+def _faults(table: pa.Table) -> Iterator[Fault]:
     """Row, column and reason of every value that breaks the rules."""
-    given = {c: np.asarray(pc.is_valid(table[c])) for c in COLUMNS}
 
     def values(column: str) -> Iterator[tuple[int, Any]]:
         return ((row, value) for row, value in enumerate(table[column].to_pylist()) if value is not None)
 
-    def wrong(rows: np.ndarray[Any, Any], column: str, says: str) -> Iterator[tuple[int, str, str]]:
-        return ((row, column, says) for row in np.flatnonzero(rows).tolist())
+    def wrong(bad: pa.ChunkedArray, column: str, says: str) -> Iterator[Fault]:
+        return ((row, column, says) for row in np.flatnonzero(np.asarray(bad)).tolist())
+
+    def given(column: str) -> pa.ChunkedArray:
+        return pc.is_valid(table[column])
 
     yield from ((row, "identity", "is blank") for row, value in values("identity") if not value.strip())
-    text_alone = np.isin(np.array(table["slot"].to_pylist(), dtype=object), TEXT_SLOTS) & given["text"]
     for column in PATHS:
         held = "image_bytes" if column == "path" else f"{column}_bytes"
-        yield from wrong(given[column] & given[held], column, f"{column} and {held} are both given")
-        if column == "path":
-            none = ~(given[column] | given[held] | text_alone)
-            yield from wrong(none, column, "no image: neither path nor image_bytes")
+        yield from wrong(pc.and_(given(column), given(held)), column, f"{column} and {held} are both given")
         for row, value in values(column):
             if not value.strip() or "\0" in value or is_address(value):
                 yield row, column, f"{shown(value)} is not a file's path"
-
+    text = pc.and_(given("text"), pc.is_in(table["slot"], pa.array(TEXT_SLOTS)))
+    none = pc.invert(pc.or_(text, pc.or_(given("path"), given("image_bytes"))))
+    yield from wrong(none, "path", "no image: neither path nor image_bytes")
     for column, allowed in (("role", ROLES), ("slot", SLOTS)):
         for row, value in values(column):
             if value not in allowed:
                 yield row, column, f"{shown(value)} is not one of {', '.join(allowed)}"
-    yield from wrong(given["group"] != given["slot"], "slot", "group and slot go together; one of them is empty")
-
+    alone = pc.xor(given("group"), given("slot"))
+    yield from wrong(alone, "slot", "group and slot go together; one of them is empty")
     for column, (low, high) in _NUMBERS.items():
         span = "a finite number" if low == -np.inf else f"within {low:g}..{high:g}"
         for row, value in values(column):
             if not (low <= value <= high and np.isfinite(value)):
                 yield row, column, f"{value} is not {span}"
     for row, value in values("parameters"):
-        if not _is_object(value):
-            yield row, "parameters", f"{shown(value)} is not a JSON object"
+        with suppress(ValueError, RecursionError):
+            if isinstance(json.loads(value, parse_constant=int), dict):  # int refuses NaN and Infinity, as JSON does
+                continue
+        yield row, "parameters", f"{shown(value)} is not a JSON object"
 
 
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text, parse_constant=int), dict)  # int refuses NaN and Infinity, as JSON does
-    except (ValueError, RecursionError):
-        return False
-
-
-def _with_ids(table: pa.Table, name: str) -> pa.Table:
-    """The table with an id for every row, made of group, slot and path (or the hash of the bytes) where it is empty."""
+def _ids(table: pa.Table) -> list[str]:
+    """The id of every row, made of group, slot and path (or the hash of the bytes or text) where it is empty."""
     ids: list[Any] = table["id"].to_pylist()
     if not all(ids):
         path, group, slot, text = (table[column].to_pylist() for column in ("path", "group", "slot", "text"))
-        for i in range(len(table)):
-            if not ids[i]:
-                content = table["image_bytes"][i].as_py()
-                image = path[i] or hashlib.sha256(text[i].encode() if content is None else content).hexdigest()[:16]
-                ids[i] = image if group[i] is None else f"{group[i]}/{slot[i]}/{image}"
-        table = table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
-
-    first: dict[str, int] = {}
-    repeated = [(i, v) for i, v in enumerate(ids) if first.setdefault(v, i) != i]
-    _refuse([(i, "id", f"{shown(v)} is also the id of row {first[v] + 1}") for i, v in repeated], name)
-    return table
+        for row in [row for row, own in enumerate(ids) if not own]:
+            content = table["image_bytes"][row].as_py() or (text[row] or "").encode()
+            image = path[row] or hashlib.sha256(content).hexdigest()[:16]
+            ids[row] = image if group[row] is None else f"{group[row]}/{slot[row]}/{image}"
+    return ids

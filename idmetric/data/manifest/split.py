@@ -20,9 +20,8 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
     set"; NearID, section 3.3: mutually exclusive splits). A split that stays empty causes a warning.
 
     Args:
-        parts: name -> share of identities (fractions that sum to at most 1), or number of identities (whole numbers;
-            one part may be -1, the rest). Identities beyond the parts get an empty split. A block counts as one
-            identity.
+        parts: name -> share of identities (fractions that sum to at most 1), or number of identities (whole numbers);
+            -1 is the rest, of one part. Identities beyond the parts get an empty split. A block counts as one identity.
         seed: 0 or more.
         by_dataset: split each dataset in the same proportions; the next dataset makes up for rounding. Numbers always
             apply to all datasets together.
@@ -30,41 +29,33 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
     Raises:
         ValueError: if parts ask for more identities than there are, or mix fractions and numbers.
     """
-    fractions = _are_fractions(parts)
     block = blocks(manifest)
     rng = np.random.default_rng(seed)
     count = int(block.max(initial=-1)) + 1
     pools = [np.arange(count)]
-    if fractions and by_dataset:
+    if _shares(parts) is not None and by_dataset:
         home = np.full(count, "", dtype=object)
         home[block[::-1]] = [d or "" for d in manifest.column("dataset")][::-1]  # of the first row
         pools = [np.flatnonzero(home == name) for name in dict.fromkeys(home)]
-
-    out = _assigned(
-        count, (rng.permutation(pool) for pool in pools), parts, fractions, "identities (joined ones count as one)"
-    )
+    out = _assigned(count, (rng.permutation(pool) for pool in pools), parts, "identities (joined ones count as one)")
     return manifest.replace(split=list(out[block]) if count else [])
 
 
 def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) -> Manifest:
     """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
-    fractions = _are_fractions(parts)
     order = np.random.default_rng(seed).permutation(len(manifest))
-    return manifest.replace(split=list(_assigned(len(manifest), [order], parts, fractions, "rows")))
+    return manifest.replace(split=list(_assigned(len(manifest), [order], parts, "rows")))
 
 
-def _assigned(
-    count: int, pools: Iterable[NDArray[np.int64]], parts: Mapping[str, float], fractions: bool, what: str
-) -> NDArray[Any]:
+def _assigned(count: int, pools: Iterable[NDArray[np.int64]], parts: Mapping[str, float], what: str) -> NDArray[Any]:
     """The name of the part of each of `count` places, which the pools list in random order."""
+    shares = _shares(parts)
     out = np.full(count, None, dtype=object)
     owed = np.zeros(len(parts) + 1)
     for order in pools:
-        start = 0
-        sizes = _shared_out(parts, len(order), owed) if fractions else _numbers(parts, len(order))
-        for name, size in zip(parts, sizes, strict=True):
-            out[order[start : start + size]] = name
-            start += size
+        sizes = _numbers(parts, len(order)) if shares is None else _shared_out(shares, len(order), owed)
+        for name, own in zip(parts, np.split(order, np.cumsum(sizes)), strict=False):
+            out[own] = name
     given = set(out)
     empty = [name for name, share in parts.items() if share != 0 and name not in given]
     if empty and count:
@@ -72,31 +63,31 @@ def _assigned(
     return out
 
 
-def _are_fractions(parts: Mapping[str, float]) -> bool:
-    """Whether the parts are fractions; otherwise they are numbers."""
-    shares = list(parts.values())
-    if not shares or any(not name for name in parts):
+def _shares(parts: Mapping[str, float]) -> NDArray[np.float64] | None:
+    """The fraction of each part and, last, of what has no split; None if the parts are numbers."""
+    if not parts or "" in parts:
         raise ValueError("name at least one split, and give each its share")
-    if all(0 <= s <= 1 for s in shares):
-        if sum(shares) > 1 + 1e-9:
-            raise ValueError(f"shares of the splits sum to {sum(shares):g}, more than 1")
-        return True
-    wrong = [f"{name}={s:g}" for name, s in parts.items() if s != -1 and not (s >= 0 and float(s).is_integer())]
-    if wrong or shares.count(-1) > 1:
-        what = wrong[0] if wrong else "two splits of -1"
-        raise ValueError(f"{what}: give either shares within 0..1, or whole numbers of which one may be -1, the rest")
-    return False
+    given = {name: share for name, share in parts.items() if share != -1}
+    if len(parts) - len(given) > 1:
+        raise ValueError("two splits of -1: only one can be the rest")
+    if all(0 <= share <= 1 for share in given.values()) and (given == parts or any(s % 1 for s in given.values())):
+        rest = 1 - sum(given.values())
+        if rest < -1e-9:
+            raise ValueError(f"shares of the splits sum to {1 - rest:g}, more than 1")
+        found = np.array([max(0.0, rest) if share == -1 else share for share in parts.values()])
+        return np.append(found, max(0.0, 1 - found.sum()))
+    if wrong := [f"{name}={s:g}" for name, s in given.items() if not (s >= 0 and float(s).is_integer())]:
+        raise ValueError(f"{wrong[0]}: give shares within 0..1, or whole numbers; -1 is the rest, of one part")
+    return None
 
 
-def _shared_out(parts: Mapping[str, float], count: int, owed: NDArray[np.float64]) -> list[int]:
+def _shared_out(shares: NDArray[np.float64], count: int, owed: NDArray[np.float64]) -> list[int]:
     """Size of each part of a pool of `count`, by largest remainders.
 
     Args:
         owed: deficit so far of each part and, last, of the identities without a split; updated, which gives every part
             its share over many small pools.
     """
-    shares = np.array(list(parts.values()))
-    shares = np.append(shares, max(0.0, 1 - shares.sum()))
     wanted = shares * (count / shares.sum()) + owed
     sizes = np.floor(wanted + 1e-9).clip(0).astype(int)
     while sizes.sum() != count:
@@ -121,12 +112,11 @@ def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 
     The name is that of the block's first identity, or the id of its row if the identity is unknown.
     """
-    block = blocks(manifest)
     seen: dict[int, dict[str, None]] = {}
     names: dict[int, str] = {}
-    rows = zip(block.tolist(), *(manifest.column(c) for c in ("identity", "id", "split")), strict=True)
-    for b, name, row, part in rows:
-        names.setdefault(b, name or row)
+    rows = zip(blocks(manifest).tolist(), *(manifest.column(c) for c in ("identity", "id", "split")), strict=True)
+    for block, name, row, part in rows:
+        names.setdefault(block, name or row)
         if part is not None:
-            seen.setdefault(b, {})[part] = None
-    return {names[b]: tuple(parts) for b, parts in seen.items() if len(parts) > 1}
+            seen.setdefault(block, {})[part] = None
+    return {names[block]: tuple(parts) for block, parts in seen.items() if len(parts) > 1}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -114,21 +115,15 @@ class Manifest:
 
     def replace(self, **columns: Sequence[Any] | Any) -> Manifest:
         """The manifest with these columns replaced by a sequence of one value per row, or by one value for all rows."""
-        table = self.table
+        arrays = dict(zip(self.table.column_names, self.table.columns, strict=True))
         for name, given in columns.items():
-            if isinstance(given, pa.Array | pa.ChunkedArray):
-                given = given.to_pylist()
             several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes)
             values = list(given) if several else [given] * len(self)
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")
-            array = array_of(values, name, "manifest")
-            at = table.column_names.index(name) if name in table.column_names else -1
-            table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
-
-        if all(name.startswith("x_") for name in columns):  # no rules apply to free columns
-            return self._with(table)
-        return Manifest(table, self.root)
+            arrays[name] = array_of(values, name, "manifest")
+        free = all(name.startswith("x_") for name in columns)  # to which no rules apply
+        return self._with(pa.table(arrays)) if free else Manifest(pa.table(arrays), self.root)
 
     def source(self, index: int, column: str = "path") -> str | bytes | None:
         """The path, including `root`, or the bytes of a row's image, mask or part_mask; None if it is empty."""
@@ -217,13 +212,8 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
     if not manifests:
         raise ValueError("merge needs at least one manifest")
     for name in ("id",) if shared else ("id", "identity", "group"):
-        owner: dict[str, int] = {}
-        clashes = []
-        for k, manifest in enumerate(manifests):
-            for value in dict.fromkeys(manifest.column(name)):
-                if value is not None and owner.setdefault(value, k) != k:
-                    clashes.append(value)
-        if clashes:
+        counts = Counter(value for manifest in manifests for value in dict.fromkeys(manifest.column(name)))
+        if clashes := [value for value, count in counts.items() if count > 1 and value is not None]:
             way = "prefix them with the dataset's name" + ("" if name == "id" else ", or say they are shared")
             listed = ", ".join(first_few([repr(c) for c in clashes]))
             raise ManifestError(f"{len(clashes)} {name} values are in more than one manifest: {listed}; {way}")

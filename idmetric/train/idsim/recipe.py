@@ -285,7 +285,7 @@ def smoke_data(folder: Path) -> Manifest:
     world = world.replace(split=["val" if n >= 4 else "train" for n in number])
     # nearest by colors instead of a model's features
     looks = np.stack([np.asarray(world.image(k).resize((4, 4)), np.float32).ravel() for k in range(len(world))])
-    mined = hard_negatives(world, looks).manifest
+    mined = hard_negatives(world, looks)
     parts = [
         mixture(mined, world, world, count=count, split=split, per_identity=2)
         for split, count in (("train", 12), ("val", 6))
