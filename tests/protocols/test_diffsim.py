@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.data.generate.weights import WeightsError
 from idmetric.data.manifest.schema import Row
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common import diffsim
@@ -172,7 +171,7 @@ def test_a_name_may_give_a_folder_for_the_weights(base: Any, tmp_path: Path, mon
     opened = open_model(f"diffsim:dreambench++@{base.repo}", device="cpu")
     assert opened.settings.step == 750
     assert opened.signature()["revision"] == DiffSim("cpu", SMALL, base).signature()["revision"]
-    with pytest.raises(WeightsError, match="is not a folder"):
+    with pytest.raises(CheckpointError, match="is not a folder"):
         open_model(f"diffsim@{tmp_path / 'none'}", device="cpu")
 
 
@@ -183,12 +182,12 @@ def test_weights_that_cannot_be_fetched_are_named_with_the_option(monkeypatch: p
         raise OSError("no network")
 
     monkeypatch.setattr(diffusers.DiffusionPipeline, "download", unreachable)
-    with pytest.raises(WeightsError, match=r"cannot fetch stable-diffusion-v1-5.*no network.*diffsim@FOLDER"):
+    with pytest.raises(CheckpointError, match=r"cannot fetch stable-diffusion-v1-5.*no network.*diffsim@FOLDER"):
         open_model("diffsim", device="cpu")
 
 
 def test_missing_packages_and_weights_are_named(base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WeightsError, match="cannot load"):
+    with pytest.raises(CheckpointError, match="cannot load"):
         DiffSim("cpu", SMALL, replace(base, repo=str(tmp_path)))
     monkeypatch.setitem(sys.modules, "diffusers", None)
     with pytest.raises(ImportError, match=r"the baseline diffsim needs diffusers: pip install 'idmetric\[generate\]'"):

@@ -11,8 +11,8 @@ DIR/1.png that exists. A mask of its image's shape and another size is scaled, a
 another shape, an empty one, and an image without a mask are errors, or left out with --on-error skip. Values between
 black and white stay soft. White on black, alpha (cut-outs), palettes and labels are read as docs/masks.md says.
 
---remover makes masks: clean (an object on a near-uniform background, without a model), clipseg and grounded_sam (the
-object that column category names, on any background).
+--remover makes masks: clean (an object on a near-uniform background, without a model) and grounded_sam (the object that
+column category names, on any background).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from idmetric.io.tables import first_few
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
-REMOVERS = ("clean", "clipseg", "grounded_sam")
+REMOVERS = ("clean", "grounded_sam")
 _SHOWN = 5  # files that a note names
 
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--class-from", choices=("category", "text"), help=text)
     text = "--remover: another value of one of its settings, such as threshold=0.4"
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help=text)
-    text = "--remover: other weights, a folder or owner/name[@revision]; parts are base, detector, segmenter"
+    text = "--remover: other weights, a folder or owner/name[@revision]; parts are detector, segmenter"
     parser.add_argument("--weights", action="append", default=[], metavar="PART=PLACE", help=text)
     parser.add_argument("--device", help="--remover: cuda, cuda:1, mps or cpu (default: the best available)")
     common.add_on_error(parser)

@@ -297,6 +297,25 @@ def mask_image(bits: Bits) -> Image.Image:
     return Image.fromarray(bits.astype(np.uint8) * 255)
 
 
+def scaled_mask(mask: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """The mask at (width, height): 255 where the mask covers at least half of a pixel.
+
+    Raises:
+        ComposeError: if the masked part is so thin that it vanishes.
+    """
+    bits = read_mask(mask, (size[1], size[0])).numpy() >= HALF
+    if not bits.any():
+        raise ComposeError(_vanished("the mask", size))
+    return mask_image(np.array(bits))
+
+
+def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
+    """The made image, resized by Lanczos, where the mask is 255, and the exact original elsewhere."""
+    if made.size != original.size:
+        made = made.resize(original.size, Image.Resampling.LANCZOS)
+    return Image.composite(made.convert("RGB"), original, mask)
+
+
 def _whole(length: float, most: int) -> int:
     return min(most, max(1, math.floor(length + 0.5)))
 
