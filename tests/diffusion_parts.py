@@ -329,7 +329,8 @@ def sam2(folder: Path) -> None:
 
 PARTS: dict[str, Callable[[Path], None]] = {
     "sdxl_inpaint": sdxl_inpaint, "flux_fill": flux_fill, "flux_canny": flux_canny, "qwen_edit": qwen_edit,
-    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "sd_inpaint": sd_inpaint, "grounding_dino": grounding_dino, "sam2": sam2,
+    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "sd_inpaint": sd_inpaint,
+    "grounding_dino": grounding_dino, "sam2": sam2,
 }  # fmt: skip
 
 

@@ -28,41 +28,35 @@ _PALETTE = [shade for n in range(256) for shade in (n * 67 % 256, n * 131 % 256,
 
 def write_masks(
     path: Path, folder: Path, progress: Callable[[Iterable[Any], int, str], Iterable[Any]] = lambda x, n, what: x
-) -> int:
+) -> None:
     """Write folder/VIDEO/00000.png for all frames of an annotation file; masks that exist are kept.
 
     Where objects overlap, the smaller one is on top, because one file cannot hold both. A frame that shows none of the
     objects gets an empty mask, of the video's height and width if no code of the video gives a size.
 
-    Returns:
-        The number of new masks.
-
     Raises:
         ClipError: naming the file and the video, if the annotation is damaged.
     """
     videos, annotations = _read(path)
-    written = 0
     for video in progress(videos, len(videos), "masks"):
         names, codes = video["file_names"], [own for own, _ in annotations[video["id"]]]
         if len(codes) > _MOST or any(len(own) != len(names) for own in codes):
             says = f"not one code for each of its {len(names)} files, or over {_MOST}"
             raise ClipError(f"{path}: video {video['id']}: {says}")
+        sizes = [code["size"] for own in codes for code in own if code is not None]
+        size = sizes[0] if sizes else (video.get("height"), video.get("width"))
         for frame, name in enumerate(names):
             target = (folder / name).with_suffix(".png")
             if not target.resolve().is_relative_to(folder.resolve()):
                 raise ClipError(f"{path}: {name!r} is outside the folder of frames")
             if target.is_file():
                 continue
-            # a frame without objects has the size of any code of the video
-            sizes = (code["size"] for own in codes for code in own if code is not None)
             try:
-                mask = _mask([own[frame] for own in codes], next(sizes, (video.get("height"), video.get("width"))))
-            except (ValueError, KeyError, TypeError) as error:
+                mask = _mask([own[frame] for own in codes], size)
+            except (ValueError, LookupError, TypeError) as error:
                 raise ClipError(f"{path}: video {video['id']}, {name}: {error}") from error
             with replacing(target, parents=True) as temporary:
                 mask.save(temporary, format="PNG")
-            written += 1
-    return written
 
 
 def _read(path: Path) -> tuple[list[Any], dict[Any, list[tuple[list[Any], str]]]]:
@@ -89,8 +83,6 @@ def _mask(codes: list[Any], size: tuple[Any, Any]) -> Image.Image:
     numbers = np.zeros(size, dtype=np.uint8)
     shown = {number: decode(code) for number, code in enumerate(codes, 1) if code is not None}
     for number in sorted(shown, key=lambda n: (-int(shown[n].sum()), n)):
-        if shown[number].shape != numbers.shape:
-            raise ValueError("its masks differ in size")
         numbers[shown[number]] = number
     image = Image.fromarray(numbers, "P")
     image.putpalette(_PALETTE)
