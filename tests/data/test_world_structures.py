@@ -240,19 +240,18 @@ def test_a_worker_that_dies_is_told(tmp_path: Path) -> None:
 def test_more_identities_are_added_to_a_folder(written: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     write_world(tmp_path, PLAN, 2)
-    manifest = write_world(tmp_path, PLAN, 2, start=2, done=seen.append)
+    manifest = write_world(tmp_path, PLAN, 4, done=seen.append)
     assert contents(tmp_path) == contents(written)
-    assert sum(seen) == sum(1 for r in manifest if r.id.split("/")[0] in ("world-2-000002", "world-2-000003"))
+    assert sum(seen) == len(manifest)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grids": ("weather",)}, "at most once"),
-        ({"strengths": (0.0,)}, "strength 0.0"),
+        ({"strengths": (0.0,)}, r"strengths \(0.0,\)"),
         ({"size": 4}, "16 pixels"),
         ({"grids": ("light", "light")}, "at most once"),
-        ({"strengths": (0.5, 0.501)}, "must differ by 0.01"),
+        ({"strengths": (0.5, 0.501)}, "differ by 0.01"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
