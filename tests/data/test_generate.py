@@ -41,7 +41,7 @@ from idmetric.data.generate import jobs as module
 from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.idsim import noised
-from idmetric.data.generate.jobs import collect, frame_seed, run
+from idmetric.data.generate.jobs import frame_seed, run
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, Row, merge, read
 from tests import diffusion_parts as parts
@@ -122,12 +122,11 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def made_by(task: Task, folder: Path) -> Manifest:
-    run(task, folder)
-    return collect(task, folder).manifest
+    return run(task, folder).manifest
 
 
 def table_of(task: Task, folder: Path) -> list[Any]:
-    found = collect(task, folder).manifest
+    found = made_by(task, folder)
     assert len(found) == len(task.jobs)
     return list(found.table.to_pylist())
 
@@ -155,9 +154,7 @@ TASKS = {
 def test_a_task_gives_images_masks_and_their_history(name: str, tmp_path: Path) -> None:
     sources = pictures(tmp_path)
     task = TASKS[name](sources, engine(), WORDS, seed=5, copies=2)
-    outcome = run(task, tmp_path / "out")
-    assert (outcome.made, outcome.kept) == (12, 0)
-    made = collect(task, tmp_path / "out").manifest
+    made = made_by(task, tmp_path / "out")
     assert len(made) == len(set(made.column("path"))) == 12
     own = name in ("identity", "distractor")
     identities = made.column("identity")
@@ -327,7 +324,7 @@ def test_finished_images_are_kept_and_missing_ones_made_anew(tmp_path: Path) -> 
     run(task, tmp_path / "out")
     first = bytes_of(tmp_path / "out")
     rows = table_of(task, tmp_path / "out")
-    assert run(task, tmp_path / "out").kept == 6
+    assert run(task, tmp_path / "out").made == 0
     assert len((tmp_path / "log").read_text().splitlines()) == 6
     names = sorted(first)
     (tmp_path / "out" / names[1]).unlink()
@@ -355,8 +352,7 @@ def test_a_stop_before_the_row_is_written_loses_that_image_alone(
         patch.setattr(module, "replacing", dies)
         with pytest.raises(KeyboardInterrupt):
             run(task, tmp_path / "out")
-    outcome = run(task, tmp_path / "out")
-    assert (outcome.made, outcome.kept) == (3, 3)
+    assert run(task, tmp_path / "out").made == 3
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
     assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
 
@@ -388,13 +384,12 @@ def test_unusable_sources_are_counted_and_left_out(tmp_path: Path) -> None:
     sources = broken(tmp_path)
     task = distractor_task(sources, engine(), WORDS, side=16)
     outcome = run(task, tmp_path / "out", on_error="skip")
-    assert [name for name, _ in outcome.unusable] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
-    assert "so thin" in outcome.unusable[-1][1]
-    found = collect(task, tmp_path / "out")
-    assert found.manifest.column("parent") == ["0.png", "7.png"]
+    assert [name for name, _ in outcome.left_out] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
+    assert "so thin" in outcome.left_out[-1][1]
+    assert outcome.manifest.column("parent") == ["0.png", "7.png"]
     good = pictures(tmp_path, 8)  # mended
     outcome = run(distractor_task(good, engine(), WORDS, side=16), tmp_path / "out")
-    assert (outcome.made, outcome.kept) == (6, 2)
+    assert (outcome.made, len(outcome.manifest)) == (6, 8)
 
 
 def test_phone_photos_and_deep_images_are_read_upright(tmp_path: Path) -> None:
@@ -424,14 +419,13 @@ def test_objects_of_categories(tmp_path: Path) -> None:
     turbo = Discs(Place("cpu", "float32"))
     task = object_task(["mug", "fog", "clock"], 3, turbo, CleanBackground(), WORDS, seed=1)
     assert task.jobs[0].prompt == "a mug in a clean background"
-    assert run(task, tmp_path).made == 6
-    found = collect(task, tmp_path)
-    assert (len(found.manifest), len(found.rejected)) == (6, 3)
-    assert all("not clean" in why for _, why in found.rejected)
+    found = run(task, tmp_path)
+    assert (found.made, len(found.manifest), len(found.left_out)) == (6, 6, 3)
+    assert all("not clean" in why for _, why in found.left_out)
     assert found.manifest.column("category") == ["mug"] * 3 + ["clock"] * 3
     assert len(set(found.manifest.column("identity"))) == 6
     again = run(task, tmp_path)
-    assert (again.made, again.kept) == (0, 9)  # what was rejected is not tried anew
+    assert (again.made, again.left_out) == (0, found.left_out)  # what was rejected is not tried anew
     longer = object_task(["sofa", "mug"], 4, turbo, CleanBackground(), WORDS, seed=1)
     kept = {job.name for job in longer.jobs} & {job.name for job in task.jobs}
     assert len(kept) == 3  # the mugs
@@ -486,7 +480,7 @@ def test_every_task_from_the_shell(quick: None, task: str, tmp_path: Path, capsy
     whole = read(out)
     assert len(whole) == count + 6
     assert whole.image(0).size == (56, 40)
-    assert f"made 0 images, {count} were finished" in capsys.readouterr().out
+    assert f"made 0 images, {count} are finished" in capsys.readouterr().out
 
 
 def test_shards_together_are_one_run(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -708,8 +702,8 @@ def test_noise_is_for_anchors_and_positives_of_negatives_by_that_engine(
     assert [after.image(k).size for k in changed] == [(56, 40)] * 2
     assert after.column("x_noise") == ["paint", "paint", *[None] * 7]
     assert call(source, "--task", "noise", "-o", out) == 0
-    assert "made 0 images, 2 were finished" in capsys.readouterr().out
-    with pytest.raises(GenerateError, match=r"edited by paint; engines of negatives: none"):
+    assert "made 0 images, 2 are finished" in capsys.readouterr().out
+    with pytest.raises(GenerateError, match="no triplet has a negative edited by paint"):
         call(saved_pictures(tmp_path / "single"), "--task", "noise", "-o", tmp_path / "none.parquet")
 
 
@@ -803,10 +797,9 @@ def moods(tmp_path: Path, *categories: str) -> Any:
 def test_a_flat_image_is_rejected_and_the_run_goes_on(tmp_path: Path) -> None:
     task = moods(tmp_path, "cat", "cat", "dog", "cat", "cat", "cat")
     assert run(task, tmp_path / "out").made == 1
-    assert run(task, tmp_path / "out").kept == 6  # they are not tried again
-    found = collect(task, tmp_path / "out")
-    assert (len(found.manifest), len(found.rejected)) == (1, 5)
-    assert "flat" in found.rejected[0][1]
+    found = run(task, tmp_path / "out")
+    assert (found.made, len(found.manifest), len(found.left_out)) == (0, 1, 5)  # they are not tried again
+    assert "flat" in found.left_out[0][1]
 
 
 def test_a_run_that_begins_flat_stops(tmp_path: Path) -> None:

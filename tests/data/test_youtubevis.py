@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.cli.data import main
-from idmetric.data.frames.annotations import decode, write_masks
-from idmetric.data.frames.clips import ClipError
+from idmetric.data.frames.annotations import decode, with_codes
+from idmetric.data.frames.clips import ClipError, find_clips
+from idmetric.data.frames.footage import open_clip
 from idmetric.data.manifest.table import read
 
 
@@ -91,16 +92,15 @@ def annotated(root: Path, frames: int = 40) -> Path:
     return path
 
 
-def test_annotations_become_indexed_masks(tmp_path: Path) -> None:
+def test_annotations_become_masks(tmp_path: Path) -> None:
     path = annotated(tmp_path)
-    write_masks(path, tmp_path / "masks")
-    assert len(list((tmp_path / "masks" / "clip").iterdir())) == 40
-    first, last = (Image.open(tmp_path / "masks" / "clip" / f"{k:05}.png") for k in (0, 39))
-    assert first.mode == "P"
-    numbers = np.asarray(first)
-    assert (numbers[5:15, 15:28] == 1).all()  # id 8 comes before id 9, and the smaller object is on top
-    assert (numbers[2:18, 2:15] == 2).all()
-    assert set(np.unique(np.asarray(last))) == {0, 2}
+    [clip], categories = with_codes(find_clips(tmp_path / "JPEGImages"), path)
+    assert categories == {("clip", 1): "person", ("clip", 2): "horse"}  # id 8 comes before id 9
+    first, last = (frame.objects() for frame in open_clip(clip, 6).read([0, 39]))
+    assert [(shown.number, shown.coverage) for shown in first] == [(1, 10 * 13 / 600), (2, 16 * 20 / 600)]
+    assert first[0].mask[5:15, 15:28].all()  # where they overlap, both have the pixels
+    assert first[1].mask[2:18, 2:22].all()
+    assert [shown.number for shown in last] == [2]
 
 
 def test_frames_are_chosen_with_annotations(tmp_path: Path) -> None:
@@ -120,30 +120,11 @@ def test_frames_are_chosen_with_annotations(tmp_path: Path) -> None:
 def test_damaged_annotations_are_named(tmp_path: Path) -> None:
     path = annotated(tmp_path, 4)
     content = json.loads(path.read_text())
-    content["videos"][0]["file_names"][0] = "../out.jpg"
-    for bad, message in (({}, "not an annotation"), (content, "outside the folder")):
+    content["videos"][0]["file_names"].pop()  # fewer files than codes
+    for bad in ({}, content):
         path.write_text(json.dumps(bad))
-        with pytest.raises(ClipError, match=message):
-            write_masks(path, tmp_path / "masks")
-    content["videos"][0]["file_names"] = ["clip/1.jpg"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ClipError, match="video 3: not one code"):
-        write_masks(path, tmp_path / "masks")
-
-
-def test_a_video_without_objects_gets_empty_masks(tmp_path: Path) -> None:
-    path = annotated(tmp_path, 4)
-    content = json.loads(path.read_text())
-    content["videos"].append({"id": 4, "file_names": ["other/00000.jpg"], "height": 20, "width": 30})
-    path.write_text(json.dumps(content))
-    write_masks(path, tmp_path / "masks")
-    empty = np.asarray(Image.open(tmp_path / "masks" / "other" / "00000.png"))
-    assert (empty.shape, empty.max()) == ((20, 30), 0)
-
-    del content["videos"][1]["height"]
-    path.write_text(json.dumps(content))
-    with pytest.raises(ClipError, match=r"video 4, other/00000.jpg: .* neither a mask nor a height"):
-        write_masks(path, tmp_path / "others")
+        with pytest.raises(ClipError, match="not an annotation"):
+            with_codes([], path)
 
 
 def test_missing_categories_are_found_before_any_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,6 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Sample all clips; returns 4 if some were skipped."""
-    from idmetric.data.frames.annotations import of_clips, of_youtubevis, write_masks
+    from idmetric.data.frames.annotations import of_clips, with_codes
     from idmetric.data.frames.choose import SAMPLINGS as FULL
     from idmetric.data.frames.clips import ClipError, find_clips
     from idmetric.data.frames.extract import Extraction, finished, to_manifest
@@ -70,15 +69,14 @@ def run(args: argparse.Namespace) -> int:
     check_output(args.out, args.dry_run)
     folder = args.out.with_name(f"{args.out.stem}_frames")
     extraction = Extraction(FULL[args.sampling], args.seed, args.rate, _sam(args))
-    masks, categories = args.masks, None
-    if masks is not None and masks.suffix == ".json":
-        categories = of_youtubevis(args.masks)
-        masks = None if args.dry_run else args.out.with_name(f"{args.out.stem}_masks")
-        if masks is not None:
-            write_masks(args.masks, masks, partial(progress, quiet=args.quiet))
-    clips = [
-        clip for clip in find_clips(args.clips, masks) if not clip.frames.resolve().is_relative_to(folder.resolve())
-    ]
+    published = args.masks is not None and args.masks.suffix == ".json"
+    own = folder.resolve()
+    found = find_clips(args.clips, None if published else args.masks)
+    clips = [clip for clip in found if not clip.frames.resolve().is_relative_to(own)]
+    if published:
+        clips, categories = with_codes(clips, args.masks)
+    else:
+        categories = of_clips(clips)
     _check_level(clips, args.category_level)
     if args.dry_run:
         done = sum(finished(clip, folder, extraction) is not None for clip in clips)
@@ -102,7 +100,6 @@ def run(args: argparse.Namespace) -> int:
         )
     for line in problems:
         print(f"skipped: {line}", file=sys.stderr)
-    categories = of_clips(clips) if categories is None else categories
     manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level, categories)
     summary = _summary(records, extraction.sampling.least)
     if not len(manifest):

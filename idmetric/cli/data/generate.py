@@ -288,7 +288,8 @@ def _dealt(args: argparse.Namespace, task: Task) -> Task:
 
 def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Manifest, int]:
     """The finished images of a task and the number of those left out; with --dry-run the plan is shown instead."""
-    from idmetric.data.generate.jobs import collect, finished, run
+    from idmetric.data.generate.jobs import finished, run
+    from idmetric.data.manifest.table import Manifest
 
     for model in models:
         for weights, license in model.licenses.items():
@@ -300,14 +301,13 @@ def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Mani
         print(f"  settings: {', '.join(f'{k}={v}' for k, v in models[0].settings.items())}")
         for job in task.jobs[:_SHOWN]:
             print(f"  {job.name}.png: {job.prompt!r}")
-        return collect(replace(task, jobs=[]), images).manifest, 0
+        return Manifest.from_rows([]), 0
 
     outcome = run(task, images, args.on_error, partial(progress, quiet=args.quiet))
-    found = collect(task, images)
-    for name, why in (*outcome.unusable, *found.rejected):
+    for name, why in outcome.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)
-    print(f"made {outcome.made} images, {outcome.kept} were finished; folder {images}")
-    return found.manifest, len(task.jobs) - len(found.manifest)
+    print(f"made {outcome.made} images, {len(outcome.manifest)} are finished; folder {images}")
+    return outcome.manifest, len(outcome.left_out)
 
 
 def _finish(args: argparse.Namespace, manifest: Manifest, left_out: int) -> int:

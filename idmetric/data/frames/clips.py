@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from idmetric.images.paths import walk
 from idmetric.io import json_file
@@ -20,6 +21,7 @@ VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts
 INNER = ("img", "rgb_video")  # the folder and the video that their parent names, in LaSOT and uCO3D
 BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
 Box = tuple[float, float, float, float]  # left, top, right, bottom
+Codes = dict[str, dict[int, Any]]  # name of a frame -> object -> run-length code of its mask
 
 
 class ClipError(ValueError):
@@ -33,13 +35,13 @@ class Clip:
     Attributes:
         name: unique name, the path relative to the searched folder.
         frames: a folder or a video file.
-        masks: a folder, a video file, or None.
+        masks: a folder, a video file, run-length codes, or None.
         boxes: a file of boxes, or None.
     """
 
     name: str
     frames: Path
-    masks: Path | None = None
+    masks: Path | Codes | None = None
     boxes: Path | None = None
 
 

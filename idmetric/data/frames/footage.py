@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,10 @@ class FrameObject:
     number: int
     coverage: float
     mask: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, number: int, mask: NDArray[np.bool_]) -> FrameObject:
+        return cls(number, float(mask.mean()), mask)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,10 @@ class Folder:
         self.paths = list(paths)
         self.times = np.arange(len(self.paths)) / fps
 
+    @property
+    def stems(self) -> list[str]:
+        return [path.stem for path in self.paths if path is not None]
+
     def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
         """For each of these images, a function that returns its path."""
         for index in wanted:
@@ -102,32 +110,54 @@ def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
         ClipError: if the annotation is missing or does not fit the frames, or a video cannot be read.
     """
     source: Folder | Video = Video(clip.frames) if clip.frames.is_file() else Folder(_frames_in(clip.frames), fps)
+    masks: Folder | Video | None = None
+    show: Callable[..., list[FrameObject]]  # of a frame's mask or number, and of what returns its image
+    indexed = False
     if sam is not None:
         boxes = read_boxes(clip, len(source.times))
-
-        def read_boxed(wanted: Sequence[int]) -> Iterator[Frame]:
-            for index, picture in zip(wanted, source.read(wanted), strict=True):
-                image = cache(lambda picture=picture: read_image(picture()))
-
-                def cut(image: Any = image, box: Any = boxes[index]) -> list[FrameObject]:
-                    bits = sam.body(image(), box)
-                    return [FrameObject(0, float(bits.mean()), bits)]
-
-                yield Frame(index, f"{clip.frames}, frame {index}", image, cut)
-
-        return Footage(clip, source.times, np.array([box is not None for box in boxes]), False, read_boxed)
-
-    masks = _masks(clip, source)
-    indexed = isinstance(masks, Folder) and _is_palette(next(path for path in masks.paths if path is not None))
-    annotated = [path is not None for path in masks.paths] if isinstance(masks, Folder) else [True] * len(masks.times)
+        annotated, show = [box is not None for box in boxes], partial(_boxed, sam, boxes)
+    elif isinstance(clip.masks, dict) and isinstance(source, Folder):
+        codes = [clip.masks.get(stem) for stem in source.stems]
+        annotated, show, indexed = [code is not None for code in codes], partial(_decoded, clip, codes), True
+    else:
+        masks = _masks(clip, source)
+        annotated = [True] * len(masks.times)
+        if isinstance(masks, Folder):
+            annotated = [path is not None for path in masks.paths]
+            indexed = _is_palette(next(path for path in masks.paths if path is not None))
+        show = partial(_masked, indexed)
 
     def read(wanted: Sequence[int]) -> Iterator[Frame]:
-        for index, picture, mask in zip(wanted, source.read(wanted), masks.read(wanted), strict=True):
+        given = wanted if masks is None else masks.read(wanted)
+        for index, picture, one in zip(wanted, source.read(wanted), given, strict=True):
             image = cache(lambda picture=picture: read_image(picture()))
-            objects = lambda mask=mask: _objects(mask(), indexed)  # noqa: E731
-            yield Frame(index, f"{clip.frames}, frame {index}", image, objects)
+            yield Frame(index, f"{clip.frames}, frame {index}", image, partial(show, one, image))
 
     return Footage(clip, source.times, np.array(annotated), indexed, read)
+
+
+def _boxed(sam: Sam, boxes: Sequence[Any], index: int, image: Callable[[], Image.Image]) -> list[FrameObject]:
+    return [FrameObject.of(0, sam.body(image(), boxes[index]))]
+
+
+def _decoded(clip: Clip, codes: Sequence[Any], index: int, _: object) -> list[FrameObject]:
+    from idmetric.data.frames.annotations import decode
+
+    try:
+        return [FrameObject.of(number, decode(code)) for number, code in codes[index].items()]
+    except ValueError as error:
+        raise ClipError(f"{clip.frames}: {error}") from error
+
+
+def _masked(indexed: bool, mask: Callable[[], ImageLike], _: object) -> list[FrameObject]:
+    if indexed:
+        numbers = read_indices(mask())
+        return [FrameObject.of(int(n), numbers == n) for n in np.unique(numbers) if n not in (0, VOID)]
+    try:
+        return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
+    except SeveralLabelsError as error:
+        advice = "For clips, save numbers of objects as palette images, which make each a separate object"
+        raise SeveralLabelsError(error.source, f"{error.reason} {advice}.") from error
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
@@ -165,19 +195,6 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     return boxes
 
 
-def _objects(mask: ImageLike, indexed: bool) -> list[FrameObject]:
-    if indexed:
-        numbers = read_indices(mask)
-        found = {int(n): numbers == n for n in np.unique(numbers) if n not in (0, VOID)}
-        return [FrameObject(n, float(bits.mean()), bits) for n, bits in found.items()]
-    try:
-        bits = read_mask(mask).numpy() >= 0.5
-    except SeveralLabelsError as error:
-        advice = "For clips, save numbers of objects as palette images, which make each a separate object"
-        raise SeveralLabelsError(error.source, f"{error.reason} {advice}.") from error
-    return [FrameObject(0, float(bits.mean()), bits)]
-
-
 def _frames_in(folder: Path) -> list[Path]:
     """Frames sorted by the numbers in their names: 10 comes after 9."""
     names: dict[str, Path] = {}
@@ -188,15 +205,15 @@ def _frames_in(folder: Path) -> list[Path]:
 
 
 def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
-    if clip.masks is None:
+    if not isinstance(clip.masks, Path):
         raise ClipError(f"{clip.frames}: no masks found; give --masks, or draw them of boxes: --segment")
     masks: Folder | Video = Video(clip.masks) if clip.masks.is_file() else Folder(_frames_in(clip.masks))
     if isinstance(frames, Folder) and isinstance(masks, Folder):
-        stems = {p.stem: p for p in masks.paths if p is not None}
-        names = [p.stem for p in frames.paths if p is not None]
-        if not stems.keys() & set(names):
-            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {names[0]!r}")
-        return Folder([stems.get(name) for name in names])
+        found = dict(zip(masks.stems, masks.paths, strict=True))
+        if found.keys().isdisjoint(frames.stems):
+            first = frames.stems[0]
+            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {first!r}")
+        return Folder([found.get(stem) for stem in frames.stems])
     if len(masks.times) != len(frames.times):
         raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {len(frames.times)} frames of {clip.frames}")
     return masks

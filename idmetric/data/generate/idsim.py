@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,20 +166,13 @@ def noised_rows(manifest: Manifest, engine: str) -> list[int]:
         GenerateError: if there are none.
     """
     groups, slots, engines = (manifest.column(name) for name in ("group", "slot", "engine"))
-    edited: dict[str, set[str]] = defaultdict(set)
-    for group, slot, made_by in zip(groups, slots, engines, strict=True):
-        if group is not None and slot == "negative" and made_by is not None:
-            edited[group].add(made_by)
-    rows = [
-        k for k, (group, slot) in enumerate(zip(groups, slots, strict=True))
-        if slot in ("anchor", "positive") and engine in edited.get(group, ())
-    ]  # fmt: skip
+    triples = list(zip(groups, slots, engines, strict=True))
+    edited = {group for group, slot, by in triples if group is not None and slot == "negative" and by == engine}
+    rows = [k for k, (group, slot, _) in enumerate(triples) if slot in ("anchor", "positive") and group in edited]
     if not rows:
-        counts = Counter(name for names in edited.values() for name in names)
-        found = ", ".join(f"{name} ({n})" for name, n in counts.items()) or "none"
         raise GenerateError(
-            f"no triplet has a negative edited by {engine}; engines of negatives: {found}. Generative noise is for "
-            "triplets (idmetric data mine triplets) with edits by that engine; rendered edits need none"
+            f"no triplet has a negative edited by {engine}: generative noise is for triplets (idmetric data mine "
+            "triplets) with such negatives; rendered edits need none"
         )
     return rows
 
@@ -192,7 +184,7 @@ def noised(triplets: Manifest, made: Manifest, task: Task) -> tuple[Manifest, in
     the positive away.
 
     Args:
-        made: the finished images of the task, from `collect`.
+        made: the finished images of the task.
     """
     source = {job.name: job.source for job in task.jobs if job.source is not None}
     paths, data = triplets.column("path"), triplets.column("image_bytes")

@@ -5,8 +5,7 @@ is there, with the images that it names. A job's name follows from its source, p
 over the same folder resume; several processes may share them, each with a part of a task's jobs.
 
     task = distractor_task(manifest, open_engine("sdxl_inpaint"), read_wording())
-    run(task, "images")
-    collect(task, "images").manifest.write("distractors.parquet")
+    run(task, "images").manifest.write("distractors.parquet")
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -110,21 +109,14 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        made, kept: number of new images, and of images that were already finished.
-        unusable: (row, reason) of unusable sources.
+        manifest: of all finished images, in the order of the jobs; its paths are relative to the folder.
+        made: number of images that this run made.
+        left_out: (row or name, why) of unusable sources and of rejected images.
     """
 
-    made: int
-    kept: int
-    unusable: Reasons
-
-
-@dataclass(frozen=True)
-class Collected:
-    """The manifest of finished jobs in their order, and (name, reason) of images that were rejected."""
-
     manifest: Manifest
-    rejected: Reasons
+    made: int
+    left_out: Reasons
 
 
 # Runs
@@ -146,19 +138,23 @@ def run(
         GenerateError: listing unusable sources, if `on_error` is "fail" (all other images have been made); or if the
             first images are all flat.
     """
+    from idmetric.data.manifest.table import Manifest, Row
+
     root = Path(folder)
     todo = [job for job in task.jobs if _entry(root, job) is None]
     unusable = [] if on_error == "skip" else _unreadable(task, todo, progress)
     if todo and not unusable:
-        unusable, rejected = _make(task, root, todo, progress)
-    else:
-        rejected = 0
+        unusable = _make(task, root, todo, progress)
     if unusable and on_error != "skip":
         listed = "".join(f"\n  {who}: {why}" for who, why in unusable)
         raise GenerateError(
             f"{len(unusable)} sources cannot be used; fix them, or leave them out with --on-error skip:{listed}"
         )
-    return Outcome(len(todo) - len(unusable) - rejected, len(task.jobs) - len(todo), unusable)
+    entries = {job.name: entry for job in task.jobs if (entry := _entry(root, job))}
+    rejected = [(name, entry["rejected"]) for name, entry in entries.items() if "rejected" in entry]
+    manifest = Manifest.from_rows((Row(**entry["row"]) for entry in entries.values() if "row" in entry), root)
+    made = sum("row" in entries.get(job.name, ()) for job in todo)
+    return Outcome(manifest, made, unusable + rejected)
 
 
 def _unreadable(task: Task, jobs: Sequence[Job], progress: Progress) -> Reasons:
@@ -178,10 +174,9 @@ def _unreadable(task: Task, jobs: Sequence[Job], progress: Progress) -> Reasons:
     return problems
 
 
-def _make(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> tuple[Reasons, int]:
-    """Run jobs; returns unusable sources and the number of rejected images."""
+def _make(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> Reasons:
+    """Run jobs; returns unusable sources."""
     unusable: Reasons = []
-    rejected = 0
     start: list[bool] = []  # whether each of the first images is flat
     task.load()
 
@@ -191,7 +186,6 @@ def _make(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> tu
             start.append(False)
         except Rejected as error:
             entry = {"rejected": str(error)}
-            rejected += 1
             start.append(isinstance(error, Flat))
         except (ImageReadError, ComposeError) as error:
             unusable.append((job.about, str(error)))
@@ -202,7 +196,7 @@ def _make(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> tu
         with replacing(root / f"{job.name}.json", parents=True) as temporary:
             temporary.write_text(json.dumps(entry, ensure_ascii=False, sort_keys=True), encoding="utf-8")
 
-    return unusable, rejected
+    return unusable
 
 
 def _saved(root: Path, job: Job, made: Made) -> dict[str, Any]:
@@ -229,23 +223,6 @@ def _entry(root: Path, job: Job) -> dict[str, Any] | None:
 def finished(task: Task, folder: str | os.PathLike[str]) -> int:
     """The number of finished jobs, including rejected ones."""
     return sum(_entry(Path(folder), job) is not None for job in task.jobs)
-
-
-def collect(task: Task, folder: str | os.PathLike[str]) -> Collected:
-    """The manifest of the finished jobs; its paths are relative to `folder`."""
-    from idmetric.data.manifest.table import Manifest, Row
-
-    rejected: Reasons = []
-
-    def rows() -> Iterator[Row]:
-        for job in task.jobs:
-            entry = _entry(Path(folder), job) or {}
-            if "row" in entry:
-                yield Row(**entry["row"])
-            elif entry:
-                rejected.append((job.name, entry["rejected"]))
-
-    return Collected(Manifest.from_rows(rows(), folder), rejected)
 
 
 # Plans

@@ -193,7 +193,7 @@ def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, 
     return _loaded(kind, weights, folder, place.torch_dtype() if dtype is None else dtype, **parts)
 
 
-def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any) -> Any:
+def _loaded(kind: str, weights: Weights, folder: str | Path, dtype: Any, **parts: Any) -> Any:
     import diffusers
 
     new = tuple(int(n) for n in diffusers.__version__.split(".")[:2]) >= (0, 42)
@@ -207,13 +207,7 @@ def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any)
 def load_model(kind: str, weights: Weights, place: Place) -> Any:
     """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
     need("generate", "generating images", diffusers="diffusers")
-    folder = Path(weights.repo)
-    if not weights.local:
-        import huggingface_hub
-
-        options = {"revision": weights.revision, "allow_patterns": ["*.json", "*.txt", "*.safetensors"]}
-        folder = _fetched(weights, lambda: huggingface_hub.snapshot_download(weights.repo, **options))
-    return _loaded(kind, weights, folder, place.torch_dtype())
+    return _loaded(kind, weights, weights.repo, place.torch_dtype(), revision=weights.revision)
 
 
 def load_transformer(weights: Weights, place: Place, processor: str, model: str) -> tuple[Any, Any]:
