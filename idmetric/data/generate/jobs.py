@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from PIL import Image
 
-from idmetric.data.generate.compose import ComposeError, mask_image, read_pair
+from idmetric.data.generate.compose import ComposeError, read_pair
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.weights import Flat, GenerateError, Rejected
 from idmetric.images.read import ImageReadError
@@ -301,8 +301,7 @@ def read_source(manifest: Manifest, job: Job) -> tuple[Image.Image, Image.Image]
     """
     assert job.source is not None
     path, mask = (cast("str | bytes", manifest.source(job.source, column)) for column in ("path", "mask"))
-    image, bits = read_pair(path, mask)
-    return image, mask_image(bits)
+    return read_pair(path, mask)
 
 
 def frame_seed(seed: int, row: int, copy: int = 0) -> int:
