@@ -40,8 +40,6 @@ QWEN_IMAGE = Weights("Qwen/Qwen-Image", "apache-2.0")
 QWEN_CONTROLNET = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
 QWEN_LORA = Weights(_LIGHTNING_REPO, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
 
-POSITIONS = "rows and columns"  # positions of the image's tokens in the text encoder, part of names of images
-
 
 @dataclass(frozen=True)
 class SDXLInpaint(Inpainter):
@@ -137,10 +135,6 @@ class QwenEdit(Sampler):
     guided: ClassVar[str] = "true_cfg_scale"
     multiple: ClassVar[int] = 1
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "positions": POSITIONS}
-
     @cached_property
     def pipe(self) -> Any:
         pipe = load_pipeline("QwenImageEditPipeline", self.base, self.place, scheduler=lightning_scheduler())
@@ -173,10 +167,6 @@ class QwenEditInpaint(Inpainter):
     guided: ClassVar[str] = "true_cfg_scale"
     pipeline: ClassVar[str] = "QwenImageEditInpaintPipeline"
     multiple: ClassVar[int] = 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "positions": POSITIONS}
 
     @cached_property
     def pipe(self) -> Any:
