@@ -133,38 +133,6 @@ def test_crops_have_a_ratio_of_two_to_three_and_hold_the_foreground(
     assert max(canvas) / min(canvas) == 1.5
 
 
-def test_a_marker_in_the_image_lands_where_the_mask_has_it() -> None:
-    image, mask = Image.new("RGB", (300, 200), (0, 0, 255)), rectangle(300, 200, 100, 60, 220, 150)
-    image.paste((255, 0, 0), (150, 90, 190, 130))
-    marker = rectangle(300, 200, 150, 90, 190, 130)
-    for seed in range(10):
-        for way in ("canvas", "padding", "fit"):
-            rng, again = np.random.default_rng(seed), np.random.default_rng(seed)
-            if way == "canvas":
-                made = contextual_canvas(image, mask, rng, "large")
-                p = made.parameters
-                left, top = (p[k] + (m - b) * s / (e - b) for k, m, b, e, s in zip(
-                    ("left", "top"), (150, 90), p["box"][:2], p["box"][2:], p["size"], strict=True))  # fmt: skip
-                scale = p["size"][0] / 120, p["size"][1] / 90
-            elif way == "padding":
-                made = pad_randomly(image, mask, rng)
-                where = np.flatnonzero(bits(pad_randomly(image, marker, again).mask).any(0))[0]
-                p = made.parameters
-                scale = p["size"][0] / 300, p["size"][1] / 200
-                left, top = p["left"] + 150 * scale[0], p["top"] + 90 * scale[1]
-                assert abs(where - left) <= 1  # the mask of the marker goes the same way
-            else:
-                fitted = fit(image, mask, 144, 8)
-                scale = 144 / 300, 96 / 200
-                left, top = 150 * scale[0], 90 * scale[1]
-                made_image = fitted[0]
-            pixels = np.asarray(made.image if way != "fit" else made_image).astype(int)
-            red = (pixels[..., 0] > 127) & (pixels[..., 2] < 128)
-            rows, columns = np.flatnonzero(red.any(1)), np.flatnonzero(red.any(0))
-            expected = (left, left + 40 * scale[0], top, top + 40 * scale[1])
-            assert np.allclose((columns[0], columns[-1] + 1, rows[0], rows[-1] + 1), expected, atol=1)
-
-
 SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 3, 500])
 
 

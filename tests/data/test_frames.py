@@ -446,44 +446,6 @@ def test_damaged_folders_of_clips_are_made_again(tmp_path: Path, record: str | N
     assert not (path.parent / "stray.png").exists()
 
 
-def test_a_stop_leaves_no_half_written_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clips = make_clips(tmp_path / "in")
-    settings = Extraction(EVERY)
-    for clip in clips:
-        extract(clip, tmp_path / "whole", settings)
-    save, calls = Image.Image.save, []
-
-    def stop_at_the_sixth(self: Image.Image, *args: object, **more: object) -> None:
-        calls.append(1)
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        save(self, *args, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Image.Image, "save", stop_at_the_sixth)
-    extract(clips[0], tmp_path / "out", settings)
-    with pytest.raises(KeyboardInterrupt):
-        extract(clips[1], tmp_path / "out", settings)
-    assert [p.name for p in (tmp_path / "out").iterdir()] == [folder_name(clips[0].name)]
-    (tmp_path / "out" / f".{folder_name(clips[1].name)}.partial").mkdir()  # as a killed run leaves it
-    (tmp_path / "out" / f".{folder_name(clips[1].name)}.partial" / "old.png").touch()
-    for clip in clips:
-        extract(clip, tmp_path / "out", settings)
-    assert files(tmp_path / "out") == files(tmp_path / "whole")
-
-
-def test_choices_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
-    clips = make_clips(tmp_path / "in")
-    settings = Extraction(EVERY)
-    forward = [extract(clip, tmp_path / "a", settings) for clip in clips]
-    backward = [extract(clip, tmp_path / "b", settings) for clip in reversed(clips)]
-    assert forward == backward[::-1]
-    assert files(tmp_path / "a") == files(tmp_path / "b")
-    frames = {
-        json.dumps(extract(clips[0], tmp_path / str(s), Extraction(EVERY, seed=s))["instances"]) for s in range(6)
-    }
-    assert len(frames) > 1
-
-
 def test_unreadable_frames_stop_a_clip_or_are_passed_over(tmp_path: Path) -> None:
     clip = make_clips(tmp_path / "in", 1)[0]
     for i in (0, 2, 4, 6, 8):

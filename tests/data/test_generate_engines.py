@@ -244,17 +244,6 @@ def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine
     assert not same(light.edit(Request(asked.prompt, asked.seed, changed, asked.mask)), made)
 
 
-def test_gray_127_is_encoded_as_zero(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
-    light: Any = engine("iclight")
-    vae = light.pipes[0].vae
-    seen = []
-    encode = vae.encode
-    monkeypatch.setattr(vae, "encode", lambda x: (seen.append(x), encode(x))[1])
-    with torch.no_grad():
-        light._latent(Image.new("RGB", (16, 16), (127, 127, 127)))
-    assert (seen[0] == 0).all()
-
-
 def _powerpaint(folder: Path, **other: str) -> dict[str, str]:
     """Places of PowerPaint's tiny weights, some of them replaced."""
     return {part: str(folder / place) for part, place in {**WEIGHTS["powerpaint"], **other}.items()}

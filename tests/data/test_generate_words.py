@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -119,80 +116,49 @@ a very long line that goes on and on and is certainly no category but talk of th
     assert parse_categories(answer) == found
 
 
-class Server:
-    """A server on 127.0.0.1 that answers chats from a script of (status, body, headers)."""
-
-    def __init__(self, script: list[tuple[int, Any, dict[str, str]]]) -> None:
-        self.script = script
-        self.seen: list[tuple[str, dict[str, str], Any]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.seen.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-                status, answer, headers = outer.script[min(len(outer.seen), len(outer.script)) - 1]
-                if isinstance(answer, str):
-                    answer = {"choices": [{"message": {"role": "assistant", "content": answer}}]}
-                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                for key, value in headers.items():
-                    self.send_header(key, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
-
-
-@pytest.fixture
-def serve() -> Iterator[Any]:
-    servers: list[Server] = []
-
-    def start(*script: Any) -> Server:
-        servers.append(Server([s if isinstance(s, tuple) else (200, s, {}) for s in script]))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.http.shutdown()
-        server.http.server_close()
-
-
 DOMAINS = read_wording().domains
+URL = "http://localhost:8000/v1"
+Seen = list[tuple[str, dict[str, str], Any]]  # address, headers and body of each request
 
 
-def test_categories_are_asked_for_until_there_are_enough(serve: Any) -> None:
-    server = serve("1. mug\n2. kettle\n3. Mug", "kettle\nlamp", "- clock\n- bench\n- sofa")
-    chat = Chat(server.url, "some-model", "secret")
+def answering(patch: pytest.MonkeyPatch, *script: Any) -> Seen:
+    """Answer chats by a script of texts or of (status, body), of which the last repeats."""
+    seen: Seen = []
+
+    def post(url: str, *, json: Any, headers: dict[str, str], timeout: float) -> httpx.Response:
+        seen.append((url, headers, json))
+        said = script[min(len(seen), len(script)) - 1]
+        status, body = (200, {"choices": [{"message": {"content": said}}]}) if isinstance(said, str) else said
+        return httpx.Response(status, json=body)
+
+    patch.setattr(httpx, "post", post)
+    return seen
+
+
+def test_categories_are_asked_for_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = answering(monkeypatch, "1. mug\n2. kettle\n3. Mug", "kettle\nlamp", "- clock\n- bench\n- sofa")
+    chat = Chat(URL, "some-model", "secret")
     assert ask_categories(chat, "generic", 5, DOMAINS) == ["mug", "kettle", "lamp", "clock", "bench"]
-    path, headers, body = server.seen[0]
-    assert path == "/v1/chat/completions"
-    assert headers["authorization"] == "Bearer secret"
+    address, headers, body = seen[0]
+    assert address == f"{URL}/chat/completions"
+    assert headers["Authorization"] == "Bearer secret"
     assert body["model"] == "some-model"
     first = body["messages"][0]["content"]
     assert "5 different kinds" in first
     assert DOMAINS["generic"]["domain"] in first
     assert DOMAINS["generic"]["examples"] in first
-    again = server.seen[2][2]["messages"]
+    again = seen[2][2]["messages"]
     assert [m["role"] for m in again] == ["user", "assistant", "user"]
     assert again[1]["content"] == "mug\nkettle\nlamp"
     assert "2 more" in again[2]["content"]
-    server = serve("trilobite\nammonite")
-    ask_categories(Chat(server.url, "m"), "fossils", 2, DOMAINS)
-    assert "fossils" in server.seen[0][2]["messages"][0]["content"]
 
 
-def test_too_few_categories_are_an_error(serve: Any) -> None:
-    server = serve("mug\nkettle")
+def test_too_few_categories_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = answering(monkeypatch, "mug\nkettle")
     with pytest.raises(GenerateError, match="gave 2 different categories of 50"):
-        ask_categories(Chat(server.url, "m"), "art", 50, DOMAINS)
-    assert len(server.seen) == 3  # two in a row brought nothing new
+        ask_categories(Chat(URL, "m"), "fossils", 50, DOMAINS)
+    assert "fossils" in seen[0][2]["messages"][0]["content"]
+    assert len(seen) == 3  # two in a row brought nothing new
 
 
 def test_only_openais_own_address_counts_as_it() -> None:
@@ -208,26 +174,20 @@ def test_only_openais_own_address_counts_as_it() -> None:
         assert Chat(url, "m").openai == own, url
 
 
-def test_refusals_and_odd_answers_are_told(serve: Any) -> None:
-    server = serve((401, {"error": "bad key"}, {}))
-    with pytest.raises(GenerateError, match=r"refuses: status 401: .*bad key") as error:
-        Chat(server.url, "m", "secret").say([])
-    assert "secret" not in str(error.value)
-    assert len(server.seen) == 1
-    for body in ({"choices": []}, b"hello", {"choices": [{"message": {}}]}):
-        with pytest.raises(GenerateError, match="does not answer as"):
-            Chat(serve((200, body, {})).url, "m").say([])
+def test_refusals_and_odd_answers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("file:///etc/hostname", "http://127.0.0.1:9"):
         with pytest.raises(GenerateError, match="gave no answer"):
             Chat(url, "m").say([])
-
-
-def test_keys_are_not_sent_where_a_redirect_points(serve: Any) -> None:
-    other = serve("mug")
-    server = serve((302, {}, {"Location": other.url + "/chat/completions"}))
-    with pytest.raises(GenerateError, match="status 302"):
-        Chat(server.url, "m", "secret").say([])
-    assert not other.seen
+    for status, body, message in (
+        (401, {"error": "bad key"}, "refuses: status 401: .*bad key"),
+        (302, {}, "refuses: status 302"),  # the key would go with the redirect
+        (200, {"choices": []}, "does not answer as"),
+        (200, "hello", "does not answer as"),
+    ):
+        answering(monkeypatch, (status, body))
+        with pytest.raises(GenerateError, match=message) as error:
+            Chat(URL, "m", "secret").say([])
+        assert "secret" not in str(error.value)
 
 
 # Backgrounds

@@ -132,15 +132,12 @@ def test_a_damaged_note_of_the_plan_is_named(tmp_path: Path, text: bytes) -> Non
         write_world(tmp_path, PLAN, 1)
 
 
-def test_a_world_of_another_version_is_not_mixed_with_this(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_settings_are_named(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"other settings \(parts, quality\); take another folder"):
+        write_world(copy, replace(PLAN, parts=0, quality=90), 1)
     monkeypatch.setattr("idmetric.data.world.write.VERSION", 999)
     with pytest.raises(ValueError, match=r"other settings \(version\)"):
         write_world(copy, PLAN, 1)
-
-
-def test_other_settings_are_named(copy: Path) -> None:
-    with pytest.raises(ValueError, match=r"other settings \(parts, quality\); take another folder"):
-        write_world(copy, replace(PLAN, parts=0, quality=90), 1)
 
 
 def test_assets_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:

@@ -74,15 +74,6 @@ class Assets:
         self.folder = folder
         self._built = lru_cache(maxsize=24)(self._build)
 
-    def __reduce__(self) -> tuple[Any, ...]:  # pickles the folder, not the loaded files
-        return shared_assets, (self.folder,)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Assets) and other.folder == self.folder
-
-    def __hash__(self) -> int:
-        return hash(self.folder)
-
     @property
     def kinds(self) -> dict[str, float]:
         """The kinds of objects that can be built, and the probability of each."""
