@@ -14,7 +14,7 @@ from idmetric.cli.data import main
 from idmetric.data.manifest.lineage import blocks
 from idmetric.data.manifest.table import read
 from idmetric.data.world import FACTORS, LEVELS, STRENGTHS, World
-from idmetric.data.world.write import Plan, takes, write_world
+from idmetric.data.world.write import WorldPlan, takes, write_world
 
 SIZE = 64
 
@@ -137,7 +137,7 @@ def test_a_grid_crosses_identity_with_one_factor(world: World, factor: str) -> N
 
 @pytest.mark.slow
 def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
-    plan = Plan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
+    plan = WorldPlan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
     for number in range(2):
         things: dict[str, set[object]] = {}
         for take in takes(world, number, plan):
@@ -147,7 +147,7 @@ def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
 
 # ---- files
 
-PLAN = Plan(
+PLAN = WorldPlan(
     seed=2, size=32, views=2, strengths=(1.0, 0.5), parts=1, context_edits=1, identity_edits=1, grids=("light",)
 )
 
@@ -240,7 +240,7 @@ def test_more_identities_are_added_to_a_folder(written: Path, tmp_path: Path) ->
 )
 def test_plans_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Plan(**change)  # type: ignore[arg-type]
+        WorldPlan(**change)  # type: ignore[arg-type]
 
 
 def test_the_command_renders_and_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

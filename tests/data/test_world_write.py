@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.data.world.write import Plan, place_of, read_rows, write_world
+from idmetric.data.world.write import WorldPlan, place_of, read_rows, write_world
 
-PLAN = Plan(seed=3, size=32, views=2, distractors=1, strengths=(0.5,), parts=1)
+PLAN = WorldPlan(seed=3, size=32, views=2, distractors=1, strengths=(0.5,), parts=1)
 COUNT = 8
 FLAGS = ["--seed", "3", "--size", "32", "--views", "2", "--strengths", "0.5", "--parts", "1", "-n", str(COUNT)]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
@@ -190,7 +190,7 @@ def test_a_full_disk_says_what_is_kept_and_the_same_command_renders_the_rest(
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         saved(self, path, *args, **options)
 
-    plan = Plan(size=32, views=1, distractors=0)
+    plan = WorldPlan(size=32, views=1, distractors=0)
     with monkeypatch.context() as patch:
         patch.setattr(Image.Image, "save", full)
         with pytest.raises(OutputError, match=r"000002.*the disk is full.*finished identities are kept") as caught:

@@ -58,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Render the world and write its manifest."""
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import WorldPlan, write_world
 
-    plan = Plan(
+    plan = WorldPlan(
         seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
         strengths=tuple(args.strengths), mixed=args.mixed, parts=args.parts, context_edits=args.context_edits,
         identity_edits=args.identity_edits, grids=tuple(args.grid), quality=args.quality,
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
             done += pictures
             progress(done, total)
 
-        made = write_world(args.out, plan, args.identities, args.assets, args.workers, update)
+        made = write_world(args.out, plan, args.identities, args.assets, workers=args.workers, done=update)
     identities = len(set(made.column("identity")))
     print(f"wrote {args.out / 'manifest.parquet'}: {len(made)} images of {identities} identities")
     return 0

@@ -100,7 +100,7 @@ def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Gene
     width, height = box[2] - box[0], box[3] - box[1]
     crop = _crop(photo.size, (width, height))
     canvas = _canvas(crop)
-    before = np.count_nonzero(mask) / (crop[0] * crop[1])
+    before = np.count_nonzero(np.asarray(mask)) / (crop[0] * crop[1])
     low = math.sqrt(LEAST / before)
     factor = low
     if low < 1:
@@ -258,7 +258,7 @@ def _place(
     image, cover = Image.new("RGB", canvas, (255, 255, 255)), Image.new("L", canvas)
     image.paste(photo.resize(size, Image.Resampling.LANCZOS, box=box), (left, top), scaled)
     cover.paste(scaled, (left, top))
-    covered = np.count_nonzero(scaled) / (canvas[0] * canvas[1])
+    covered = np.count_nonzero(np.asarray(scaled)) / (canvas[0] * canvas[1])
     return Composed(image, cover, {**parameters, "left": left, "top": top, "covered": covered})
 
 

@@ -181,6 +181,7 @@ def _make(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> Re
     task.load()
 
     for job in progress(todo, len(todo), "generate"):
+        entry: dict[str, Any]
         try:
             entry = {"row": _saved(root, job, task.make(job))}
             start.append(False)

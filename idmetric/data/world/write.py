@@ -35,7 +35,7 @@ MANIFEST = "manifest.parquet"
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorldPlan:
     """The pictures to render of each identity.
 
     Attributes:
@@ -80,7 +80,7 @@ class Plan:
         return self.views * (1 + edits) + self.parts * min(2, self.views) + grid
 
 
-def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
+def takes(world: World, number: int, plan: WorldPlan) -> Iterator[Take]:
     """All pictures of one identity, as the plan asks for."""
     views = list(world.views(number, plan.views))
     yield from views
@@ -103,13 +103,14 @@ def takes(world: World, number: int, plan: Plan) -> Iterator[Take]:
 
 def write_world(
     folder: Path,
-    plan: Plan,
+    plan: WorldPlan,
     count: int,
     assets: Path | None = None,
+    start: int = 0,
     workers: int = 1,
     done: Callable[[int], None] = lambda pictures: None,
 ) -> Manifest:
-    """Render identities 0 .. `count - 1` into a folder, and write their manifest.parquet.
+    """Render identities `start` .. `start + count - 1` into a folder, and write their manifest.parquet.
 
     Identities that an earlier run finished are kept; a stopped run loses at most the identities in progress.
 
@@ -130,14 +131,14 @@ def write_world(
         for left in folder.glob("[0-9]*/.[0-9]*-*") if held else ():  # of killed runs
             shutil.rmtree(left, ignore_errors=True)
         _claim(folder / "world.json", {"plan": {**asdict(plan), "version": VERSION}, "assets": _digests(assets)})
-        missing = []
-        for number in range(count):
+        numbers, missing = range(start, start + count), []
+        for number in numbers:
             if (folder / place_of(number) / ROWS).exists():
                 done(len(read_rows(folder, number)))
             else:
                 missing.append(number)
         _render_all(missing, min(workers or cores(), len(missing)), (folder, plan, assets), done)
-        manifest = Manifest.from_rows((row for n in range(count) for row in read_rows(folder, n)), folder)
+        manifest = Manifest.from_rows((row for n in numbers for row in read_rows(folder, n)), folder)
         manifest.write(folder / MANIFEST)
         return manifest
 
@@ -204,7 +205,7 @@ _job: dict[str, Any] = {}  # the world that this process renders
 
 
 def _render_all(
-    numbers: Sequence[int], workers: int, job: tuple[Path, Plan, Path | None], done: Callable[[int], None]
+    numbers: Sequence[int], workers: int, job: tuple[Path, WorldPlan, Path | None], done: Callable[[int], None]
 ) -> None:
     """Render identities, in several processes if there are several workers."""
     if workers < 2:
@@ -225,11 +226,11 @@ def _render_all(
             raise
 
 
-def _prepare(folder: Path, plan: Plan, assets: Path | None) -> None:
+def _prepare(folder: Path, plan: WorldPlan, assets: Path | None) -> None:
     _job.update(folder=folder, plan=plan, world=World(plan.seed, assets, plan.size))
 
 
-def _prepare_worker(folder: Path, plan: Plan, assets: Path | None) -> None:
+def _prepare_worker(folder: Path, plan: WorldPlan, assets: Path | None) -> None:
     """Prepare a worker that ends with its parent process and finishes its identity on Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -268,8 +269,8 @@ def _render(number: int) -> int:
 
 def _saved(take: Take, world: World, quality: int, folder: Path) -> Row:
     """Write a picture and its masks; returns its row."""
-    files = {"path": f"{take.name}.{'png' if quality == 100 else 'jpg'}"}
-    options = {} if quality == 100 else {"quality": quality, "subsampling": 0}
+    files: dict[str, Any] = {"path": f"{take.name}.{'png' if quality == 100 else 'jpg'}"}
+    options: dict[str, Any] = {} if quality == 100 else {"quality": quality, "subsampling": 0}
     Image.fromarray(take.shot.picture).save(folder / files["path"], **options)
     for column, mask in (("mask", take.shot.mask), ("part_mask", take.shot.part_mask)):
         if mask is not None:

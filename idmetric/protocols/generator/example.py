@@ -40,12 +40,12 @@ def example(folder: Path, subjects: int = 8, progress: Progress | None = None) -
         ValueError: for fewer than two subjects, or a folder with another world.
         ImportError: if VTK is missing.
     """
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
     if subjects < 2:
         raise ValueError("the example needs at least two subjects")
     views = _REFERENCES + len(_PROMPTS) * _SEEDS
-    plan = Plan(_SEED, _SIZE, views=views, distractors=1, strengths=(_STRENGTH,))
+    plan = WorldPlan(_SEED, _SIZE, views=views, distractors=1, strengths=(_STRENGTH,))
     world = rendered(folder / "world", {"objects": (plan, subjects)}, progress)
     place = {name: k for k, name in enumerate(world.column("id"))}
 
