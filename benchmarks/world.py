@@ -23,7 +23,7 @@ from idmetric.data.world import World
 from idmetric.data.world.context import turn
 from idmetric.data.world.render import FINER, Light, Part, Pose, renderer
 from idmetric.data.world.structures import Take
-from idmetric.data.world.write import Plan, write_world
+from idmetric.data.world.write import WorldPlan, write_world
 from idmetric.evaluate.margins import directed_margins, margin_rates
 from idmetric.models.load import load
 from idmetric.protocols.common.baselines import hsv_vector, pixel_vector
@@ -89,7 +89,7 @@ def speed(assets: Path | None, count: int, size: int = 224) -> None:
     print(f"{size} px, one process    wall      cpu  (pictures per second)")
     print("world, rendered     {:7.1f}  {:7.1f}".format(*clock(lambda: whole(0, count))))
     with tempfile.TemporaryDirectory() as folder:
-        plan = Plan(seed=1, size=size)
+        plan = WorldPlan(seed=1, size=size)
         rates = clock(lambda: len(write_world(Path(folder), plan, count, assets)))
     print("world, and written  {:7.1f}  {:7.1f}".format(*rates))
     things = [world.assets.build(world.identity(n)) for n in range(min(count, 60))]

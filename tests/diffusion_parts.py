@@ -267,51 +267,6 @@ def lightning_lora(file: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def clipseg(folder: Path) -> None:
-    """CLIPSeg."""
-    from transformers import CLIPSegConfig, CLIPSegForImageSegmentation, CLIPSegProcessor, ViTImageProcessor
-
-    torch.manual_seed(0)
-    text = {
-        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "vocab_size": len(_letters("a", "b")), "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1,
-    }  # fmt: skip
-    vision = {
-        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32,
-        "patch_size": 8,
-    }  # fmt: skip
-    config = CLIPSegConfig(
-        text_config=text, vision_config=vision, projection_dim=16, reduce_dim=8, extract_layers=[0, 1],
-        decoder_num_attention_heads=2, decoder_intermediate_size=16, conditional_layer=0,
-    )  # fmt: skip
-    CLIPSegForImageSegmentation(config).save_pretrained(folder)
-    processor = CLIPSegProcessor(ViTImageProcessor(size={"height": 32, "width": 32}), clip_tokenizer())
-    processor.save_pretrained(folder)
-
-
-def sam(folder: Path) -> None:
-    """Segment Anything."""
-    from transformers import SamConfig, SamImageProcessor, SamModel, SamProcessor
-
-    torch.manual_seed(0)
-    vision = {
-        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 64, "patch_size": 8,
-        "output_channels": 16, "window_size": 0, "global_attn_indexes": [0], "mlp_dim": 16, "num_pos_feats": 8,
-    }  # fmt: skip
-    prompt = {"hidden_size": 16, "image_size": 64, "patch_size": 8, "mask_input_channels": 4}
-    decoder = {
-        "hidden_size": 16, "mlp_dim": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "attention_downsample_rate": 1, "iou_head_hidden_dim": 16, "iou_head_depth": 2,
-    }  # fmt: skip
-    config = SamConfig(vision_config=vision, prompt_encoder_config=prompt, mask_decoder_config=decoder)
-    SamModel(config).save_pretrained(folder)
-    side, low = {"height": 64, "width": 64}, {"height": 16, "width": 16}
-    images = SamImageProcessor(
-        size={"longest_edge": 64}, pad_size=side, mask_size={"longest_edge": 16}, mask_pad_size=low
-    )
-    SamProcessor(images).save_pretrained(folder)
-
-
 def grounding_dino(folder: Path) -> None:
     """Grounding DINO."""
     from transformers import (
@@ -374,8 +329,8 @@ def sam2(folder: Path) -> None:
 
 PARTS: dict[str, Callable[[Path], None]] = {
     "sdxl_inpaint": sdxl_inpaint, "flux_fill": flux_fill, "flux_canny": flux_canny, "qwen_edit": qwen_edit,
-    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "clipseg": clipseg, "sam": sam,
-    "sd_inpaint": sd_inpaint, "grounding_dino": grounding_dino, "sam2": sam2,
+    "qwen_image": qwen_image, "stable_diffusion": stable_diffusion, "sd_inpaint": sd_inpaint,
+    "grounding_dino": grounding_dino, "sam2": sam2,
 }  # fmt: skip
 
 

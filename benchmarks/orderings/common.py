@@ -1,7 +1,7 @@
 """Shared by the scripts of this folder: rendered worlds, runs of the recipes, results over seeds, tables, claims.
 
     options = read_options(__doc__)
-    data = world(options, Plan(size=64), 400)
+    data = world(options, WorldPlan(size=64), 400)
     found = results(ROWS, options, measure)      # measure(row, seed, folder) -> {"ssr": 0.61, ...}
     report(Table("NearID, Table 3", MEASURES, ROWS, CLAIMS), found, options)
 
@@ -31,7 +31,7 @@ import torch
 from idmetric import load
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.world.structures import VERSION
-from idmetric.data.world.write import Plan, cores, write_world
+from idmetric.data.world.write import WorldPlan, cores, write_world
 from idmetric.models.embedder import Embedder
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import Settings, fit
@@ -126,7 +126,7 @@ def read_options(text: str | None, argv: Sequence[str] | None = None, *, out: st
     return Options(args.out, args.seeds or (1 if args.quick else seeds), args.quick)
 
 
-def world(options: Options, plan: Plan, count: int, start: int = 0) -> Manifest:
+def world(options: Options, plan: WorldPlan, count: int, start: int = 0) -> Manifest:
     """Identities `start` .. `start + count - 1` of a world, rendered into a folder of this plan, once.
 
     Training and held-out identities come from one plan with different numbers, in separate calls; the caller sets the

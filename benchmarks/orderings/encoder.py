@@ -16,13 +16,13 @@ from pretraining import pretrained
 from safetensors.torch import save_file
 
 from idmetric import Backbone
-from idmetric.data.world.write import Plan
+from idmetric.data.world.write import WorldPlan
 
 NAME = "vit_tiny_patch16_224"
 # at 64 px 16 patches: ID-Sim compares all patches of a batch by Sinkhorn
 ARGS = {"patch_size": 16, "embed_dim": 128, "depth": 4, "num_heads": 4}
 SIZE = 64
-PLAN = Plan(seed=50, size=SIZE, views=2, distractors=0)
+PLAN = WorldPlan(seed=50, size=SIZE, views=2, distractors=0)
 WEIGHTS = "timm.safetensors"
 
 

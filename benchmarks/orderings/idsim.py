@@ -27,7 +27,7 @@ from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import mixture
 from idmetric.data.manifest.lineage import VIEW_ROLES, lineages
 from idmetric.data.manifest.table import Manifest
-from idmetric.data.world.write import Plan
+from idmetric.data.world.write import WorldPlan
 from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import distance
 from idmetric.evaluate.ranking import roc_auc
@@ -121,7 +121,7 @@ def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> 
 @cache
 def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
     """Rows of training and of test objects: views, and an edit of the context and of the identity of each."""
-    plan = Plan(
+    plan = WorldPlan(
         seed=70, size=SIZE, views=2, distractors=0, context_edits=1, identity_edits=1,
         strengths=(0.3, 0.5, 0.75, 1.0), mixed=True,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from PIL import Image
 
 from idmetric import Backbone
 from idmetric.data.manifest.table import Manifest
-from idmetric.data.world.write import Plan
+from idmetric.data.world.write import WorldPlan
 from idmetric.images.masks import read_mask
 from idmetric.train.batches import generator
 from idmetric.train.ilgen import recipe as ilgen
@@ -125,7 +125,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
     """Rows of training objects, from one side in four contexts, and of test objects, from two sides in two each."""
 
     def rendered(count: int, first: int, views: int, contexts: int) -> Manifest:
-        plan = Plan(seed=60, size=size.side, views=views, context_edits=contexts - 1, distractors=0)
+        plan = WorldPlan(seed=60, size=size.side, views=views, context_edits=contexts - 1, distractors=0)
         return world(options, plan, count, first)
 
     return rendered(size.things, 0, 1, 4), rendered(size.tested, HELD_OUT, 2, 2)

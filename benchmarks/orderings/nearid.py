@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import lineages
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.data.world.write import Plan
+from idmetric.data.world.write import WorldPlan
 from idmetric.models.nearid import NearID
 from idmetric.train.batches import generator
 from idmetric.train.nearid import recipe as nearid
@@ -199,8 +199,8 @@ class OneOfEachKind(Batches):
 @cache
 def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
     """Rows of training and of test objects, with distractors and with part-edits."""
-    near = Plan(seed=4, size=size.side, views=3, distractors=2, strengths=(1.0,))
-    edits = Plan(seed=5, size=size.side, views=2, distractors=0, parts=2)
+    near = WorldPlan(seed=4, size=size.side, views=3, distractors=2, strengths=(1.0,))
+    edits = WorldPlan(seed=5, size=size.side, views=2, distractors=0, parts=2)
     learnt = [world(options, near, size.things), world(options, edits, size.edited)]
     tested = [world(options, plan, size.tested, 100_000) for plan in (near, edits)]
     return merge(learnt), merge(tested)

@@ -24,7 +24,7 @@ from lite_items import RECIPE, LiteItems
 
 from idmetric.checkpoints.format import CONFIG
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.data.world.write import Plan
+from idmetric.data.world.write import WorldPlan
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.validate import validation
 from idmetric.train.visme import data as pools
@@ -146,7 +146,8 @@ def start(options: Options, size: Size) -> Path:
     folder = options.out / "encoders" / f"warm-{key}"
     if not (folder / CONFIG).is_file():
         plain = imagenet(options.out / "encoders", size.side)
-        data = within(world(options, Plan(seed=79, size=size.side, views=2, distractors=0), size.warm_objects), True)
+        shown = WorldPlan(seed=79, size=size.side, views=2, distractors=0)
+        data = within(world(options, shown, size.warm_objects), True)
         settings = {
             "model": str(plain),
             "steps": size.warm_steps,
@@ -164,7 +165,7 @@ def pictures(options: Options, size: Size) -> tuple[Manifest, Manifest]:
     """Rows of training and of test objects."""
 
     def rendered(name: str, seed: int, count: int, first: int = 0, **plan: int) -> Manifest:
-        made = Plan(seed=seed, size=size.side, distractors=0, strengths=(0.3, 0.5, 0.75, 1.0), mixed=True, **plan)
+        made = WorldPlan(seed=seed, size=size.side, distractors=0, strengths=(0.3, 0.5, 0.75, 1.0), mixed=True, **plan)
         data = world(options, made, count, first)
         return data.replace(dataset=[name] * len(data))
 

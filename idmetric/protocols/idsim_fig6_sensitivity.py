@@ -48,7 +48,7 @@ from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings
 from idmetric.protocols.options import SensitivityOptions
 
 if TYPE_CHECKING:
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
 
 # Edit grids
@@ -156,12 +156,12 @@ def grids(
     return rendered(folder, {"grids": (plan, options.identities)}, progress)
 
 
-def grid_plan(seed: int, size: int) -> Plan:
+def grid_plan(seed: int, size: int) -> WorldPlan:
     """A world of edit grids over all factors, without distractors or part edits."""
     from idmetric.data.world.structures import FACTORS
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
-    return Plan(seed, size, views=1, distractors=0, strengths=(), grids=FACTORS)
+    return WorldPlan(seed, size, views=1, distractors=0, strengths=(), grids=FACTORS)
 
 
 def run(

@@ -51,9 +51,9 @@ def bench(folder: Path, options: WorldOptions = WorldOptions(), progress: Progre
         ValueError: if the folder holds a world of other settings.
         ImportError: if VTK is missing.
     """
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
-    margins = Plan(options.world_seed, options.size, views=3, distractors=1, strengths=options.strengths, parts=1)
+    margins = WorldPlan(options.world_seed, options.size, views=3, distractors=1, strengths=options.strengths, parts=1)
     plans = {"margins": (margins, options.identities)}
     if options.grids:
         plans["grids"] = grid_plan(options.world_seed + 1, options.size), options.grids

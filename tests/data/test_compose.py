@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -19,6 +19,7 @@ from idmetric.data.generate.compose import (
     fit,
     pad_randomly,
     partial_mask,
+    read_pair,
     scale_mode,
 )
 from idmetric.images.masks import read_mask
@@ -132,66 +133,34 @@ def test_crops_have_a_ratio_of_two_to_three_and_hold_the_foreground(
     assert max(canvas) / min(canvas) == 1.5
 
 
-def test_a_marker_in_the_image_lands_where_the_mask_has_it() -> None:
-    image, mask = Image.new("RGB", (300, 200), (0, 0, 255)), rectangle(300, 200, 100, 60, 220, 150)
-    image.paste((255, 0, 0), (150, 90, 190, 130))
-    marker = rectangle(300, 200, 150, 90, 190, 130)
-    for seed in range(10):
-        for way in ("canvas", "padding", "fit"):
-            rng, again = np.random.default_rng(seed), np.random.default_rng(seed)
-            if way == "canvas":
-                made = contextual_canvas(image, mask, rng, "large")
-                p = made.parameters
-                left, top = (p[k] + (m - b) * s / (e - b) for k, m, b, e, s in zip(
-                    ("left", "top"), (150, 90), p["box"][:2], p["box"][2:], p["size"], strict=True))  # fmt: skip
-                scale = p["size"][0] / 120, p["size"][1] / 90
-            elif way == "padding":
-                made = pad_randomly(image, mask, rng)
-                where = np.flatnonzero(bits(pad_randomly(image, marker, again).mask).any(0))[0]
-                p = made.parameters
-                scale = p["size"][0] / 300, p["size"][1] / 200
-                left, top = p["left"] + 150 * scale[0], p["top"] + 90 * scale[1]
-                assert abs(where - left) <= 1  # the mask of the marker goes the same way
-            else:
-                fitted = fit(image, mask, 144, 8)
-                scale = 144 / 300, 96 / 200
-                left, top = 150 * scale[0], 90 * scale[1]
-                made_image = fitted[0]
-            pixels = np.asarray(made.image if way != "fit" else made_image).astype(int)
-            red = (pixels[..., 0] > 127) & (pixels[..., 2] < 128)
-            rows, columns = np.flatnonzero(red.any(1)), np.flatnonzero(red.any(0))
-            expected = (left, left + 40 * scale[0], top, top + 40 * scale[1])
-            assert np.allclose((columns[0], columns[-1] + 1, rows[0], rows[-1] + 1), expected, atol=1)
-
-
 SIDES = st.integers(1, 90) | st.sampled_from([1, 2, 3, 500])
 
 
 @st.composite
 def photos(draw: st.DrawFn) -> tuple[Image.Image, Image.Image]:
+    """A photo and a mask that is neither empty nor full."""
     width, height, seed = draw(SIDES), draw(SIDES), draw(st.integers(0, 99))
     rng = np.random.default_rng(seed)
     if draw(st.booleans()):
-        values = rng.random((height, width)) < draw(st.sampled_from([0, 0.01, 0.5, 1]))
+        values = rng.random((height, width)) < draw(st.sampled_from([0.01, 0.5]))
     else:
         left, top = draw(st.integers(0, width - 1)), draw(st.integers(0, height - 1))
         right, bottom = draw(st.integers(left + 1, width)), draw(st.integers(top + 1, height))
         values = np.zeros((height, width), bool)
         values[top:bottom, left:right] = True
+    assume(values.any() and not values.all())
     return noise(width, height, seed), Image.fromarray(values.astype(np.uint8) * 255)
 
 
 @settings(max_examples=150, deadline=None)
 @given(photos(), st.integers(0, 9), st.sampled_from(MODES))
-@example((noise(1, 1), Image.new("L", (1, 1), 255)), 0, "small")
 @example((noise(2, 1), rectangle(2, 1, 0, 0, 1, 1)), 0, "small")
 @example((noise(500, 1), rectangle(500, 1, 3, 0, 4, 1)), 0, "large")
 def test_a_canvas_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Image], seed: int, mode: str) -> None:
     image, mask = photo
     made = attempt(contextual_canvas, image, mask, np.random.default_rng(seed), mode)
     if isinstance(made, str):
-        uniform = len(np.unique(np.asarray(mask))) == 1
-        assert any(text in made for text in (("empty", "covers everything") if uniform else ("so thin",)))
+        assert "so thin" in made
         return
     p, found = made.parameters, bits(made.mask)
     long, short = max(made.image.size), min(made.image.size)
@@ -210,23 +179,20 @@ def test_a_canvas_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Im
 
 
 @settings(max_examples=150, deadline=None)
-@given(photos(), st.integers(0, 9), st.sampled_from([0.0, 0.5, 3.0]))
-def test_padding_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Image], seed: int, most: float) -> None:
+@given(photos(), st.integers(0, 9))
+def test_padding_is_right_or_refused_by_name(photo: tuple[Image.Image, Image.Image], seed: int) -> None:
     image, mask = photo
-    made = attempt(pad_randomly, image, mask, np.random.default_rng(seed), most)
+    made = attempt(pad_randomly, image, mask, np.random.default_rng(seed))
     if isinstance(made, str):
-        uniform = len(np.unique(np.asarray(mask))) == 1
-        assert any(text in made for text in (("empty", "covers everything") if uniform else ("so thin",)))
+        assert "so thin" in made
         return
     p = made.parameters
     assert made.image.size == made.mask.size == image.size
-    assert 0 <= p["padding"] <= most
+    assert 0 <= p["padding"] <= 0.5
     for side, whole in zip(p["size"], image.size, strict=True):
         assert abs(side - whole / (1 + p["padding"])) <= 0.5 or side == 1
     box = (0, 0, *image.size)
     check_composed(image, mask, box, made.image, bits(made.mask), tuple(p["size"]), p["left"], p["top"])
-    if most == 0:
-        assert (np.asarray(made.mask) == np.asarray(mask)).all()
 
 
 @settings(max_examples=200, deadline=None)
@@ -271,14 +237,11 @@ def test_partial_masks_lose_forty_to_sixty_percent_along_an_axis(
     mask = photo[1]
     before = bits(mask)
     area = before.sum()
-    shares = [
-        np.cumsum(before.sum(axis)) / max(area, 1) for axis in (0, 1)
-    ]  # a cut from the other end leaves 1 - share
+    shares = [np.cumsum(before.sum(axis)) / area for axis in (0, 1)]  # a cut from the other end leaves 1 - share
     possible = any(((s >= 0.4) & (s <= 0.6)).any() for s in shares)
     found = attempt(partial_mask, mask, np.random.default_rng(seed))
     if isinstance(found, str):
         assert not possible
-        assert ("empty" in found) == (area == 0)
         return
     made, p = found
     assert possible
@@ -305,13 +268,9 @@ def test_every_frame_of_an_identity_has_one_mode_and_half_of_identities_each() -
 
 
 def test_masks_that_say_nothing_are_refused() -> None:
-    image, rng = noise(30, 20), np.random.default_rng(0)
-    for way in (lambda m: contextual_canvas(image, m, rng, "small"), lambda m: pad_randomly(image, m, rng)):
-        with pytest.raises(ComposeError, match="is empty"):
-            way(Image.new("L", (30, 20)))
-        with pytest.raises(ComposeError, match="covers everything"):
-            way(Image.new("L", (30, 20), 255))
-    with pytest.raises(ComposeError, match="is empty"):
-        partial_mask(Image.new("L", (30, 20)), rng)
+    image = noise(30, 20)
+    for mask, message in ((Image.new("L", (30, 20)), "is empty"), (Image.new("L", (30, 20), 255), "covers everything")):
+        with pytest.raises(ComposeError, match=message):
+            read_pair(image, mask)
     with pytest.raises(ImageReadError, match="mask has 20x30 pixels and its image 30x20"):
-        fit(image, ellipse(20, 30))
+        read_pair(image, ellipse(20, 30))

@@ -70,7 +70,8 @@ def test_masks_of_the_same_names_are_attached_as_they_are(run: Runner, photos: M
     assert made.column("id") == photos.column("id")
     assert not (tmp_path / "out/masked_masks").exists()
     for k in range(4):
-        assert read_pair(made.source(k), made.source(k, "mask"))[1].mean() == pytest.approx(np.pi / 16, abs=0.01)
+        cover = np.asarray(read_pair(made.source(k), made.source(k, "mask"))[1]) > 0
+        assert cover.mean() == pytest.approx(np.pi / 16, abs=0.01)
 
 
 def test_masks_may_lie_in_one_folder_if_names_differ(photos: Manifest, tmp_path: Path) -> None:
@@ -185,7 +186,7 @@ def test_masks_are_made_by_a_remover(run: Runner, photos: Manifest, tmp_path: Pa
     assert run("masks photos.csv --remover clean -o out.csv --quiet") == 0
     made = read(tmp_path / "out.csv")
     for k in range(4):
-        found, true = read_pair(made.source(k), made.source(k, "mask"))[1], np.asarray(disc(SIZE)) > 0
+        found, true = (np.asarray(m) > 0 for m in (read_pair(made.source(k), made.source(k, "mask"))[1], disc(SIZE)))
         assert (found & true).sum() / (found | true).sum() > 0.9
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("out_masks/**/*.png")}
     assert len(times) == 4

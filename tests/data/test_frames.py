@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from idmetric.data.frames.choose import SAMPLINGS, Sampling, Tally, blur_score, candidates, choose, places, plan
+from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, blur_score, candidates, choose, places, plan
 from idmetric.data.frames.clips import Clip, ClipError, find_clips
-from idmetric.data.frames.extract import Settings, extract, finished, folder_name, to_manifest
-from idmetric.data.frames.footage import Frame, open_clip
+from idmetric.data.frames.extract import Extraction, extract, finished, folder_name, to_manifest
+from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
 from idmetric.images.read import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
@@ -90,20 +90,21 @@ def test_blur_score_is_the_variance_of_opencvs_laplacian(width: int, height: int
 def test_limits_of_coverage_and_sharpness_are_valid_themselves(tmp_path: Path) -> None:
     for name, share in (("least", 9 / 90), ("most", 81 / 90), ("less", 8 / 90), ("more", 82 / 90)):
         for i in range(20):
-            (tmp_path / name / "masks").mkdir(parents=True, exist_ok=True)
+            for place in (tmp_path / name, tmp_path / "masks" / name):
+                place.mkdir(parents=True, exist_ok=True)
             picture(i, size=(90, 64)).save(tmp_path / name / f"{i}.png")
-            mask(share, (90, 64)).save(tmp_path / name / "masks" / f"{i}.png")
+            mask(share, (90, 64)).save(tmp_path / "masks" / name / f"{i}.png")
     blur = blur_score(picture(0, size=(90, 64)))
     found = {}
-    for clip in find_clips(tmp_path):
+    for clip in find_clips(tmp_path, tmp_path / "masks"):
         sampling = Sampling(fps=10, stride=1, annotated=10, parts=5, blur=0)
-        found[clip.name] = len(list(choose(open_clip(clip, 10), sampling, 0, Tally())))
+        found[clip.name] = len(list(choose(open_clip(clip, 10), sampling, 0, Faults())))
     assert found == {"least": 2, "most": 2, "less": 0, "more": 0}
-    clip = find_clips(tmp_path / "least")[0]
+    clip = find_clips(tmp_path / "least", tmp_path / "masks/least")[0]
     scores = {i: blur_score(picture(i, size=(90, 64))) for i in range(10)}
     only = max(scores, key=lambda i: (scores[i], -i))
     exact = Sampling(fps=10, stride=1, annotated=10, parts=5, blur=scores[only])
-    first = next(choose(open_clip(clip, 10), exact, 0, Tally()))
+    first = next(choose(open_clip(clip, 10), exact, 0, Faults()))
     assert scores[first.index] == scores[only] >= blur
 
 
@@ -126,7 +127,7 @@ def test_one_valid_frame_of_each_window_is_chosen_evenly(tmp_path: Path) -> None
     assert clip.masks == tmp_path / "masks" / "clip"
     counts = dict.fromkeys(valid, 0)
     for seed in range(150):
-        picks = list(choose(open_clip(clip, 10), EVERY, seed, Tally()))
+        picks = list(choose(open_clip(clip, 10), EVERY, seed, Faults()))
         assert [p.window for p in picks] == [0, 1]
         for p in picks:
             assert p.index in valid
@@ -140,21 +141,6 @@ def test_one_valid_frame_of_each_window_is_chosen_evenly(tmp_path: Path) -> None
     assert counts[8] == 150  # the only one of its window
     for index in (10, 16, 18):
         assert abs(counts[index] - 50) <= 4 * (150 * 2 / 9) ** 0.5  # four standard deviations
-
-
-def test_windows_without_a_valid_frame_are_counted_by_the_furthest_hurdle(tmp_path: Path) -> None:
-    write_folder(tmp_path / "clip", 60, blurred=(10, 15, 20, 25, 30))
-    shares = {0: 0.05, 5: 0.02, 10: 0.5, 15: 0.01, 20: 0.5, 25: 0.95, 30: 0.5, 35: 0.5}
-    write_masks(tmp_path / "clip" / "masks", shares)
-    (tmp_path / "clip" / "masks" / "40.png").write_bytes(b"broken")
-    clip = find_clips(tmp_path / "clip")[0]
-    tally = Tally()
-    picks = list(choose(open_clip(clip, 10), SAMPLINGS["got10k"], 0, tally))
-    assert [p.index for p in picks] == [35]
-    assert tally.rejected(0) == {"object too small": 1, "blurred": 2, "unreadable": 1, "no annotation": 1}
-    assert len(tally.unreadable) == 1
-    assert "40.png" in tally.unreadable[0]
-    assert tally.seen
 
 
 def test_every_object_of_indexed_masks_is_an_instance(tmp_path: Path) -> None:
@@ -171,12 +157,12 @@ def test_every_object_of_indexed_masks_is_an_instance(tmp_path: Path) -> None:
         indexed.putpalette([v for n in range(256) for v in (n, 255 - n, 7 * n % 256)])
         assert indexed.mode == "P"
         indexed.save(tmp_path / "masks/clip" / f"{i}.png")
-    record = extract(find_clips(tmp_path / "frames", tmp_path / "masks")[0], tmp_path / "out", Settings(EVERY))
+    record = extract(find_clips(tmp_path / "frames", tmp_path / "masks")[0], tmp_path / "out", Extraction(EVERY))
     found = {i["object"]: i for i in record["instances"]}
     assert set(found) == {1, 3, 7}
     assert [f["frame"] // 10 for f in found[1]["frames"]] == [0, 1]
-    assert found[3]["rejected"] == {"object too small": 2}
-    assert found[7]["rejected"] == {"object too small": 1}
+    assert [len(found[number]["frames"]) for number in (3, 7)] == [0, 1]
+    assert record["reasons"] == {"too small": 10}
     manifest = to_manifest([record], tmp_path / "out", "davis")
     assert set(manifest.column("identity")) == {"davis/clip/1"}  # 7 has one frame, and needs two
     for i, frame in enumerate(manifest.column("x_frame")):
@@ -187,32 +173,22 @@ def test_every_object_of_indexed_masks_is_an_instance(tmp_path: Path) -> None:
         assert number_of(manifest.image(i)) == frame
     names = {p.name for p in (tmp_path / "out" / record["folder"]).iterdir()}
     assert len(names) == 5  # frames of instances that are left out are not kept
-    one = list(
-        choose(open_clip(find_clips(tmp_path / "frames", tmp_path / "masks")[0], 10, objects="one"), EVERY, 0, Tally())
-    )
-    assert {p.object.number for p in one} == {0}
 
 
-def test_gray_masks_can_hold_object_numbers(tmp_path: Path) -> None:
+def test_gray_masks_of_several_objects_are_refused(tmp_path: Path) -> None:
     write_folder(tmp_path / "clip", 10)
-    (tmp_path / "clip/masks").mkdir()
     for i in range(10):
         numbers = np.zeros((64, 96), np.uint16 if i % 2 else np.uint8)
-        numbers[:, :30], numbers[:, 30:60] = 2, 5
-        Image.fromarray(numbers).save(tmp_path / "clip/masks" / f"{i}.png")
-    clip = find_clips(tmp_path / "clip")[0]
-    frame = next(open_clip(clip, 10, objects="indexed").read([1]))
-    assert {t.number: t.coverage for t in frame.objects()} == {2: 30 / 96, 5: 30 / 96}
-    mask(0.5).convert("RGB").save(tmp_path / "clip/masks/0.png")
-    with pytest.raises(ImageReadError, match=r"0\.png: its mode RGB holds no object numbers"):
-        next(open_clip(clip, 10, objects="indexed").read([0])).objects()
-    tally = Tally()
-    list(choose(open_clip(clip, 10), EVERY, 0, tally))  # by default a gray mask is of one object
-    assert any("it holds 2 values (2, 5)" in line and "--objects indexed" in line for line in tally.unreadable)
-    for i in range(10):
-        Image.new("L", (96, 64), 3).save(tmp_path / "clip/masks" / f"{i}.png")
-    [thing] = next(open_clip(clip, 10).read([1])).objects()
-    assert thing.coverage == 1
+        numbers[:, :30], numbers[:, 30:60] = 2, 5 if i else 2
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Image.fromarray(numbers).save(tmp_path / "masks" / f"{i}.png")
+    clip = find_clips(tmp_path / "clip", tmp_path / "masks")[0]
+    faults = Faults()
+    [*_] = choose(open_clip(clip, 10), ALL, 0, faults)
+    assert faults.unreadable
+    assert all("it holds 2 values (2, 5)" in line and "palette images" in line for line in faults.unreadable)
+    [thing] = next(open_clip(clip, 10).read([0])).objects()  # of one value
+    assert thing.coverage == 60 / 96
 
 
 # Sources
@@ -223,15 +199,10 @@ def test_masks_are_found_where_datasets_have_them(tmp_path: Path) -> None:
     (tmp_path / "lasot/cat/cat-1/groundtruth.txt").write_text("1,1,2,2\n1,1,2,2\n")
     write_folder(tmp_path / "got/train/GOT-1", 2)
     write_masks(tmp_path / "annotations/train/GOT-1", {0: 0.5})
-    write_folder(tmp_path / "within/b", 2)
-    write_masks(tmp_path / "within/b/masks", {1: 0.5})
-    write_folder(tmp_path / "within/c/rgb", 2)
-    write_masks(tmp_path / "within/c/masks", {1: 0.5})
     for name in ("uco/animal/cat/1-2/rgb_video.mp4", "uco/animal/cat/1-2/mask_video.mkv", "films/x.mp4", "films/y.MOV",
                  "films/.hidden.mp4", "more/d/z.mp4", "more_masks/d/z.mkv"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    write_masks(tmp_path / "films/y_masks", {0: 0.5})
     (tmp_path / "notes.txt").touch()
 
     def found(root: str, masks: str | None = None) -> dict[str, str | None]:
@@ -242,15 +213,11 @@ def test_masks_are_found_where_datasets_have_them(tmp_path: Path) -> None:
     assert find_clips(tmp_path / "lasot")[0].boxes == tmp_path / "lasot/cat/cat-1/groundtruth.txt"
     assert found("got", "annotations") == {"train/GOT-1": "annotations/train/GOT-1"}
     assert found("got/train/GOT-1", "annotations/train/GOT-1") == {"GOT-1": "annotations/train/GOT-1"}
-    assert found("within") == {"b": "within/b/masks", "c": "within/c/masks"}
     assert found("uco") == {"animal/cat/1-2": "uco/animal/cat/1-2/mask_video.mkv"}
     assert found("films") == {"x": None, "y": None}
-    assert found("films/x.mp4", "films/y_masks") == {"x": "films/y_masks"}
+    assert found("films/x.mp4", "annotations") == {"x": "annotations"}
     assert found("more", "more_masks") == {"d/z": "more_masks/d/z.mkv"}
-    assert set(found(".", "annotations")) == {
-        "lasot/cat/cat-1", "got/train/GOT-1", "within/b", "within/c", "uco/animal/cat/1-2",
-        "films/x", "films/y", "more/d/z",
-    }  # fmt: skip  # masks below the same folder are no clips
+    assert "annotations/train/GOT-1" not in found(".", "annotations")  # masks below the same folder are no clips
 
 
 def test_clips_that_cannot_be_told_apart_or_found_are_refused(tmp_path: Path) -> None:
@@ -265,25 +232,25 @@ def test_clips_that_cannot_be_told_apart_or_found_are_refused(tmp_path: Path) ->
     write_folder(tmp_path / "b", 2)
     picture(0).save(tmp_path / "b/0.jpg")
     with pytest.raises(ClipError, match=r"0\.jpg and .*0\.png are both the frame '0'"):
-        open_clip(find_clips(tmp_path / "b")[0], 10, "none")
+        open_clip(find_clips(tmp_path / "b")[0], 10)
 
 
 def test_missing_and_misfitting_masks_are_named(tmp_path: Path) -> None:
     write_folder(tmp_path / "clip", 4)
     clip = find_clips(tmp_path / "clip")[0]
-    with pytest.raises(ClipError, match="clip: no masks found; say where they are"):
+    with pytest.raises(ClipError, match="clip: no masks found; give --masks"):
         open_clip(clip, 10)
     write_masks(tmp_path / "other", {7: 0.5})
-    with pytest.raises(ClipError, match=r"other: no mask is named like a frame .*'7'.*'0'"):
+    with pytest.raises(ClipError, match=r"other: no mask is named like a frame .*'0'"):
         open_clip(Clip("clip", tmp_path / "clip", tmp_path / "other"), 10)
-    (tmp_path / "clip/masks").mkdir()
-    mask(0.5, (48, 32)).save(tmp_path / "clip/masks/1.png")
-    tally = Tally()
-    list(choose(open_clip(find_clips(tmp_path / "clip")[0], 10), ALL, 0, tally))
-    assert "clip, frame 1: its mask has 48x32 pixels, the frame 96x64" in tally.unreadable[0]
+    (tmp_path / "masks").mkdir()
+    mask(0.5, (48, 32)).save(tmp_path / "masks/1.png")
+    faults = Faults()
+    list(choose(open_clip(Clip("clip", tmp_path / "clip", tmp_path / "masks"), 10), ALL, 0, faults))
+    assert "clip, frame 1: its mask has 48x32 pixels, the frame 96x64" in faults.unreadable[0]
 
 
-def test_boxes_give_coverage_but_no_masks(tmp_path: Path) -> None:
+def test_boxes_are_read_with_their_flags(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "cat/cat-1/img", 6, first=1)
     lines = ["0,0,48,64", "-48,0,96,64", "10,10,0,5", "nan,nan,nan,nan", "0,0,96,64", "0,0,48,64"]
     boxes = tmp_path / "cat/cat-1/groundtruth.txt"
@@ -291,27 +258,24 @@ def test_boxes_give_coverage_but_no_masks(tmp_path: Path) -> None:
     (tmp_path / "cat/cat-1/full_occlusion.txt").write_text("0,0,0,0,0,1")
     clip = find_clips(tmp_path)[0]
     assert clip.frames == folder
-    with pytest.raises(ClipError, match="choose the boxes"):
+    with pytest.raises(ClipError, match="--segment"):
         open_clip(clip, 10)
-    footage = open_clip(clip, 10, "boxes")
-    assert footage.annotated.tolist() == [True, True, False, False, True, False]
-    things = [frame.objects()[0] for frame in footage.read([0, 1, 4])]
-    assert [t.coverage for t in things] == [0.5, 0.5, 1.0]  # within the frame
-    assert [t.mask for t in things] == [None, None, None]
-    sampling = Sampling(fps=1, stride=1, annotated=1, parts=5)
-    record = extract(clip, tmp_path / "out", Settings(sampling, annotation="boxes"))
-    assert [f["frame"] for f in record["instances"][0]["frames"]] == [0, 1]
-    assert record["instances"][0]["rejected"] == {"object too large": 1, "no annotation": 3}
-    assert to_manifest([record], tmp_path / "out").column("mask") == [None, None]
+    assert read_boxes(clip, 6) == [(0, 0, 48, 64), (-48, 0, 48, 64), None, None, (0, 0, 96, 64), None]
     for text, message in (("1,2,3\n" * 6, "line 1 is not left"), ("1,2,3,4\n" * 5, "5 boxes for the 6 frames"),
                           ("1,2,3,x\n" * 6, "line 1 is not left")):  # fmt: skip
         boxes.write_text(text)
         with pytest.raises(ClipError, match=message):
-            open_clip(clip, 10, "boxes")
+            read_boxes(clip, 6)
     boxes.write_text("1 2 3 4\n" * 6)
     (tmp_path / "cat/cat-1/absence.label").write_text("0\n" * 5)
     with pytest.raises(ClipError, match=r"absence\.label: 5 values for the 6 frames"):
-        open_clip(clip, 10, "boxes")
+        read_boxes(clip, 6)
+
+
+def film(path: Path, count: int) -> Footage:
+    """A video, with full masks in a folder."""
+    write_masks(path.with_name("masks"), dict.fromkeys(range(count), 0.5))
+    return open_clip(Clip("a", path, path.with_name("masks")), 30)
 
 
 @pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
@@ -319,7 +283,7 @@ def test_videos_give_the_frames_that_were_written(tmp_path: Path, codec: str) ->
     if codec not in av.codecs_available:
         pytest.skip(f"FFmpeg here has no {codec}")
     path = write_video(tmp_path / "a.mp4", [picture(i) for i in range(60)], codec=codec)
-    footage = open_clip(Clip("a", path), 30, "none")
+    footage = film(path, 60)
     assert len(footage.times) == 60
     assert np.allclose(footage.times, np.arange(60) / 30)
     for wanted in ([], [0], [59], [3, 17, 18, 40], list(range(60))):
@@ -330,12 +294,12 @@ def test_videos_give_the_frames_that_were_written(tmp_path: Path, codec: str) ->
 def test_a_varying_frame_rate_is_placed_by_time_stamps(tmp_path: Path) -> None:
     stamps = [600 + i * 60 for i in range(20)] + [1800 + i * 300 for i in range(5)]  # 10 per second, then 2
     path = write_video(tmp_path / "a.mkv", [picture(i) for i in range(25)], stamps=stamps)
-    footage = open_clip(Clip("a", path), 30, "none")
+    footage = film(path, 25)
     assert np.allclose(footage.times, (np.array(stamps) - 600) / 600, atol=0.002)
     at, count = places(footage.times, SAMPLINGS["uco3d"])
     assert at == [i * 3 for i in range(20)] + [60, 75, 90, 105, 120]
     assert count == 125
-    picks = list(choose(footage, SAMPLINGS["uco3d"], 0, Tally()))
+    picks = list(choose(footage, SAMPLINGS["uco3d"], 0, Faults()))
     assert [
         p.index in group for p, group in zip(picks, (range(10), range(10, 20), (20, 21), (22, 23), (24,)), strict=True)
     ] == [True] * 5
@@ -348,7 +312,7 @@ def test_rotated_videos_are_turned_upright(tmp_path: Path, turns: int) -> None:
     stored = upright.rotate(90 * turns, expand=True)  # counter-clockwise, as the sensor had it
     path = write_video(tmp_path / "a.mp4", [stored] * 3)
     turn_video(path, turns)
-    image = next(open_clip(Clip("a", path), 30, "none").read([1])).image()
+    image = next(film(path, 3).read([1])).image()
     assert image.size == upright.size
     assert number_of(image) == 77
     assert np.abs(np.asarray(image).astype(int) - np.asarray(upright)).mean() < 12
@@ -364,7 +328,7 @@ def test_masks_of_a_video_lie_on_its_frames(tmp_path: Path, kind: str) -> None:
         write_masks(tmp_path / "masks/rgb_video", shares, first=1)
     clip = find_clips(tmp_path, None if kind == "video" else tmp_path / "masks")[0]
     footage = open_clip(clip, 30)
-    picks = list(choose(footage, SAMPLINGS["uco3d"], 3, Tally()))
+    picks = list(choose(footage, SAMPLINGS["uco3d"], 3, Faults()))
     assert [p.window for p in picks] == [0, 1]
     for p in picks:
         assert number_of(p.image) == p.index
@@ -388,7 +352,7 @@ def test_damaged_videos_are_named(tmp_path: Path) -> None:
     for name, data in cases.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ClipError, match=name):
-            open_clip(Clip("x", tmp_path / name), 30, "none")
+            open_clip(Clip("x", tmp_path / name), 30)
     with av.open(str(tmp_path / "sound.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=44100)
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
@@ -396,7 +360,7 @@ def test_damaged_videos_are_named(tmp_path: Path) -> None:
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
     with pytest.raises(ClipError, match=r"sound\.mp4: the file contains no video"):
-        open_clip(Clip("x", tmp_path / "sound.mp4"), 30, "none")
+        open_clip(Clip("x", tmp_path / "sound.mp4"), 30)
 
 
 def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) -> None:
@@ -408,15 +372,15 @@ def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) ->
         start, size = packets[number]
         data[start : start + size] = b"\xa5" * size
     path.write_bytes(data)
-    footage = open_clip(Clip("a", path), 30, "none")
+    footage = film(path, 60)
     assert [f.index for f in footage.read(range(60))] == list(range(60))
     readable = [i for i, f in zip(range(60), footage.read(range(60)), strict=True) if is_readable(f)]
     assert readable == [i for i in range(60) if i not in (33, 34)]
-    tally = Tally()
-    picks = list(choose(footage, Sampling(fps=30, stride=1, annotated=1, parts=5), 0, tally))
+    faults = Faults()
+    picks = list(choose(footage, Sampling(fps=30, stride=1, annotated=1, parts=5), 0, faults))
     assert [number_of(p.image) for p in picks] == readable
-    assert len(tally.unreadable) == 2
-    assert "a.mov, frame 33: it cannot be decoded" in tally.unreadable[0]
+    assert len(faults.unreadable) == 2
+    assert "a.mov, frame 33: it cannot be decoded" in faults.unreadable[0]
 
 
 # Files
@@ -425,13 +389,13 @@ def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) ->
 def make_clips(root: Path, count: int = 3) -> list[Clip]:
     for i in range(count):
         write_folder(root / f"kind/clip {i}", 20, blurred=(i, i + 3))
-        write_masks(root / f"kind/clip {i}/masks", {k: 0.3 + 0.02 * k for k in range(0, 20, 2)})
-    return find_clips(root)
+        write_masks(root / f"masks/kind/clip {i}", {k: 0.3 + 0.02 * k for k in range(0, 20, 2)})
+    return find_clips(root, root / "masks")
 
 
 def test_frames_masks_and_manifest_say_where_they_come_from(tmp_path: Path) -> None:
     clips = make_clips(tmp_path / "in")
-    settings = Settings(EVERY, seed=5)
+    settings = Extraction(EVERY, seed=5)
     records = [extract(clip, tmp_path / "out", settings) for clip in clips]
     to_manifest(records, tmp_path / "out", "films", category_level=1).write(tmp_path / "frames.parquet")
     manifest = read(tmp_path / "frames.parquet")
@@ -455,20 +419,20 @@ def test_frames_masks_and_manifest_say_where_they_come_from(tmp_path: Path) -> N
 
 def test_finished_clips_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clips = make_clips(tmp_path / "in")
-    settings = Settings(EVERY)
+    settings = Extraction(EVERY)
     records = [extract(clip, tmp_path / "out", settings) for clip in clips]
     before = files(tmp_path / "out")
     monkeypatch.setattr("idmetric.data.frames.extract.open_clip", None)  # would fail
     assert [extract(clip, tmp_path / "out", settings) for clip in clips] == records
     assert files(tmp_path / "out") == before
-    with pytest.raises(ClipError, match=r"made with other settings \(seed\)"):
-        extract(clips[0], tmp_path / "out", Settings(EVERY, seed=1))
+    with pytest.raises(ClipError, match="made with other settings"):
+        extract(clips[0], tmp_path / "out", Extraction(EVERY, seed=1))
 
 
 @pytest.mark.parametrize("record", [None, "", "[1]", '{"settings": 5}'])
 def test_damaged_folders_of_clips_are_made_again(tmp_path: Path, record: str | None) -> None:
     clips = make_clips(tmp_path / "in", 2)
-    settings = Settings(EVERY)
+    settings = Extraction(EVERY)
     for clip in clips:
         extract(clip, tmp_path / "out", settings)
     path = tmp_path / "out" / folder_name(clips[0].name) / "clip.json"
@@ -482,55 +446,18 @@ def test_damaged_folders_of_clips_are_made_again(tmp_path: Path, record: str | N
     assert not (path.parent / "stray.png").exists()
 
 
-def test_a_stop_leaves_no_half_written_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clips = make_clips(tmp_path / "in")
-    settings = Settings(EVERY)
-    for clip in clips:
-        extract(clip, tmp_path / "whole", settings)
-    save, calls = Image.Image.save, []
-
-    def stop_at_the_sixth(self: Image.Image, *args: object, **more: object) -> None:
-        calls.append(1)
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        save(self, *args, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Image.Image, "save", stop_at_the_sixth)
-    extract(clips[0], tmp_path / "out", settings)
-    with pytest.raises(KeyboardInterrupt):
-        extract(clips[1], tmp_path / "out", settings)
-    assert [p.name for p in (tmp_path / "out").iterdir()] == [folder_name(clips[0].name)]
-    (tmp_path / "out" / f".{folder_name(clips[1].name)}.partial").mkdir()  # as a killed run leaves it
-    (tmp_path / "out" / f".{folder_name(clips[1].name)}.partial" / "old.png").touch()
-    for clip in clips:
-        extract(clip, tmp_path / "out", settings)
-    assert files(tmp_path / "out") == files(tmp_path / "whole")
-
-
-def test_choices_depend_on_seed_and_name_alone(tmp_path: Path) -> None:
-    clips = make_clips(tmp_path / "in")
-    settings = Settings(EVERY)
-    forward = [extract(clip, tmp_path / "a", settings) for clip in clips]
-    backward = [extract(clip, tmp_path / "b", settings) for clip in reversed(clips)]
-    assert forward == backward[::-1]
-    assert files(tmp_path / "a") == files(tmp_path / "b")
-    frames = {json.dumps(extract(clips[0], tmp_path / str(s), Settings(EVERY, seed=s))["instances"]) for s in range(6)}
-    assert len(frames) > 1
-
-
 def test_unreadable_frames_stop_a_clip_or_are_passed_over(tmp_path: Path) -> None:
     clip = make_clips(tmp_path / "in", 1)[0]
     for i in (0, 2, 4, 6, 8):
         data = (clip.frames / f"{i}.png").read_bytes()
         (clip.frames / f"{i}.png").write_bytes(data[: len(data) // 2])
-    settings = Settings(EVERY)
+    settings = Extraction(EVERY)
     with pytest.raises(ClipError, match="truncated") as caught:
         extract(clip, tmp_path / "out", settings)
     assert len(str(caught.value).splitlines()) == 5
     assert not list((tmp_path / "out").iterdir())
     record = extract(clip, tmp_path / "out", settings, skip=True)
     assert len(record["unreadable"]) == 5
-    assert record["instances"][0]["rejected"] == {"unreadable": 1}
     assert finished(clip, tmp_path / "out", settings) == record
     with pytest.raises(ClipError, match="truncated"):  # also when a run that skipped them is followed by one that won't
         extract(clip, tmp_path / "out", settings)

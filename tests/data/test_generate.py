@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from idmetric.data.generate import (
     ENGINES,
     CleanBackground,
     Engine,
+    Flat,
     GenerateError,
     Place,
     Request,
@@ -36,17 +36,15 @@ from idmetric.data.generate import (
     read_wording,
     relight_task,
 )
-from idmetric.data.generate import run as module
+from idmetric.data.generate import jobs as module
 from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.idsim import noised
-from idmetric.data.generate.job import frame_seed
-from idmetric.data.generate.run import collect, run, sharded
+from idmetric.data.generate.jobs import frame_seed, run
 from idmetric.data.manifest.split import leaks, split
-from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.data.manifest.table import Manifest, Row, merge, read
 from tests import diffusion_parts as parts
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 WORDS = read_wording()
 
 
@@ -57,7 +55,6 @@ class Paint(Engine):
     tint: int = 0
     guidance: float = 1.0
     log: str = ""
-    pause: float = 0.0
 
     name: ClassVar[str] = "paint"
     native: ClassVar[int] = 64
@@ -74,7 +71,6 @@ class Paint(Engine):
         if self.log:
             with open(self.log, "a") as file:
                 file.write("edit\n")
-        time.sleep(self.pause)
         seen = [request.prompt, request.seed, request.strength, self.tint]
         pixels = b"" if request.image is None else request.image.tobytes()
         masked = b"" if request.mask is None else request.mask.tobytes()
@@ -123,14 +119,21 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def made_by(task: Task, folder: Path) -> Manifest:
-    run(task, folder)
-    return collect(task, folder).manifest
+    return run(task, folder).manifest
 
 
 def table_of(task: Task, folder: Path) -> list[Any]:
-    found = collect(task, folder)
-    assert not found.missing
-    return list(found.manifest.table.to_pylist())
+    found = made_by(task, folder)
+    assert len(found) == len(task.jobs)
+    return list(found.table.to_pylist())
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """The requests of quick engines from here on."""
+    seen: list[Request] = []
+    original = Paint.edit
+    monkeypatch.setattr(Paint, "edit", lambda self, request: (seen.append(request), original(self, request))[1])
+    return seen
 
 
 TASKS = {
@@ -148,9 +151,7 @@ TASKS = {
 def test_a_task_gives_images_masks_and_their_history(name: str, tmp_path: Path) -> None:
     sources = pictures(tmp_path)
     task = TASKS[name](sources, engine(), WORDS, seed=5, copies=2)
-    outcome = run(task, tmp_path / "out")
-    assert (outcome.made, outcome.kept) == (12, 0)
-    made = collect(task, tmp_path / "out").manifest
+    made = made_by(task, tmp_path / "out")
     assert len(made) == len(set(made.column("path"))) == 12
     own = name in ("identity", "distractor")
     identities = made.column("identity")
@@ -195,8 +196,8 @@ def test_pixels_outside_the_mask_are_unchanged(name: str, tmp_path: Path) -> Non
             assert not (inside & (mask.numpy() < 0.5)).any()
 
 
-def test_identity_edits_draw_by_the_frames_seed(tmp_path: Path) -> None:
-    sources = pictures(tmp_path, 40)
+def test_identity_edits_draw_by_the_frames_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources, seen = pictures(tmp_path, 40), spied(monkeypatch)
     task = identity_task(sources, engine(), WORDS, seed=100)
     made = made_by(task, tmp_path / "out")
     assert made.column("seed") == list(range(100, 140))  # "seed + row_id"
@@ -209,6 +210,7 @@ def test_identity_edits_draw_by_the_frames_seed(tmp_path: Path) -> None:
     assert {p["generator_seed"] for p in found} == {0}
     assert {p["guidance"] for p in found} == {2.5}
     assert len({(p["partial_mask"]["axis"], p["partial_mask"]["side"]) for p in found}) == 4
+    assert {request.guidance for request in seen} == {2.5}  # instead of the engine's own
     assert len({frame_seed(5, row, copy) for row in range(50) for copy in range(50)}) == 2500
 
 
@@ -236,9 +238,7 @@ def test_frames_of_an_identity_get_different_scenes(tmp_path: Path) -> None:
 
 
 def test_contextual_canvases_are_white_around_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Request] = []
-    original = Paint.edit
-    monkeypatch.setattr(Paint, "edit", lambda self, request: (seen.append(request), original(self, request))[1])
+    seen = spied(monkeypatch)
     task = contextual_task(pictures(tmp_path), engine(), WORDS)
     run(task, tmp_path / "out")
     assert len(seen) == 6
@@ -250,21 +250,6 @@ def test_contextual_canvases_are_white_around_the_object(tmp_path: Path, monkeyp
         assert 0.09 < inside.mean() < 0.9
         assert request.seed == 0
         assert {request.image.width % 32, request.image.height % 32} == {0}
-
-
-def test_relit_objects_shrink_by_up_to_a_third(tmp_path: Path) -> None:
-    sources = pictures(tmp_path, 2)
-    task = relight_task(sources, engine(), WORDS, variants=12)
-    made = made_by(task, tmp_path / "out")
-    assert made.column("text") == ["mug"] * 24
-    for i in range(24):
-        before, after = sources.mask(i // 12), made.mask(i)
-        assert before is not None
-        assert after is not None
-        assert made.image(i).size == sources.image(i // 12).size
-        assert 0.4 < after.mean() / before.mean() < 1.02  # (2/3)^2 to 1 (ILGen, 4.1)
-    places = {json.dumps((row.parameters or {})["padded"]) for row in made}
-    assert len(places) == 24
 
 
 def test_sizes_to_work_at() -> None:
@@ -291,9 +276,8 @@ def test_names_tell_all_that_decides_the_pixels(tmp_path: Path) -> None:
         distractor_task(sources, engine(), WORDS, side=64),
         distractor_task(sources.replace(category="cup"), engine(), WORDS),
         distractor_task(sources.replace(id=["x", "y"]), engine(), WORDS),
-        distractor_task(sources, Paint(Place("cpu", "bfloat16")), WORDS, out_side=9),
     ]
-    assert len({base, *(task.jobs[0].name for task in others)}) == 7
+    assert len({base, *(task.jobs[0].name for task in others)}) == 6
     moved = sources.at(tmp_path.parent).replace(id=sources.column("id"))
     assert distractor_task(moved, engine(), WORDS).jobs[0].name == base
 
@@ -322,7 +306,7 @@ def test_finished_images_are_kept_and_missing_ones_made_anew(tmp_path: Path) -> 
     run(task, tmp_path / "out")
     first = bytes_of(tmp_path / "out")
     rows = table_of(task, tmp_path / "out")
-    assert run(task, tmp_path / "out").kept == 6
+    assert run(task, tmp_path / "out").made == 0
     assert len((tmp_path / "log").read_text().splitlines()) == 6
     names = sorted(first)
     (tmp_path / "out" / names[1]).unlink()
@@ -350,26 +334,9 @@ def test_a_stop_before_the_row_is_written_loses_that_image_alone(
         patch.setattr(module, "replacing", dies)
         with pytest.raises(KeyboardInterrupt):
             run(task, tmp_path / "out")
-    outcome = run(task, tmp_path / "out")
-    assert (outcome.made, outcome.kept) == (3, 3)
+    assert run(task, tmp_path / "out").made == 3
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
     assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
-
-
-@pytest.mark.parametrize("name", sorted(TASKS))
-def test_shards_together_are_one_run(name: str, tmp_path: Path) -> None:
-    task = TASKS[name](pictures(tmp_path), engine(), WORDS, copies=2)
-    run(task, tmp_path / "whole")
-    for i in (3, 1, 2):
-        run(task, tmp_path / "out", shard=(i, 3))
-    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
-    assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
-    assert run(task, tmp_path / "out").made == 0
-    dealt = [{job.name for job in sharded(task.jobs, (i, 3))} for i in (1, 2, 3)]
-    assert [len(d) for d in dealt] == [4, 4, 4]
-    assert len(set.union(*dealt)) == 12
-    with pytest.raises(GenerateError, match="shard 0/3"):
-        sharded(task.jobs, (0, 3))
 
 
 def broken(tmp_path: Path) -> Manifest:
@@ -399,34 +366,12 @@ def test_unusable_sources_are_counted_and_left_out(tmp_path: Path) -> None:
     sources = broken(tmp_path)
     task = distractor_task(sources, engine(), WORDS, side=16)
     outcome = run(task, tmp_path / "out", on_error="skip")
-    assert [name for name, _ in outcome.unusable] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
-    assert "so thin" in outcome.unusable[-1][1]
-    found = collect(task, tmp_path / "out")
-    assert found.manifest.column("parent") == ["0.png", "7.png"]
-    assert len(found.missing) == 6
+    assert [name for name, _ in outcome.left_out] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
+    assert "so thin" in outcome.left_out[-1][1]
+    assert outcome.manifest.column("parent") == ["0.png", "7.png"]
     good = pictures(tmp_path, 8)  # mended
     outcome = run(distractor_task(good, engine(), WORDS, side=16), tmp_path / "out")
-    assert (outcome.made, outcome.kept) == (6, 2)
-
-
-def test_phone_photos_and_deep_images_are_read_upright(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    pixels = rng.integers(0, 256, (40, 56, 3), dtype=np.uint8)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # lies on its side
-    Image.fromarray(pixels).save(tmp_path / "phone.png", exif=exif)
-    Image.fromarray(rng.integers(0, 65536, (56, 40), dtype=np.uint16)).save(tmp_path / "deep.png")
-    Image.fromarray(rng.integers(0, 256, (56, 40, 4), dtype=np.uint8)).save(tmp_path / "alpha.png")
-    mask = Image.new("L", (40, 56))
-    mask.paste(255, (10, 10, 30, 40))
-    mask.save(tmp_path / "mask.png")
-    rows = [Row(n, f"{n}.png", mask="mask.png", category="mug") for n in ("phone", "deep", "alpha")]
-    sources = Manifest.from_rows(rows, tmp_path)
-    task = distractor_task(sources, engine(), WORDS, side=32)
-    made = made_by(task, tmp_path / "out")
-    outside = np.asarray(mask) == 0
-    for i in range(3):
-        assert (np.asarray(made.image(i))[outside] == np.asarray(sources.image(i))[outside]).all()
+    assert (outcome.made, len(outcome.manifest)) == (6, 8)
 
 
 # ILGen
@@ -436,15 +381,13 @@ def test_objects_of_categories(tmp_path: Path) -> None:
     turbo = Discs(Place("cpu", "float32"))
     task = object_task(["mug", "fog", "clock"], 3, turbo, CleanBackground(), WORDS, seed=1)
     assert task.jobs[0].prompt == "a mug in a clean background"
-    outcome = run(task, tmp_path)
-    assert (outcome.made, len(outcome.rejected)) == (6, 3)
-    assert all("not clean" in why for _, why in outcome.rejected)
-    found = collect(task, tmp_path)
-    assert (len(found.manifest), found.missing, len(found.rejected)) == (6, (), 3)
+    found = run(task, tmp_path)
+    assert (found.made, len(found.manifest), len(found.left_out)) == (6, 6, 3)
+    assert all("not clean" in why for _, why in found.left_out)
     assert found.manifest.column("category") == ["mug"] * 3 + ["clock"] * 3
     assert len(set(found.manifest.column("identity"))) == 6
     again = run(task, tmp_path)
-    assert (again.made, again.kept) == (0, 9)  # what was rejected is not tried anew
+    assert (again.made, again.left_out) == (0, found.left_out)  # what was rejected is not tried anew
     longer = object_task(["sofa", "mug"], 4, turbo, CleanBackground(), WORDS, seed=1)
     kept = {job.name for job in longer.jobs} & {job.name for job in task.jobs}
     assert len(kept) == 3  # the mugs
@@ -495,115 +438,99 @@ def test_every_task_from_the_shell(quick: None, task: str, tmp_path: Path, capsy
     assert len(made) == count
     assert made.image(0).size
     assert made.column("path")[0].startswith("out_images/paint/")
-    both = tmp_path / "made" / "all.csv"
-    images = tmp_path / "made" / "out_images"
-    assert call(source, "--task", task, "-o", both, "--images", images, "--with-sources") == 0
-    whole = read(both)
+    assert call(source, "--task", task, "-o", out, "--with-sources") == 0
+    whole = read(out)
     assert len(whole) == count + 6
     assert whole.image(0).size == (56, 40)
-    assert f"made 0 images, {count} were finished" in capsys.readouterr().out
+    assert f"made 0 images, {count} are finished" in capsys.readouterr().out
 
 
-def test_shards_and_merging_from_the_shell(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, out = saved_pictures(tmp_path), tmp_path / "out.parquet"
-    common = (source, "--task", "distractor", "--engine", "flux_fill", "-o", out)
-    assert call(*common, "--shard", "1/2") == 0
-    assert not out.exists()
-    with pytest.raises(GenerateError, match="3 of 6 images are not finished, first paint/"):
-        call(*common, "--merge")
-    assert call(*common, "--merge", "--on-error", "skip") == 4
-    assert len(read(out)) == 3
-    assert call(*common, "--shard", "2/2") == 0
-    assert call(*common, "--merge") == 0
-    merged = out.read_bytes()
-    assert call(source, "--task", "distractor", "--engine", "flux_fill", "-o", tmp_path / "whole.parquet",
-                "--images", tmp_path / "again" / "out_images") == 0  # fmt: skip
-    assert read(out).column("id") == read(tmp_path / "whole.parquet").column("id")
-    assert call(*common) == 0
-    assert out.read_bytes() == merged
-    with pytest.raises(GenerateError, match="leave --shard out"):
-        call(*common, "--merge", "--shard", "1/2")
+def test_shards_together_are_one_run(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved_pictures(tmp_path)
+    (tmp_path / "objects.txt").write_text("mug\nfog\nclock\n")
+    tasks: dict[str, tuple[Any, ...]] = {
+        "distractor": (source, "--task", "distractor", "--engine", "flux_fill"),
+        "ilgen": ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2),
+        "grid": (source, "--task", "grid"),
+    }
+    for name, words in tasks.items():
+        whole, out = tmp_path / "whole" / f"{name}.parquet", tmp_path / "shards" / f"{name}.parquet"
+        status = 4 if name == "ilgen" else 0  # fog is rejected
+        assert call(*words, "-o", whole) == status
+        for shard in ("2/2", "1/2"):
+            assert call(*words, "-o", out, "--shard", shard) in (0, 4)
+            assert not out.exists()
+        assert call(*words, "-o", out) == status
+        assert read(out).table.equals(read(whole).table)
+        assert bytes_of(tmp_path / "whole") == bytes_of(tmp_path / "shards")
     with pytest.raises(SystemExit):
-        call(*common, "--shard", "3/2")
+        call(*words, "-o", out, "--shard", "3/2")
     assert "'3/2' is not I/N" in capsys.readouterr().err
 
 
 def test_ilgen_from_the_shell(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "objects.txt").write_text("mug\nfog\nclock\n")
-    common = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2)
-    whole = (*common, "-o", tmp_path / "whole.parquet", "--images", tmp_path / "a" / "images")
+    whole = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "-o", tmp_path / "out.parquet")
     assert call(*whole, "--dry-run") == 0
-    assert "24 images" in capsys.readouterr().out
-    assert call(*whole) == 4  # fog was rejected
-    assert capsys.readouterr().err.count("rejected: ") == 2
-    made = read(tmp_path / "whole.parquet")
+    shown = capsys.readouterr().out
+    assert "6 images" in shown
+    assert "then 24 images by paint" in shown
+    assert call(*whole, "--set", "clean.tolerance=20") == 4  # fog was rejected
+    assert capsys.readouterr().err.count("left out: ") == 2
+    made = read(tmp_path / "out.parquet")
     assert made.column("category") == ["mug"] * 8 + ["clock"] * 8
     assert [made.column("identity").count(i) for i in dict.fromkeys(made.column("identity"))] == [4] * 4  # N
     assert set(made.column("role")) == {"context-edit"}
-    sharded = (*common, "-o", tmp_path / "shards.parquet", "--images", tmp_path / "b" / "images")
-    for shard in ("2/2", "1/2"):
-        assert call(*sharded, "--shard", shard) in (0, 4)
-    assert call(*sharded, "--merge") == 4
-    assert read(tmp_path / "shards.parquet").column("id") == made.column("id")
-    assert bytes_of(tmp_path / "a") == bytes_of(tmp_path / "b")
+    rows = [json.loads(path.read_text()).get("row", {}) for path in (tmp_path / "out_images").rglob("*.json")]
+    objects = [row["parameters"] for row in rows if row.get("role") == "real"]
+    assert {(p["remover"], p["remover.tolerance"]) for p in objects} == {("clean", 20.0)}
     assert call(*whole, "--with-sources") == 4
-    assert len(read(tmp_path / "whole.parquet")) == 16 + 4
-    with pytest.raises(GenerateError, match="exclude each other"):
-        call(saved_pictures(tmp_path / "p"), *whole)
+    assert len(read(tmp_path / "out.parquet")) == 16 + 4
 
 
 def test_categories_are_asked_for_once(
     quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.data.test_generate_words import Server
+    from tests.data.test_generate_words import URL, answering
 
-    server = Server([(200, "Here:", {})])
+    seen = answering(monkeypatch, "Here:")
     monkeypatch.setenv("SOME_KEY", "secret")
     path = tmp_path / "list.txt"
     common: tuple[Any, ...] = ("--task", "ilgen", "--categories", path, "--domain", "art", "--each", 1, "--copies", 1)
-    common = (*common, "--ask", server.url, "-o", tmp_path / "out.parquet")
+    common = (*common, "--ask", URL, "-o", tmp_path / "out.parquet")
     with pytest.raises(GenerateError, match="--ask needs --ask-model"):
         call(*common)
-    common = (*common, "--ask-model", "m", "--ask-count", 2)
+    common = (*common, "--ask-model", "m", "--limit", 2)
     with pytest.raises(GenerateError, match="NO_KEY is not set"):
         call(*common, "--ask-key", "NO_KEY")
     with pytest.raises(GenerateError, match="2 categories would be asked for"):
         call(*common, "--dry-run")
-    assert not server.seen
+    assert not seen
     monkeypatch.setenv("OPENAI_API_KEY", "for openai alone")
     with pytest.raises(GenerateError, match="gave 0 different"):
         call(*common)
-    assert "Authorization" not in server.seen[0][1]
-    server.seen.clear()
-    server.script[:] = [(200, "mug\nclock\nvase", {})]
+    assert "Authorization" not in seen[0][1]
+    seen = answering(monkeypatch, "mug\nclock\nvase")
     assert call(*common, "--ask-key", "SOME_KEY") == 0
     assert path.read_text() == "mug\nclock\n"
-    assert server.seen[0][1]["Authorization"] == "Bearer secret"
+    assert seen[0][1]["Authorization"] == "Bearer secret"
     assert call(*common) == 0
-    assert len(server.seen) == 1
+    assert len(seen) == 1
     assert read(tmp_path / "out.parquet").column("domain") == ["art", "art"]
     assert "secret" not in "".join(capsys.readouterr())
-    server.http.shutdown()
-    server.http.server_close()
 
 
-def test_objects_alone_with_masks_of_another_program(quick: None, tmp_path: Path) -> None:
+def test_objects_with_masks_of_another_program(quick: None, tmp_path: Path) -> None:
     """The step of RMBG by any program: objects, `idmetric data masks --from`, then relighting."""
     from idmetric.cli import data as cli
 
     (tmp_path / "objects.txt").write_text("mug\nfog\n")
-    common = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "--objects-only")
-    assert call(*common, "--dry-run", "-o", tmp_path / "cut.csv") == 0
-    assert call(*common, "-o", tmp_path / "cut.csv") == 4  # fog was rejected
-    cut = read(tmp_path / "cut.csv")
-    assert cut.column("category") == ["mug"] * 2
-    assert None not in cut.column("mask")
-    assert set(cut.column("role")) == {"real"}
-
-    assert call(*common, "--remover", "none", "-o", tmp_path / "bare.csv") == 0
+    common = ("--task", "ilgen", "--categories", tmp_path / "objects.txt", "--each", 2, "--remover", "none")
+    assert call(*common, "-o", tmp_path / "bare.csv") == 0
     bare = read(tmp_path / "bare.csv")
     assert bare.column("category") == ["mug"] * 2 + ["fog"] * 2
     assert set(bare.column("mask")) == {None}
+    assert set(bare.column("role")) == {"real"}
     for source in bare.sources():
         mask = Image.new("L", (64, 64))
         ImageDraw.Draw(mask).rectangle((10, 10, 40, 50), fill=255)
@@ -617,38 +544,37 @@ def test_objects_alone_with_masks_of_another_program(quick: None, tmp_path: Path
     made = read(tmp_path / "train.parquet")
     assert len(made) == 16
     assert Counter(made.column("identity")) == dict.fromkeys(bare.column("identity"), 4)
-    wrong = (
-        (("--remover", "none"), "--remover none needs --objects-only"),
-        (("--objects-only", "--engine", "iclight"), "--engine is used for relighting alone"),
-        (("--objects-only", "--with-sources"), "--with-sources is used for relighting alone"),
-    )
-    for more, message in wrong:
-        with pytest.raises(GenerateError, match=message):
-            call("--task", "ilgen", "--categories", tmp_path / "objects.txt", *more, "-o", tmp_path / "x.csv")
-    with pytest.raises(GenerateError, match="--objects-only is used with --categories alone"):
-        call(tmp_path / "masked.csv", "--task", "ilgen", "--objects-only", "-o", tmp_path / "x.csv")
 
 
-def test_wrong_options_are_named(quick: None, tmp_path: Path) -> None:
+def test_wrong_options_are_named(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = saved_pictures(tmp_path)
-    out = ("-o", tmp_path / "out.parquet")
+    (tmp_path / "objects.txt").write_text("mug\n")
+    drawn = ("--task", "ilgen", "--categories", tmp_path / "objects.txt")
     wrong: list[tuple[tuple[Any, ...], str]] = [
-        ((source, "--task", "distractor", "-o", tmp_path / "out.txt"), "a manifest ends in"),
-        (("--task", "distractor", *out), "name the manifest of sources"),
-        (("--task", "ilgen", *out), "or --categories"),
-        ((source, "--task", "identity", "--engine", "powerpaint", *out), "identity is made by flux_fill"),
-        ((source, "--task", "distractor", "--engine", "nothing", *out), "unknown engine 'nothing'"),
-        ((source, "--task", "identity", "--engine", "sd_turbo", *out), "identity is made by flux_fill"),
-        ((source, "--task", "distractor", "--resolution", "big", *out), "neither native nor a number"),
-        ((source, "--task", "distractor", "--weights", "sdxl_inpaint", *out), r"is not ENGINE\[.PART\]=PLACE"),
-        ((source, "--task", "distractor", "--set", "steps=3", *out), "is not ENGINE.SETTING=VALUE"),
-        ((source, "--task", "distractor", "--set", "sdlx.steps=3", *out), "unknown engine 'sdlx'"),
-        ((source, "--task", "distractor", "--set", "sdxl_inpaint.stesp=3", *out), "no setting 'stesp'"),
-        ((source, "--task", "distractor", "--prompts", tmp_path, *out), "none of templates.json"),
+        (("--task", "distractor"), "name the manifest of sources"),
+        (("--task", "ilgen"), "or --categories"),
+        ((source, *drawn), "exclude each other"),
+        ((source, "--task", "identity", "--engine", "powerpaint"), "--engine is not used"),
+        ((source, "--task", "context", "--resolution", 512), "--resolution is not used"),
+        ((source, "--task", "context", "--views"), "--views is not used"),
+        ((source, "--task", "context", "--categories", "x"), "--categories is not used"),
+        ((source, "--task", "noise", "--copies", 2), "--copies is not used"),
+        ((source, "--task", "grid", "--with-sources"), "--with-sources is not used"),
+        ((*drawn, "--ask-model", "m"), "--ask-model is not used"),
+        ((*drawn, "--set", "grounded_sam.most=0.5"), "whose models are sd_turbo, iclight, clean"),
+        ((source, "--task", "distractor", "--weights", "iclight=a/b"), "whose models are sdxl_inpaint"),
+        ((source, "--task", "identity", "--set", "flux_fill.strength=0.6"), "flux_fill.strength is not used"),
+        ((source, "--task", "distractor", "--weights", "sdxl_inpaint"), "expected NAME=VALUE"),
+        ((source, "--task", "distractor", "--set", "steps=3"), "steps is not used"),
+        ((source, "--task", "distractor", "--dataset", "other"), "no rows of dataset 'other'"),
     ]
     for words, message in wrong:
         with pytest.raises(ValueError, match=message):
-            call(*words)
+            call(*words, "-o", tmp_path / "out.parquet")
+    for text in ("big", "0", "99999999"):
+        with pytest.raises(SystemExit):
+            call(source, "--task", "distractor", "--resolution", text, "-o", tmp_path / "out.parquet")
+        assert "number of pixels from 16 to 4096" in capsys.readouterr().err
 
 
 REAL = {
@@ -686,25 +612,6 @@ def test_real_pipelines_repaint_the_mask_alone(name: str, tmp_path: Path, capsys
     assert bytes_of(tmp_path / "a_images") == bytes_of(tmp_path / "b_images")
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
-def test_real_identity_edits(tmp_path: Path) -> None:
-    source = saved_pictures(tmp_path, count=1)
-    words = (source, "--task", "identity", "--weights", f"flux_fill={parts.saved()}/flux_fill", "--set",
-             "flux_fill.steps=4", "--device", "cpu", "--dtype", "float32", "-o", tmp_path / "out.parquet")  # fmt: skip
-    assert call(*words) == 0
-    made, sources = read(tmp_path / "out.parquet"), read(source)
-    part = made.mask(0, column="part_mask")
-    assert part is not None
-    inside = part.numpy() > 0
-    before, after = np.asarray(sources.image(0)), np.asarray(made.image(0))
-    assert (before[~inside] == after[~inside]).all()
-    assert (before[inside] != after[inside]).any()
-    parameters = made[0].parameters
-    assert parameters is not None
-    assert parameters["guidance"] == 2.5  # ID-Sim, A.2.2, and not FLUX's own 30
-    assert [side % 16 for side in parameters["size"]] == [0, 0]
-
-
 def edited_triplets(folder: Path, engine: str) -> Path:
     """Three triplets of photos: one negative by this engine, one by the renderer, and a real one."""
     photos, source = pictures(folder), folder / "triplets.csv"
@@ -735,17 +642,9 @@ def test_noise_is_for_anchors_and_positives_of_negatives_by_that_engine(
     assert [after.image(k).size for k in changed] == [(56, 40)] * 2
     assert after.column("x_noise") == ["paint", "paint", *[None] * 7]
     assert call(source, "--task", "noise", "-o", out) == 0
-    assert "made 0 images, 2 were finished" in capsys.readouterr().out
-    with pytest.raises(GenerateError, match=r"edited by paint; engines of negatives: none"):
+    assert "made 0 images, 2 are finished" in capsys.readouterr().out
+    with pytest.raises(GenerateError, match="no triplet has a negative edited by paint"):
         call(saved_pictures(tmp_path / "single"), "--task", "noise", "-o", tmp_path / "none.parquet")
-    for words, message in (
-        (("--copies", 2), "--copies is used for other tasks alone"),
-        (("--with-sources",), "--with-sources is used for other tasks"),
-        (("--limit", 2), "--limit is used for other tasks"),
-        (("--set", "flux_fill.strength=0.5"), "flux_fill.strength has no use here: --task noise sets it"),
-    ):
-        with pytest.raises(GenerateError, match=message):
-            call(source, "--task", "noise", *words, "-o", out)
 
 
 def test_a_triplet_with_an_image_that_was_not_made_is_left_out(tmp_path: Path) -> None:
@@ -802,15 +701,74 @@ def test_real_contextual_edits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert row.identity == "thing0"
 
 
-def test_images_within_the_manifest_are_sources_too(tmp_path: Path) -> None:
-    files = pictures(tmp_path, 2)
-    held = Manifest.from_rows(
-        [
-            Row(row.identity, image_bytes=(tmp_path / f"{i}.png").read_bytes(), category="mug",
-                mask_bytes=(tmp_path / f"{i}_mask.png").read_bytes(), id=row.id)
-            for i, row in enumerate(files)
-        ]
-    )  # fmt: skip
-    for name, sources in (("files", files), ("held", held)):
-        run(distractor_task(sources, engine(), WORDS, side=32), tmp_path / name)
-    assert bytes_of(tmp_path / "files") == bytes_of(tmp_path / "held")
+# Flat images
+
+
+class Moods(Paint):
+    """Paints, but not for prompts that name a cat."""
+
+    name: ClassVar[str] = "moods"
+
+    def edit(self, request: Request) -> Image.Image:
+        if "cat" in request.prompt:
+            raise Flat("moods made one flat color")
+        return super().edit(request)
+
+
+def moods(tmp_path: Path, *categories: str) -> Any:
+    sources = pictures(tmp_path, len(categories)).replace(category=list(categories))
+    return distractor_task(sources, Moods(Place("cpu")), WORDS, side=32)
+
+
+def test_a_flat_image_is_rejected_and_the_run_goes_on(tmp_path: Path) -> None:
+    task = moods(tmp_path, "cat", "cat", "dog", "cat", "cat", "cat")
+    assert run(task, tmp_path / "out").made == 1
+    found = run(task, tmp_path / "out")
+    assert (found.made, len(found.manifest), len(found.left_out)) == (0, 1, 5)  # they are not tried again
+    assert "flat" in found.left_out[0][1]
+
+
+def test_a_run_that_begins_flat_stops(tmp_path: Path) -> None:
+    task = moods(tmp_path, "cat", "cat", "cat", "dog")
+    with pytest.raises(GenerateError, match=r"the first 3 images are all flat, .* --dtype float32"):
+        run(task, tmp_path / "out")
+
+
+# Rows
+
+
+def test_objects_of_other_runs_are_other_identities(tmp_path: Path) -> None:
+    found = []
+    for name, seed, tint in (("a", 0, 0), ("b", 1, 0), ("c", 0, 1)):
+        task = object_task(["mug"], 2, Discs(Place("cpu"), tint=tint), CleanBackground(), WORDS, seed=seed)
+        found.append(made_by(task, tmp_path / name))
+    assert len(set(merge(found).column("identity"))) == 6
+    again = object_task(["mug", "clock"], 3, Discs(Place("cpu")), CleanBackground(), WORDS)
+    assert set(found[0].column("identity")) < {job.row["identity"] for job in again.jobs}
+
+
+def test_backgrounds_are_told_apart(tmp_path: Path) -> None:
+    """What is repainted in place keeps its background, what gets another one has one of its own."""
+    sources = pictures(tmp_path, background="room")
+    for name, task in TASKS.items():
+        jobs = task(sources, engine(), WORDS, copies=2).jobs
+        backgrounds = [job.row["background"] for job in jobs]
+        if name in ("identity", "distractor"):
+            assert set(backgrounds) == {"room"}
+        else:
+            assert backgrounds == [job.name for job in jobs]
+
+
+def test_objects_are_relit_without_a_white_rim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A black object, shrunk: its edge gets no lighter than the gray that it stands on."""
+    sources = pictures(tmp_path, 1, (600, 400))
+    Image.new("RGB", (600, 400)).save(tmp_path / "0.png")
+    seen = spied(monkeypatch)
+    run(relight_task(sources, engine(), WORDS, variants=3), tmp_path / "out")
+    assert len(seen) == 3
+    for request in seen:
+        assert request.image is not None
+        assert request.size == (600, 400)  # enlarged once, by the engine
+        pixels = np.asarray(request.image)
+        assert pixels.max() <= 127 + 15  # Lanczos overshoots a little
+        assert pixels.min() == 0

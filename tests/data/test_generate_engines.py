@@ -17,17 +17,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from scipy import ndimage
 
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate import (
     ENGINES,
     Engine,
     Flat,
     GenerateError,
     Place,
-    Rejected,
     Request,
-    WeightsError,
     open_engine,
     open_remover,
 )
@@ -45,13 +43,11 @@ WEIGHTS = {
     "qwen_edit": {"base": "qwen_edit", "lora": "lora.safetensors"},
     "qwen_edit_inpaint": {"base": "qwen_edit"},
     "sd_turbo": {"base": "stable_diffusion"},
-    "sd2": {"base": "stable_diffusion"},
     "iclight": {"base": "stable_diffusion", "offset": "offset.safetensors"},
     "powerpaint": {"base": "sd_inpaint", "unet": "powerpaint", "text": "powerpaint"},
-    "sd2_background": {"base": "sd_inpaint"},
 }
 QUICK: dict[str, dict[str, Any]] = {name: {"steps": 2} for name in WEIGHTS}
-QUICK |= {"sd_turbo": {"side": 32}, "sd2": {"side": 32, "steps": 2}, "iclight": {"steps": 4}}
+QUICK |= {"sd_turbo": {"side": 32}, "iclight": {"steps": 4}}
 
 
 @pytest.fixture(scope="session")
@@ -110,26 +106,16 @@ def same(a: Image.Image, b: Image.Image) -> bool:
 def test_images_depend_on_the_request_alone(engine: Callable[[str], Engine], name: str) -> None:
     made = engine(name).edit(request())
     assert (made.size, made.mode) == ((48, 32), "RGB")
-    before = torch.random.get_rng_state()
     torch.manual_seed(99)  # some pipelines draw from the global generator too
+    expected = torch.rand(1)
+    torch.manual_seed(99)
     assert same(engine(name).edit(request()), made)
-    torch.random.set_rng_state(before)
+    assert torch.rand(1).equal(expected)  # which is restored
     assert not same(engine(name).edit(request(seed=4)), made)
     assert not same(engine(name).edit(request(prompt="two blue cats")), made)
 
 
-@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "qwen_edit"])
-def test_the_global_generator_is_given_back_as_it_was(engine: Callable[[str], Engine], name: str) -> None:
-    torch.manual_seed(5)
-    engine(name).edit(request())
-    after = torch.rand(1)
-    torch.manual_seed(5)
-    assert torch.rand(1).equal(after)
-
-
-@pytest.mark.parametrize(
-    "name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint", "sd2_background"]
-)
+@pytest.mark.parametrize("name", ["sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint"])
 def test_inpainting_sees_image_and_mask(engine: Callable[[str], Engine], name: str) -> None:
     asked = request()
     assert asked.image is not None
@@ -138,7 +124,7 @@ def test_inpainting_sees_image_and_mask(engine: Callable[[str], Engine], name: s
     full = Image.new("L", asked.image.size, 255)
     assert not same(engine(name).edit(Request(asked.prompt, asked.seed, other, asked.mask)), made)
     assert not same(engine(name).edit(Request(asked.prompt, asked.seed, asked.image, full)), made)
-    with pytest.raises(GenerateError, match=f"{name} needs a mask"):
+    with pytest.raises(GenerateError, match=f"{name} needs an image and a mask"):
         engine(name).edit(Request("a mug", 1, asked.image))
 
 
@@ -148,11 +134,9 @@ def test_settings_are_the_papers() -> None:
         "flux_fill": {"steps": 50, "guidance": 30.0},
         "flux_canny": {"steps": 28, "guidance": 7.0, "strength": 0.99, "low": 50, "high": 200},
         "qwen_inpaint": {"steps": 8, "guidance": 1.0},
-        "powerpaint": {"steps": 45, "guidance": 7.5, "fitting": 1.0, "task_token": "P_obj"},
+        "powerpaint": {"steps": 45, "guidance": 7.5},
         "qwen_edit": {"steps": 8, "guidance": 1.0},  # ID-Sim, A.2.1
         "sd_turbo": {"steps": 1, "guidance": 0.0},  # ILGen, 4.1
-        "sd2": {"steps": 50, "guidance": 7.5, "side": 768},  # ILGen, Table 7, S6
-        "sd2_background": {"steps": 50, "guidance": 7.5, "strength": 1.0},  # S8
         "iclight": {"steps": 25, "guidance": 2.0, "highres_scale": 1.5, "highres_strength": 0.5},
     }
     for name, settings in expected.items():
@@ -170,8 +154,6 @@ def test_settings_reach_the_pipeline(engine: Callable[[str], Engine], monkeypatc
         "powerpaint": {"num_inference_steps": 2, "guidance_scale": 7.5, "strength": 1.0},
         "qwen_edit": {"num_inference_steps": 2, "true_cfg_scale": 1.0},
         "sd_turbo": {"num_inference_steps": 1, "guidance_scale": 0.0},
-        "sd2": {"num_inference_steps": 2, "guidance_scale": 7.5, "width": 32, "height": 32},
-        "sd2_background": {"num_inference_steps": 2, "guidance_scale": 7.5, "strength": 1.0},
     }
     asked = request()
     for name, settings in wanted.items():
@@ -181,18 +163,6 @@ def test_settings_reach_the_pipeline(engine: Callable[[str], Engine], monkeypatc
         monkeypatch.setattr(type(pipe), "__call__", lambda s, o=original, k=seen, **kw: (k.update(kw), o(s, **kw))[1])
         engine(name).edit(Request(asked.prompt, 1, asked.image, asked.mask, negative="text"))
         assert seen.items() >= settings.items(), name
-
-
-def test_sd2_repaints_all_but_the_object(engine: Callable[[str], Engine]) -> None:
-    """Pixels of the background do not reach the model, pixels of the object do."""
-    background, asked = engine("sd2_background"), request()
-    assert asked.image is not None
-    assert asked.mask is not None
-    made, white = background.edit(asked), Image.new("RGB", asked.image.size, "white")
-    without = Request(asked.prompt, asked.seed, Image.composite(asked.image, white, asked.mask), asked.mask)
-    assert same(background.edit(without), made)
-    other = Request(asked.prompt, asked.seed, Image.composite(white, asked.image, asked.mask), asked.mask)
-    assert not same(background.edit(other), made)
 
 
 def test_lightning_is_fused_and_scheduled(engine: Callable[[str], Engine], folder: Path) -> None:
@@ -274,23 +244,12 @@ def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine
     assert not same(light.edit(Request(asked.prompt, asked.seed, changed, asked.mask)), made)
 
 
-def test_gray_127_is_encoded_as_zero(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
-    light: Any = engine("iclight")
-    vae = light.pipes[0].vae
-    seen = []
-    encode = vae.encode
-    monkeypatch.setattr(vae, "encode", lambda x: (seen.append(x), encode(x))[1])
-    with torch.no_grad():
-        light._latent(Image.new("RGB", (16, 16), (127, 127, 127)))
-    assert (seen[0] == 0).all()
-
-
 def _powerpaint(folder: Path, **other: str) -> dict[str, str]:
     """Places of PowerPaint's tiny weights, some of them replaced."""
     return {part: str(folder / place) for part, place in {**WEIGHTS["powerpaint"], **other}.items()}
 
 
-def _released_words(folder: Path, text: str, token: str) -> torch.Tensor:
+def _released_words(folder: Path, text: str) -> torch.Tensor:
     """The released code's text encoder, (1, 77, channels): its embedding layer puts a task's vectors into the text."""
     from safetensors.torch import load_file
     from transformers import CLIPTextModel
@@ -298,7 +257,7 @@ def _released_words(folder: Path, text: str, token: str) -> torch.Tensor:
     encoder = CLIPTextModel.from_pretrained(folder / "sd_inpaint", subfolder="text_encoder")
     saved = load_file(folder / "powerpaint" / "text_encoder" / "text_encoder.safetensors")
     saved = {k.removeprefix("text_model."): v for k, v in saved.items()}
-    vectors = saved[f"embeddings.token_embedding.trainable_embeddings.{token}"]
+    vectors = saved["embeddings.token_embedding.trainable_embeddings.P_obj"]
     saved["embeddings.token_embedding.weight"] = saved["embeddings.token_embedding.wrapped.weight"]
     saved = {k: saved[k.removeprefix("text_model.")] for k in encoder.state_dict()}
     encoder.load_state_dict(saved)
@@ -315,32 +274,17 @@ def _released_words(folder: Path, text: str, token: str) -> torch.Tensor:
         return encoder(torch.tensor([ids]))[0]
 
 
-def test_powerpaint_embeds_words_and_task_as_released(engine: Callable[[str], Engine], folder: Path) -> None:
-    from idmetric.data.generate.powerpaint import embed
-
-    pipe = engine("powerpaint").pipe
-    with torch.no_grad():
-        found = {token: embed(pipe, "a red mug", token) for token in ("P_ctxt", "P_shape", "P_obj")}
-    for token, embedded in found.items():
-        torch.testing.assert_close(embedded, _released_words(folder, "a red mug", token))
-    assert not torch.allclose(found["P_obj"], found["P_shape"])
-
-
-@pytest.mark.parametrize(("task", "fitting"), [("P_obj", 1.0), ("P_shape", 1.0), ("P_shape", 0.25)])
-def test_powerpaint_prompts_end_in_the_task(
-    folder: Path, task: str, fitting: float, monkeypatch: pytest.MonkeyPatch
+def test_powerpaint_prompts_end_in_the_task_as_released(
+    engine: Callable[[str], Engine], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    painter = open_engine("powerpaint", CPU, _powerpaint(folder), steps=2, task_token=task, fitting=fitting)
+    painter = engine("powerpaint")
     seen: dict[str, Any] = {}
     original = type(painter.pipe).__call__
     monkeypatch.setattr(type(painter.pipe), "__call__", lambda s, **kw: (seen.update(kw), original(s, **kw))[1])
     painter.edit(replace(request(), negative="text"))
     bad = ", worst quality, low quality, normal quality, bad quality, blurry"
     for name, text in {"prompt_embeds": "a red mug", "negative_prompt_embeds": f"text{bad}"}.items():
-        expected = _released_words(folder, text, task)
-        if task == "P_shape":
-            expected = fitting * expected + (1 - fitting) * _released_words(folder, text, "P_ctxt")
-        torch.testing.assert_close(seen[name], expected)
+        torch.testing.assert_close(seen[name], _released_words(folder, text))
 
 
 def test_powerpaint_keeps_the_task_of_a_long_prompt(engine: Callable[[str], Engine]) -> None:
@@ -349,7 +293,7 @@ def test_powerpaint_keeps_the_task_of_a_long_prompt(engine: Callable[[str], Engi
     pipe = engine("powerpaint").pipe
     seen: list[torch.Tensor] = []
     hook = pipe.text_encoder.get_input_embeddings().register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    embed(pipe, "mug " * 100, "P_obj")
+    embed(pipe, "mug " * 100)
     hook.remove()
     [ids] = seen[0].tolist()
     rows = len(pipe.text_encoder.get_input_embeddings().weight)
@@ -357,67 +301,51 @@ def test_powerpaint_keeps_the_task_of_a_long_prompt(engine: Callable[[str], Engi
     assert ids[-11:] == [*range(rows - 10, rows), 1]
 
 
-def test_powerpaint_paints_with_the_files_weights(folder: Path, tmp_path: Path) -> None:
+def test_powerpaint_paints_with_the_files_weights(engine: Callable[[str], Engine], folder: Path) -> None:
     from diffusers import UniPCMultistepScheduler
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load_file
 
-    painter = open_engine("powerpaint", CPU, _powerpaint(folder), steps=2)
-    made, pipe = painter.edit(request()), painter.pipe
+    pipe = engine("powerpaint").pipe
     saved = load_file(folder / "powerpaint" / "unet" / "unet.safetensors")
     assert all(value.equal(saved[key]) for key, value in pipe.unet.state_dict().items())
     assert isinstance(pipe.scheduler, UniPCMultistepScheduler)
     assert pipe.scheduler.config.beta_start == 0.00085
 
-    file = folder / "powerpaint" / "text_encoder" / "text_encoder.safetensors"
-    for token, takes_effect in {"P_obj": True, "P_shape": False}.items():
-        state = load_file(file)
-        state[f"text_model.embeddings.token_embedding.trainable_embeddings.{token}"].neg_()
-        save_file(state, tmp_path / f"{token}.safetensors")
-        weights = {**_powerpaint(folder), "text": str(tmp_path / f"{token}.safetensors")}
-        changed = open_engine("powerpaint", CPU, weights, steps=2).edit(request())
-        assert same(changed, made) != takes_effect
-
 
 def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None:
+    sd = folder / "stable_diffusion"
     cases = [
-        ("flux_fill", {"base": str(folder / "clipseg")}, "cannot load clipseg as FluxFillPipeline"),
-        ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(folder / "lora.safetensors")}, "not fit"),
+        ("flux_fill", {"base": str(folder / "sam2")}, "cannot load sam2 as FluxFillPipeline"),
+        ("iclight", {"base": str(sd), "offset": str(folder / "lora.safetensors")}, "do not fit"),
         ("qwen_edit", {"base": str(folder / "qwen_edit"), "lora": str(folder / "offset.safetensors")}, "does not fit"),
-        ("powerpaint", _powerpaint(folder, unet="offset.safetensors"), "offset.* does not fit UNet2DConditionModel"),
-        ("powerpaint", _powerpaint(folder, text="offset.safetensors"), "lacks the vectors of P_ctxt, P_shape, P_obj"),
-        ("powerpaint", _powerpaint(folder, base="stable_diffusion"), "does not fit .*'conv_in.weight'"),
-        ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "is not a folder, a file"),
-        ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is a file; .* give the folder"),
-        ("iclight", {"base": str(folder / "stable_diffusion"), "offset": str(tmp_path)}, "iclight_sd15_.* is missing"),
+        ("powerpaint", _powerpaint(folder, unet="offset.safetensors"), "weights of .*offset.* do not fit the model"),
+        ("powerpaint", _powerpaint(folder, text="offset.safetensors"), "lacks the vectors of P_obj"),
+        ("powerpaint", _powerpaint(folder, base="stable_diffusion"), "do not fit the model.*conv_in.weight"),
+        ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "is not a folder, or owner"),
+        ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is not a folder, or owner/name"),
+        ("iclight", {"base": str(sd), "offset": str(tmp_path)}, "cannot read weights .*iclight_sd15"),
     ]  # fmt: skip
     for name, weights, message in cases:
-        with pytest.raises(WeightsError, match=message):
+        with pytest.raises(CheckpointError, match=message):
             open_engine(name, CPU, weights).edit(request())
 
 
 def test_pickled_weights_are_not_opened(folder: Path, tmp_path: Path) -> None:
-    for name in ("stable_diffusion", "sdxl_inpaint"):
-        shutil.copytree(folder / name, tmp_path / name)
-        for part, stem in (("unet", "diffusion_pytorch_model"), ("text_encoder", "model")):
-            path = tmp_path / name / part / f"{stem}.safetensors"
-            renamed = "pytorch_model.bin" if part == "text_encoder" else f"{stem}.bin"
-            torch.save({}, path.with_name(renamed))
-            path.unlink()
-    with pytest.raises(WeightsError, match=r"cannot load .*safetensors"):
-        open_engine("sd_turbo", CPU, {"base": str(tmp_path / "stable_diffusion")}).edit(Request("a mug", 1))
-    with pytest.raises(WeightsError, match=r"cannot load .*safetensors"):
-        open_engine("sdxl_inpaint", CPU, {"base": str(tmp_path / "sdxl_inpaint")}).edit(request())
+    shutil.copytree(folder / "stable_diffusion", tmp_path / "sd")
+    path = tmp_path / "sd" / "unet" / "diffusion_pytorch_model.safetensors"
+    torch.save({}, path.with_suffix(".bin"))
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"cannot load .*safetensors"):
+        open_engine("sd_turbo", CPU, {"base": str(tmp_path / "sd")}).load()
 
 
-def test_absent_weights_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_absent_weights_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for name in ("flux_fill", "sdxl_inpaint"):
-        with pytest.raises(WeightsError, match=r"accept its license at https://huggingface.co/.*--weights") as error:
-            open_engine(name, CPU).edit(request())
-        assert open_engine(name).weights["base"].repo in str(error.value)
+    message = "cannot fetch black-forest-labs.*accept its license at https://huggingface.co/.*--weights"
+    with pytest.raises(CheckpointError, match=message):
+        open_engine("flux_fill", CPU).load()
 
 
 def test_numbers_that_overflow_are_told(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,7 +378,6 @@ def test_image_tokens_get_rows_and_columns(engine: Callable[[str], Engine]) -> N
     )
     assert (expected[1] != expected[2]).any()  # rows differ from columns
     assert torch.equal(inner["position_ids"][-3:], expected)
-    assert engine("qwen_edit").settings["positions"] == "rows and columns"
 
 
 def test_other_weights_of_equal_size_have_another_name(folder: Path, tmp_path: Path) -> None:
@@ -465,23 +392,11 @@ def test_other_weights_of_equal_size_have_another_name(folder: Path, tmp_path: P
     assert name(first) == name(second)
     assert name(first).startswith("tuned#")
     file = second / "unet" / "diffusion_pytorch_model.safetensors"
-    size = file.stat().st_size
-    state = load_file(file)
+    size, state = file.stat().st_size, load_file(file)
     state[max(state)] = state[max(state)] + 1
     save_file(state, file, metadata={"format": "pt"})
     assert file.stat().st_size == size
     assert name(first) != name(second)
-    shutil.copy(first / "unet" / file.name, file)
-    config = second / "scheduler" / "scheduler_config.json"
-    config.write_text(config.read_text().replace("trailing", "leading "))
-    assert name(first) != name(second)
-    lora = tmp_path / "lora.safetensors"
-    names = []
-    for value in (0.0, 1.0):
-        save_file({"x": torch.full((100_000,), value)}, lora)
-        opened = open_engine("qwen_edit", CPU, {"base": str(first), "lora": str(lora)})
-        names.append(opened.settings["lora"])
-    assert names[0] != names[1]
 
 
 def test_loras_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -493,59 +408,41 @@ def test_loras_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None
     for number, (given, found) in enumerate(((elsewhere, 0), (half, 2))):
         file = tmp_path / f"{number}.safetensors"
         save_file(given, file)
-        with pytest.raises(WeightsError, match=f"does not fit .*{found} of its 3 layers" if found else "not fit"):
+        with pytest.raises(CheckpointError, match=f"does not fit .*{found} of its 3 layers" if found else "not fit"):
             open_engine("qwen_edit", CPU, {"base": str(folder / "qwen_edit"), "lora": str(file)}).load()
 
 
-def test_code_in_a_folder_of_weights_is_not_run(folder: Path, tmp_path: Path) -> None:
-    bad = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
-
-    def tampered(name: str, change: Callable[[dict[str, Any]], object], file: str | None = None) -> Path:
-        place = tmp_path / name
-        shutil.copytree(folder / "stable_diffusion", place)
-        index = json.loads((place / "model_index.json").read_text())
-        change(index)
-        (place / "model_index.json").write_text(json.dumps(index))
-        if file:
-            (place / file).write_text(bad)
-        return place
-
-    cases = [
-        (tampered("own", lambda i: i.update(unet=["mine", "UNet"]), "unet/mine.py"), "unet/mine.py"),
-        (tampered("named", lambda i: None, "unet/diffusers.py"), "unet/diffusers.py"),
-        (tampered("class", lambda i: i.update(_class_name=["mine", "Pipe"]), "mine.py"), "mine.py"),
-        (tampered("none", lambda i: None, "None.py"), "None.py"),
-        (tampered("os", lambda i: i.update(unet=["os", "system"])), "cannot load"),
-        (tampered("odd", lambda i: i.update(unet=["diffusers"])), "cannot load"),
-    ]
-    for place, message in cases:
-        with pytest.raises(WeightsError, match=message):
-            open_engine("sd_turbo", CPU, {"base": str(place)}).load()
+@pytest.mark.parametrize("file", ["unet/mine.py", "mine.py", None])
+def test_code_in_a_folder_of_weights_is_not_run(folder: Path, tmp_path: Path, file: str | None) -> None:
+    place = tmp_path / "own"
+    shutil.copytree(folder / "stable_diffusion", place)
+    index = json.loads((place / "model_index.json").read_text())
+    index["unet"] = ["mine", "UNet"] if file else ["os", "system"]
+    (place / "model_index.json").write_text(json.dumps(index))
+    if file:
+        (place / file).write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(CheckpointError, match=file or "cannot load"):
+        open_engine("sd_turbo", CPU, {"base": str(place)}).load()
     assert not (tmp_path / "ran").exists()
-    checker = {"safety_checker": ["stable_diffusion", "StableDiffusionSafetyChecker"]}
-    open_engine("sd_turbo", CPU, {"base": str(tampered("fine", lambda i: i.update(checker)))}).load()
 
 
-def test_settings_have_types_and_ranges() -> None:
-    for given in (30, 30.0, "30", "30.0"):
-        assert repr(open_engine("sdxl_inpaint", guidance=given).settings["guidance"]) == "30.0"
-        assert repr(open_engine("sdxl_inpaint", steps=given).settings["steps"]) == "30" if given != "30.0" else True
-    wrong: list[tuple[str, dict[str, Any], str]] = [
-        ("sdxl_inpaint", {"steps": "many"}, "sdxl_inpaint.steps = 'many': a whole number is needed"),
-        ("sdxl_inpaint", {"steps": 2.5}, "steps = 2.5: a whole number is needed"),
-        ("sdxl_inpaint", {"steps": True}, "steps = True: a whole number is needed"),
-        ("sdxl_inpaint", {"guidance": "nan"}, "guidance = nan: a finite number is needed"),
-        ("iclight", {"added": 3}, "added = 3: text is needed"),
-        ("sd_turbo", {"side": 513}, "side must be divisible by 8"),
-        ("flux_canny", {"low": 201}, "low must not exceed"),
-        ("qwen_edit", {"positions": "line"}, "no setting 'positions'; it has guidance, steps"),
+def test_settings_and_weights_are_checked(folder: Path) -> None:
+    assert open_engine("sdxl_inpaint", guidance="30").settings["guidance"] == 30.0
+    assert open_remover("clean", CPU, tolerance="20").settings["tolerance"] == 20.0
+    opened = open_engine("sd_turbo", CPU, {"base": str(folder / "stable_diffusion")})
+    assert opened.settings["base"] == f"stable_diffusion#{opened.versions['base']}"
+    wrong: list[tuple[dict[str, str], dict[str, Any], str]] = [
+        ({}, {"steps": "many"}, "sdxl_inpaint.steps = 'many': a whole number is needed"),
+        ({}, {"guidance": "nan"}, "guidance = nan: a finite number is needed"),
+        ({}, {"positions": "line"}, "no setting 'positions'; it has guidance, steps, strength"),
+        ({"lora": "a/b"}, {}, "sdxl_inpaint has no weights 'lora'; it has base"),
     ]
-    for name, settings, message in wrong:
-        with pytest.raises(GenerateError, match=message):
-            open_engine(name, **settings)
+    for weights, settings, message in wrong:
+        with pytest.raises(ValueError, match=message):
+            open_engine("sdxl_inpaint", CPU, weights, **settings)
 
 
-@pytest.mark.parametrize("name", sorted(WEIGHTS))
+@pytest.mark.parametrize("name", ["sdxl_inpaint", "qwen_inpaint", "iclight", "powerpaint"])
 def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
     weights = {part: str(folder / place) for part, place in WEIGHTS[name].items()}
     opened = open_engine(name, Place("cpu", "bfloat16"), weights, **QUICK[name])
@@ -555,52 +452,10 @@ def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
     assert parts.vae.dtype == torch.bfloat16
 
 
-def test_clipseg_gives_a_mask_of_the_pictures_size(folder: Path) -> None:
-    remover = open_remover("clipseg", CPU, {"base": str(folder / "clipseg")})
-    picture = request().image
-    assert picture is not None
-    with pytest.raises(Rejected, match=r"found as mug covers 0\.0%"):
-        replace(remover, threshold=1.1).mask(picture, "mug")  # type: ignore[type-var]
-    with pytest.raises(Rejected, match=r"found as mug covers 100\.0%"):
-        replace(remover, threshold=0.0).mask(picture, "mug")  # type: ignore[type-var]
-    everything = replace(remover, threshold=0.0, most=1.0).mask(picture, "mug")  # type: ignore[type-var]
-    assert (everything.size, everything.mode, everything.getextrema()) == (picture.size, "L", (255, 255))
-    likely = _likely(remover, picture)
-    for share in (0.3, 0.5, 0.7):  # the largest region, without holes
-        threshold = float(np.quantile(likely, share))
-        found = replace(remover, threshold=threshold, least=0.0, most=1.0)  # type: ignore[type-var]
-        label, _ = ndimage.label(likely >= threshold)
-        largest = label == np.bincount(label[label > 0]).argmax()
-        assert ((np.asarray(found.mask(picture, "mug")) > 0) == ndimage.binary_fill_holes(largest)).all()
-
-
-def test_removers_take_settings_and_weights_of_their_own(folder: Path) -> None:
-    assert open_remover("clean", CPU, tolerance="20").settings["tolerance"] == 20.0
-    opened = open_remover("clipseg", CPU, {"base": str(folder / "clipseg")}, most=0.5)
-    assert opened.settings["most"] == 0.5
-    assert list(opened.licenses.values()) == ["apache-2.0"]
-    assert opened.settings["base"] == f"clipseg#{opened.versions['base']}"
-    for weights, settings, message in (
-        ({"lora": "a/b"}, {}, "clipseg has no weights 'lora'; it has base"),
-        ({}, {"tolerance": 3}, "clipseg has no setting 'tolerance'; it has least, most, threshold"),
-    ):
-        with pytest.raises(GenerateError, match=message):
-            open_remover("clipseg", CPU, weights, **settings)  # type: ignore[arg-type]
-
-
-def _likely(remover: Any, picture: Image.Image) -> Any:
-    """CLIPSeg's probabilities, (H, W)."""
-    processor, model = remover.model
-    with torch.no_grad():
-        logits = model(**processor(text=["mug"], images=[picture], return_tensors="pt", padding=True)).logits
-    size = (picture.height, picture.width)
-    logits = logits.reshape(1, 1, *logits.shape[-2:])
-    return torch.nn.functional.interpolate(logits, size, mode="bilinear")[0, 0].sigmoid().numpy()
-
-
 FETCH = """
 import json, os
-from idmetric.data.generate import Place, Request, WeightsError, open_engine
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.data.generate import Place, open_engine
 from tests.data.test_generate_engines import request
 place = Place("cpu", "float32")
 weights = {"base": "owner/sd@main", "offset": "owner/light"}
@@ -610,7 +465,7 @@ said = []
 for name, given in {"sd_turbo": {"base": "owner/gated"}, "flux_fill": {"base": "owner/absent"}}.items():
     try:
         open_engine(name, place, given).load()
-    except WeightsError as error:
+    except CheckpointError as error:
         said.append(str(error))
 inpaint = open_engine("qwen_inpaint", place, {"base": "owner/qwen", "controlnet": "owner/controlnet"}, steps=2)
 inpaint = type(inpaint)(place, *(w for k, w in inpaint.weights.items() if k != "lora"),

@@ -12,29 +12,23 @@ import pytest
 import torch
 
 from idmetric.cli.eval import main as evaluate
-from idmetric.data.generate import GenerateError, Place, open_engine, read_wording
-from idmetric.data.generate.grid import (
-    STRENGTHS,
-    grid_context_task,
-    grid_identity_task,
-    grid_sources,
-    planned_sources,
-)  # fmt: skip
-from idmetric.data.generate.run import run
-from idmetric.data.manifest.table import Manifest, read
+from idmetric.data.generate import GenerateError, Place, open_engine
+from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources, plain
+from idmetric.data.manifest.table import Manifest, merge, read
 from idmetric.models.idsim import IDSim
 from idmetric.protocols.idsim_fig6_sensitivity import cells
 from idmetric.protocols.idsim_fig6_sensitivity import run as measure
 from tests import diffusion_parts as parts
 from tests.data.test_generate import (
     WORDS,
-    Paint,
     call,
     engine,
+    made_by,
     pictures,
     quick,
     quick_engines,
     saved_pictures,
+    spied,
 )
 from tests.protocols.parts import PLAIN
 from tests.protocols.test_sensitivity import slow, value
@@ -70,7 +64,7 @@ def test_context_keeps_the_identity_that_it_shows(made: Manifest) -> None:
     by_id = {row.id: row for row in made}
     for row in made:
         if row.slot == "anchor":
-            assert (row.identity, row.role) == (row.identity, "real")
+            assert row.role == "real"
             continue
         parent = by_id[row.parent or ""]
         changes = row.parameters or {}
@@ -100,12 +94,9 @@ def test_engines_get_what_the_paper_gives_them(tmp_path: Path, monkeypatch: pyte
     """A mask and a strength for identities, white around the object for backgrounds, the photo for lights."""
     sources = grid_sources(pictures(tmp_path, count=2))
     identity = grid_identity_task(sources, engine(), WORDS, seed=5)
-    run(identity, tmp_path / "out")
-    planned = planned_sources(sources, identity, tmp_path / "out")
+    planned = merge([plain(sources), plain(made_by(identity, tmp_path / "out"))], shared=True)
     context = grid_context_task(planned, engine(), WORDS, seed=5)
-    seen: list[Any] = []
-    original = Paint.edit
-    monkeypatch.setattr(Paint, "edit", lambda self, request: (seen.append(request), original(self, request))[1])
+    seen = spied(monkeypatch)
 
     assert [identity.make(job) and seen[-1].strength for job in identity.jobs] == list(STRENGTHS)
     assert all(r.seed == 5 and np.asarray(r.mask).any() for r in seen)
@@ -125,46 +116,17 @@ def test_engines_get_what_the_paper_gives_them(tmp_path: Path, monkeypatch: pyte
 
 
 def test_other_photos_of_an_identity_are_views(quick: None, tmp_path: Path) -> None:
-    made = grid_of(tmp_path, "--views", "--factor", "light", count=6)  # two photos of each of three identities
+    made = grid_of(tmp_path, "--views", count=6)  # two photos of each of three identities
     views = [cell for cell in cells(made) if cell.factor == "viewpoint"]
     assert Counter((c.factor_change, c.identity_change) for c in views) == dict.fromkeys(
         ((1.0, s) for s in (0.0, *STRENGTHS)), 3
     )
-    assert {cell.factor for cell in cells(made)} == {"none", "viewpoint", "light"}
+    assert {cell.factor for cell in cells(made)} == {"none", "viewpoint", "background", "light"}
     lone = pictures(tmp_path / "lone", count=1)
     with pytest.raises(GenerateError, match="leave --views out"):
         grid_sources(lone, views=True)
-
-
-def test_wrong_grids_are_refused(quick: None, tmp_path: Path) -> None:
-    source = saved_pictures(tmp_path)
-    common = (source, "-o", tmp_path / "out.parquet", "--task")
-    for words, message in (
-        (("grid", "--copies", 2), "--copies is used for other tasks"),
-        (("grid", "--with-sources"), "--with-sources is used for other tasks"),
-        (("grid", "--set", "qwen_edit_inpaint.strength=0.5"), "--task grid sets it"),
-        (("context", "--factor", "light"), "--factor is used for --task grid"),
-        (("context", "--views"), "--views is used for --task grid"),
-    ):
-        with pytest.raises(GenerateError, match=message):
-            call(*common, *words)
-    manifest = pictures(tmp_path / "p")
     with pytest.raises(GenerateError, match="column 'mask' is empty"):
-        grid_sources(manifest.replace(mask=None))
-
-
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        ({"background": {"a wall": 1}}, "it must hold background and light"),
-        ({"background": {"a wall": -1}, "light": {"sun": 1}}, "must be a number from 0"),
-        ({"background": {}, "light": {"sun": 1}}, "one or more entries"),
-    ],
-)
-def test_words_of_grids_are_checked(tmp_path: Path, grid: Any, message: str) -> None:
-    (tmp_path / "grid.json").write_text(json.dumps(grid))
-    with pytest.raises(GenerateError, match=message):
-        read_wording(tmp_path)
+        grid_sources(lone.replace(mask=None))
 
 
 def test_strengths_start_at_different_steps() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -17,11 +13,11 @@ from PIL import Image, ImageDraw
 from idmetric.data.generate import CleanBackground, GenerateError, Rejected, read_wording
 from idmetric.data.generate.categories import (
     Chat,
-    file_categories,
+    ask_categories,
     parse_categories,
     read_categories,
+    write_categories,
 )
-from idmetric.data.generate.wording import FILES, FOLDER
 
 # Words
 
@@ -64,53 +60,22 @@ def test_own_words_stand_in_for_ours(tmp_path: Path) -> None:
     [
         ("templates", "{", "templates.json: not readable as JSON"),
         ("templates", "[]", "must hold an object"),
-        ("templates", '{"context": "x"}', "template 'context' lacks the slot"),
-        ("lighting", '{"home": []}', "'home' must hold a list of one or more"),
-        ("backgrounds", '{"pet": {}}', "'pet' must hold an object of one or more"),
-        ("backgrounds", '{"pet": {"a rug": "cellar"}}', "'pet', 'a rug': there is no lighting for scene 'cellar'"),
+        ("templates", '{"context": "make it {background}"}', r"'context' lacks the slot \{lighting\}"),
+        ("templates", '{"identity": "a {thing}"}', r"'identity' has no slot 'thing'; it has \['class'\]"),
+        ("templates", '{"object": "a {class"}', "'object' has no slot"),
+        ("backgrounds", '{"pet": {"a rug": "cellar"}}', "no lighting for scene 'cellar'|no backgrounds for"),
         ("categories", '{"dog": "beast"}', "'dog': there are no backgrounds for 'beast'"),
-        ("categories", '{"dog": ["pet"]}', r"categories.json: 'dog': there are no backgrounds for \['pet'\]"),
-        ("backgrounds", '{"pet": {"a rug": ["home"]}}', r"backgrounds.json: 'pet', 'a rug': there is no lighting"),
-        ("negative", '{"sdxl_inpaint": 3}', "negative.json: 'sdxl_inpaint' must hold a text, not 3"),
-        ("negative", '{"dalle": "text"}', "negative.json: unknown engine 'dalle'"),
-        ("domains", '{"tools": "what one works with"}', "domains.json: 'tools' must hold an object"),
-        ("domains", '{"tools": {"domain": "tools", "examples": ["saw"]}}', "'tools' must hold a text"),
-        ("domains", '{"*prompt": 3}', r"domains.json: '\*prompt' must hold a text"),
+        ("domains", '{"tools": "what one works with"}', "domains.json: "),
+        ("domains", '{"tools": {"domain": "a", "title": "c"}}', "'tools' must hold domain and examples"),
         ("domains", '{"*prompt": "list {domain}"}', r"'\*prompt' lacks the slot \{count\}"),
-        ("domains", '{"*template": "{count} things"}', r"'\*template' lacks the slot \{domain\}"),
-        ("domains", '{"tools": {"domain": "a", "examples": "b", "title": "c"}}', "'tools' must hold an object"),
-        ("domains", '{"tools": {"domain": "a", "examples": "b", "name": ""}}', "'tools' must hold a text"),
-        ("domains", '{"*more": "{count} more {things}"}', r"'\*more' has no slot \{things\}"),
+        ("grid", '{"background": {"a wall": 1}}', "grid.json must hold background and light"),
+        ("grid", '{"background": {"a wall": -1}, "light": {"sun": 1}}', "must be a number from 0"),
     ],
 )
 def test_wrong_words_are_named(tmp_path: Path, name: str, content: str, message: str) -> None:
-    (tmp_path / f"{name}.json").write_text(content)
-    with pytest.raises(GenerateError, match=message):
-        read_wording(tmp_path)
-
-
-def test_unknown_slots_and_empty_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(GenerateError, match=r"none of templates.json"):
         read_wording(tmp_path)
-    templates = json.loads((FOLDER / "templates.json").read_text())
-    (tmp_path / "templates.json").write_text(json.dumps({**templates, "identity": "a {thing}"}))
-    with pytest.raises(GenerateError, match=r"template 'identity' has no slot \{thing\}; it has \['class'\]"):
-        read_wording(tmp_path)
-    assert {path.stem for path in FOLDER.iterdir()} == set(FILES)
-
-
-@pytest.mark.parametrize(
-    ("task", "text", "message"),
-    [
-        ("identity", "Photo of an object", r"template 'identity' lacks the slot \{class\}"),
-        ("context", "make it {background}", r"template 'context' lacks the slot \{lighting\}"),
-        ("object", "a {class", "template 'object': "),
-        ("object", "a {class.__init__}", r"no slot \{class.__init__\}"),
-    ],
-)
-def test_templates_have_their_slots(tmp_path: Path, task: str, text: str, message: str) -> None:
-    templates = json.loads((FOLDER / "templates.json").read_text())
-    (tmp_path / "templates.json").write_text(json.dumps({**templates, task: text}))
+    (tmp_path / f"{name}.json").write_text(content)
     with pytest.raises(GenerateError, match=message):
         read_wording(tmp_path)
 
@@ -128,9 +93,8 @@ def test_a_file_of_categories(tmp_path: Path) -> None:
     path.write_text("# nothing\n")
     with pytest.raises(GenerateError, match="no categories"):
         read_categories(path)
-    path.write_bytes(b"\xff\xfe\x00\xd8")
-    with pytest.raises(GenerateError, match="not readable as text"):
-        read_categories(path)
+    write_categories(path, ["table", "clock"])
+    assert read_categories(path) == ["table", "clock"]
     with pytest.raises(GenerateError, match=r"absent.txt: not readable"):
         read_categories(tmp_path / "absent.txt")
 
@@ -152,120 +116,49 @@ a very long line that goes on and on and is certainly no category but talk of th
     assert parse_categories(answer) == found
 
 
-class Server:
-    """A server on 127.0.0.1 that answers chats from a script of (status, body, headers)."""
-
-    def __init__(self, script: list[tuple[int, Any, dict[str, str]]]) -> None:
-        self.script = script
-        self.seen: list[tuple[str, dict[str, str], Any]] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.seen.append((self.path, dict(self.headers), body))
-                status, answer, headers = outer.script[min(len(outer.seen), len(outer.script)) - 1]
-                if isinstance(answer, str):
-                    answer = {"choices": [{"message": {"role": "assistant", "content": answer}}]}
-                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-                self.send_response(status)
-                for key, value in headers.items():
-                    self.send_header(key, value)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
-        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
-
-
-@pytest.fixture
-def serve() -> Iterator[Any]:
-    servers: list[Server] = []
-
-    def start(*script: Any) -> Server:
-        servers.append(Server([s if isinstance(s, tuple) else (200, s, {}) for s in script]))
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.http.shutdown()
-        server.http.server_close()
-
-
 DOMAINS = read_wording().domains
+URL = "http://localhost:8000/v1"
+Seen = list[tuple[str, dict[str, str], Any]]  # address, headers and body of each request
 
 
-def asked(folder: Path, chat: Chat, domain: str, count: int, **more: Any) -> list[str]:
-    path = folder / f"{secrets.token_hex(4)}.txt"
-    file_categories(path, chat, domain, count, DOMAINS, **more)
-    return read_categories(path)
+def answering(patch: pytest.MonkeyPatch, *script: Any) -> Seen:
+    """Answer chats by a script of texts or of (status, body), of which the last repeats."""
+    seen: Seen = []
+
+    def post(url: str, *, json: Any, headers: dict[str, str], timeout: float) -> httpx.Response:
+        seen.append((url, headers, json))
+        said = script[min(len(seen), len(script)) - 1]
+        status, body = (200, {"choices": [{"message": {"content": said}}]}) if isinstance(said, str) else said
+        return httpx.Response(status, json=body)
+
+    patch.setattr(httpx, "post", post)
+    return seen
 
 
-def test_categories_are_asked_for_until_there_are_enough(serve: Any, tmp_path: Path) -> None:
-    server = serve("1. mug\n2. kettle\n3. Mug", "kettle\nlamp", "- clock\n- bench\n- sofa")
-    chat = Chat(server.url, "some-model", "secret")
-    assert asked(tmp_path, chat, "generic", 5) == ["mug", "kettle", "lamp", "clock", "bench"]
-    path, headers, body = server.seen[0]
-    assert path == "/v1/chat/completions"
+def test_categories_are_asked_for_until_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = answering(monkeypatch, "1. mug\n2. kettle\n3. Mug", "kettle\nlamp", "- clock\n- bench\n- sofa")
+    chat = Chat(URL, "some-model", "secret")
+    assert ask_categories(chat, "generic", 5, DOMAINS) == ["mug", "kettle", "lamp", "clock", "bench"]
+    address, headers, body = seen[0]
+    assert address == f"{URL}/chat/completions"
     assert headers["Authorization"] == "Bearer secret"
     assert body["model"] == "some-model"
-    assert "5 different kinds" in body["messages"][0]["content"]
-    again = server.seen[2][2]["messages"]
+    first = body["messages"][0]["content"]
+    assert "5 different kinds" in first
+    assert DOMAINS["generic"]["domain"] in first
+    assert DOMAINS["generic"]["examples"] in first
+    again = seen[2][2]["messages"]
     assert [m["role"] for m in again] == ["user", "assistant", "user"]
     assert again[1]["content"] == "mug\nkettle\nlamp"
     assert "2 more" in again[2]["content"]
 
 
-def test_template_prompts_differ_in_name_and_examples_alone(serve: Any, tmp_path: Path) -> None:
-    """ILGen, Table S1: one text for all domains, against a text of its own for each."""
-    said: dict[str, dict[str, str]] = {"designed": {}, "template": {}}
-    for prompts, texts in said.items():
-        for domain in ("generic", "art", "landmark", "product"):
-            server = serve("mug\nkettle")
-            asked(tmp_path, Chat(server.url, "m"), domain, 2, prompts=prompts)
-            text = server.seen[0][2]["messages"][0]["content"]
-            assert DOMAINS[domain]["examples"] in text
-            assert (DOMAINS[domain]["domain"] in text) == (prompts == "designed")
-            texts[domain] = text
-    names = {"generic": "everyday", "art": "museum", "landmark": "landmark", "product": "retail"}
-    blank = {
-        text.replace(names[domain], "NAME", 1).replace(DOMAINS[domain]["examples"], "EXAMPLES")
-        for domain, text in said["template"].items()
-    }
-    assert len(blank) == 1
-    server = serve("trilobite\nammonite")
-    asked(tmp_path, Chat(server.url, "m"), "fossils", 2, prompts="template")
-    assert "fossils objects" in server.seen[0][2]["messages"][0]["content"]
-
-
-def test_too_few_categories_are_an_error(serve: Any, tmp_path: Path) -> None:
-    server = serve("mug\nkettle")
+def test_too_few_categories_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = answering(monkeypatch, "mug\nkettle")
     with pytest.raises(GenerateError, match="gave 2 different categories of 50"):
-        asked(tmp_path, Chat(server.url, "m"), "art", 50)
-    assert len(server.seen) == 3  # two in a row brought nothing new
-
-
-def test_categories_of_a_model_that_stops_short_are_kept(serve: Any, tmp_path: Path) -> None:
-    path, partial = tmp_path / "list.txt", tmp_path / "list.txt.partial"
-    with pytest.raises(GenerateError, match=r"gave 2 different categories of 4.*list.txt.partial keeps .* run again"):
-        file_categories(path, Chat(serve("mug\nkettle").url, "m"), "art", 4, DOMAINS)
-    assert read_categories(partial) == ["mug", "kettle"]
-    assert not path.exists()
-    broken = serve("lamp", (401, {}, {}))  # or the server gives up
-    with pytest.raises(GenerateError, match=r"refuses(.|\n)*list.txt.partial keeps"):
-        file_categories(path, Chat(broken.url, "m"), "art", 4, DOMAINS)
-    first = broken.seen[0][2]["messages"]
-    assert first[1]["content"] == "mug\nkettle"
-    assert "2 more" in first[2]["content"]
-    assert read_categories(partial) == ["mug", "kettle", "lamp"]
-    file_categories(path, Chat(serve("Lamp\nclock\nsofa").url, "m"), "art", 4, DOMAINS)
-    assert read_categories(path) == ["mug", "kettle", "lamp", "clock"]
-    assert not partial.exists()
+        ask_categories(Chat(URL, "m"), "fossils", 50, DOMAINS)
+    assert "fossils" in seen[0][2]["messages"][0]["content"]
+    assert len(seen) == 3  # two in a row brought nothing new
 
 
 def test_only_openais_own_address_counts_as_it() -> None:
@@ -281,29 +174,20 @@ def test_only_openais_own_address_counts_as_it() -> None:
         assert Chat(url, "m").openai == own, url
 
 
-def test_refusals_and_odd_answers_are_told(serve: Any) -> None:
-    server = serve((401, {"error": "bad key"}, {}))
-    with pytest.raises(GenerateError, match=r"refuses: status 401 .*bad key") as error:
-        Chat(server.url, "m", "secret").say([])
-    assert "secret" not in str(error.value)
-    assert len(server.seen) == 1
-    for body in ({"choices": []}, b"hello", {"choices": [{"message": {}}]}):
-        with pytest.raises(GenerateError, match="does not answer as"):
-            Chat(serve((200, body, {})).url, "m").say([])
-    with pytest.raises(GenerateError, match="answers with nothing"):
-        Chat(serve(" ").url, "m").say([])
-    with pytest.raises(GenerateError, match="not an http or https address"):
-        Chat("file:///etc/hostname", "m").say([])
-    with pytest.raises(GenerateError, match="gave no answer"):
-        Chat("http://127.0.0.1:9", "m").say([])
-
-
-def test_keys_are_not_sent_where_a_redirect_points(serve: Any) -> None:
-    other = serve("mug")
-    server = serve((302, {}, {"Location": other.url + "/chat/completions"}))
-    with pytest.raises(GenerateError, match="status 302"):
-        Chat(server.url, "m", "secret").say([])
-    assert not other.seen
+def test_refusals_and_odd_answers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url in ("file:///etc/hostname", "http://127.0.0.1:9"):
+        with pytest.raises(GenerateError, match="gave no answer"):
+            Chat(url, "m").say([])
+    for status, body, message in (
+        (401, {"error": "bad key"}, "refuses: status 401: .*bad key"),
+        (302, {}, "refuses: status 302"),  # the key would go with the redirect
+        (200, {"choices": []}, "does not answer as"),
+        (200, "hello", "does not answer as"),
+    ):
+        answering(monkeypatch, (status, body))
+        with pytest.raises(GenerateError, match=message) as error:
+            Chat(URL, "m", "secret").say([])
+        assert "secret" not in str(error.value)
 
 
 # Backgrounds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from idmetric.cli.data import main
 from idmetric.data.manifest.lineage import blocks
 from idmetric.data.manifest.table import read
 from idmetric.data.world import FACTORS, LEVELS, STRENGTHS, World
-from idmetric.data.world.structures import Take
-from idmetric.data.world.write import Plan, takes, write_world
+from idmetric.data.world.write import WorldPlan, takes, write_world
 
 SIZE = 64
 
@@ -46,6 +44,10 @@ def test_pictures_follow_from_seed_and_number_alone(world: World) -> None:
     list(other.views(1, 2))  # what was asked before does not matter
     assert all(np.array_equal(x, y) for x, y in zip(a, drawn(other), strict=True))
     assert not np.array_equal(a[0], drawn(World(6, None, SIZE))[0])
+    views = list(world.views(3, 3))  # a distractor is one thing in all of them
+    near = world.near(views, 0.5)
+    assert len({n.identity for n in near}) == len({n.key for n in near}) == 1
+    assert world.near(views, 0.5, copy=1)[0].identity != near[0].identity
 
 
 def test_distractors_differ_in_the_thing_and_share_the_context(world: World) -> None:
@@ -65,19 +67,6 @@ def test_distractors_differ_in_the_thing_and_share_the_context(world: World) -> 
     inside, outside = np.median(changes, 0)
     assert inside > 10
     assert outside < 0.1 * inside  # the shadow follows the silhouette
-
-
-def test_a_distractor_is_one_thing_in_all_views(world: World) -> None:
-    views = list(world.views(3, 3))
-    near = world.near(views, 0.5)
-    assert len({n.identity for n in near}) == len({n.key for n in near}) == 1
-    assert world.near(views, 0.5, copy=1)[0].identity != near[0].identity
-
-
-@pytest.mark.slow
-def test_stronger_distractors_are_further_away(world: World) -> None:
-    mean = {s: np.mean([world.near(list(world.views(n, 1)), s)[0].change for n in range(25)]) for s in (0.2, 0.5, 1.0)}
-    assert mean[0.2] < mean[0.5] < mean[1.0]
 
 
 @pytest.mark.slow
@@ -148,7 +137,7 @@ def test_a_grid_crosses_identity_with_one_factor(world: World, factor: str) -> N
 
 @pytest.mark.slow
 def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
-    plan = Plan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
+    plan = WorldPlan(seed=5, size=SIZE, views=2, parts=1, context_edits=1, identity_edits=2, grids=FACTORS)
     for number in range(2):
         things: dict[str, set[object]] = {}
         for take in takes(world, number, plan):
@@ -156,14 +145,9 @@ def test_one_name_means_one_thing_in_all_structures(world: World) -> None:
         assert all(len(found) == 1 for found in things.values())
 
 
-def _unit(feature: Callable[[np.ndarray], np.ndarray], takes: list[Take]) -> np.ndarray:
-    rows = np.stack([feature(t.shot.picture) for t in takes])
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
 # ---- files
 
-PLAN = Plan(
+PLAN = WorldPlan(
     seed=2, size=32, views=2, strengths=(1.0, 0.5), parts=1, context_edits=1, identity_edits=1, grids=("light",)
 )
 
@@ -240,24 +224,23 @@ def test_a_worker_that_dies_is_told(tmp_path: Path) -> None:
 def test_more_identities_are_added_to_a_folder(written: Path, tmp_path: Path) -> None:
     seen: list[int] = []
     write_world(tmp_path, PLAN, 2)
-    manifest = write_world(tmp_path, PLAN, 2, start=2, done=seen.append)
+    manifest = write_world(tmp_path, PLAN, 4, done=seen.append)
     assert contents(tmp_path) == contents(written)
-    assert sum(seen) == sum(1 for r in manifest if r.id.split("/")[0] in ("world-2-000002", "world-2-000003"))
+    assert sum(seen) == len(manifest)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grids": ("weather",)}, "at most once"),
-        ({"strengths": (0.0,)}, "strength 0.0"),
+        ({"strengths": (0.0,)}, r"strengths \(0.0,\)"),
         ({"size": 4}, "16 pixels"),
         ({"grids": ("light", "light")}, "at most once"),
-        ({"strengths": (0.5, 0.501)}, "must differ by 0.01"),
+        ({"strengths": (0.5, 0.501)}, "differ by 0.01"),
     ],
 )
 def test_plans_that_cannot_be_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Plan(**change)  # type: ignore[arg-type]
+        WorldPlan(**change)  # type: ignore[arg-type]
 
 
 def test_the_command_renders_and_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,19 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.data.world import write
-from idmetric.data.world.write import Plan, finished, place_of, read_rows, render_world, write_world
+from idmetric.data.world.write import WorldPlan, place_of, read_rows, write_world
 
-PLAN = Plan(seed=3, size=32, views=2, distractors=1, strengths=(0.5,), parts=1)
+PLAN = WorldPlan(seed=3, size=32, views=2, distractors=1, strengths=(0.5,), parts=1)
 COUNT = 8
 FLAGS = ["--seed", "3", "--size", "32", "--views", "2", "--strengths", "0.5", "--parts", "1", "-n", str(COUNT)]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
@@ -35,7 +32,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A world that nothing interrupted."""
     folder = tmp_path_factory.mktemp("whole")
-    render_world(folder, PLAN, COUNT)
+    write_world(folder, PLAN, COUNT)
     return folder
 
 
@@ -56,6 +53,10 @@ def begin(folder: Path, *more: str) -> subprocess.Popen[str]:
         time.sleep(0.002)
     assert process.poll() is None, "it ended before it could be disturbed"
     return process
+
+
+def finished(folder: Path) -> list[Path]:
+    return list(folder.glob("[0-9]*/[0-9]*/rows.jsonl"))
 
 
 def children(pid: int) -> list[int]:
@@ -81,7 +82,7 @@ def test_a_killed_run_takes_its_workers_along_and_is_taken_up_to_the_same_bytes(
     process.kill()
     process.wait()
     assert len(finished(tmp_path)) < COUNT
-    render_world(tmp_path, PLAN, COUNT)  # at once: no lock is left, whatever the workers do
+    write_world(tmp_path, PLAN, COUNT)  # at once: no lock is left, whatever the workers do
     assert contents(tmp_path) == contents(whole)
     assert not list(tmp_path.glob("*/.*"))
     deadline = time.monotonic() + 10
@@ -99,31 +100,15 @@ def test_ctrl_c_stops_all_processes_and_leaves_nothing_half_made(whole: Path, tm
     assert errors.strip() == "idmetric-data: stopped; finished work is kept, and the same command resumes"
     assert 1 <= len(finished(tmp_path)) < COUNT
     assert not list(tmp_path.glob("*/.*"))
-    render_world(tmp_path, PLAN, COUNT)
+    write_world(tmp_path, PLAN, COUNT)
     assert contents(tmp_path) == contents(whole)
-
-
-def test_an_identity_that_another_process_finished_meanwhile_is_kept(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    takes, final = write.takes, tmp_path / place_of(0)
-
-    def meanwhile(*args: Any) -> Iterator[Any]:
-        yield from takes(*args)
-        if not final.exists():
-            shutil.copytree(whole / place_of(0), final)
-
-    monkeypatch.setattr(write, "takes", meanwhile)
-    render_world(tmp_path, PLAN, 1)
-    assert contents(final) == contents(whole / place_of(0))
-    assert not list(tmp_path.glob("*/.*"))
 
 
 def test_an_unfinished_folder_in_the_way_is_replaced(whole: Path, copy: Path) -> None:
     (copy / place_of(1) / "rows.jsonl").unlink()
     (copy / place_of(1) / "view-0.jpg").write_bytes(b"half")
     (copy / place_of(1) / "old.jpg").write_bytes(b"of long ago")
-    render_world(copy, PLAN, 2)
+    write_world(copy, PLAN, COUNT)
     assert contents(copy) == contents(whole)
 
 
@@ -131,39 +116,28 @@ def test_an_unfinished_folder_in_the_way_is_replaced(whole: Path, copy: Path) ->
 
 
 @pytest.mark.parametrize("text", [b"{", b"[1]\n", b"\xff", b'{"identity": "a", "color": "red"}\n'])
-@pytest.mark.parametrize("start", [0, 2])  # found before rendering, or when the manifest is written
-def test_damaged_rows_are_named_with_how_to_fix_them(copy: Path, text: bytes, start: int) -> None:
+def test_damaged_rows_are_named_with_how_to_fix_them(copy: Path, text: bytes) -> None:
     (copy / place_of(1) / "rows.jsonl").write_bytes(text)
     before = contents(copy)
     with pytest.raises(ValueError, match=r"(?s)000001/rows\.jsonl is damaged .*: delete its folder and run the same"):
-        render_world(copy, PLAN, 2, start=start)
+        write_world(copy, PLAN, 2)
     assert contents(copy) == before  # nothing is lost: the manifest of before too
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"plan": {}}', b"\xff"])
-def test_a_damaged_note_of_the_plan_is_named(whole: Path, tmp_path: Path, text: bytes) -> None:
+def test_a_damaged_note_of_the_plan_is_named(tmp_path: Path, text: bytes) -> None:
     note = tmp_path / "world.json"
     note.write_bytes(text)
     with pytest.raises(ValueError, match=r"world\.json is damaged: restore it, or take another folder"):
-        render_world(tmp_path, PLAN, 1)
-    shutil.copytree(whole / "000", tmp_path / "000")
-    note.unlink()
-    with pytest.raises(ValueError, match=r"holds images but no world\.json: restore it, or take another folder"):
-        render_world(tmp_path, PLAN, 1)
-    shutil.copy(whole / "world.json", note)
-    render_world(tmp_path, PLAN, 1)
-    assert contents(tmp_path) == contents(whole)
+        write_world(tmp_path, PLAN, 1)
 
 
-def test_a_world_of_another_version_is_not_mixed_with_this(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_settings_are_named(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"other settings \(parts, quality\); take another folder"):
+        write_world(copy, replace(PLAN, parts=0, quality=90), 1)
     monkeypatch.setattr("idmetric.data.world.write.VERSION", 999)
     with pytest.raises(ValueError, match=r"other settings \(version\)"):
-        render_world(copy, PLAN, 1)
-
-
-def test_other_settings_are_named(copy: Path) -> None:
-    with pytest.raises(ValueError, match=r"other settings \(parts, quality\); take another folder"):
-        render_world(copy, replace(PLAN, parts=0, quality=90), 1)
+        write_world(copy, PLAN, 1)
 
 
 def test_assets_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
@@ -172,16 +146,16 @@ def test_assets_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
     photo = assets / "textures" / "wood.bmp"
     Image.new("RGB", (8, 8), "red").save(photo)
     size = photo.stat().st_size
-    render_world(folder, PLAN, 1, assets)
+    write_world(folder, PLAN, 1, assets)
     (assets / "README.txt").write_text("not an asset")
     (assets / "textures" / ".DS_Store").write_text("left by a system")
-    render_world(folder, PLAN, 2, assets)
+    write_world(folder, PLAN, 2, assets)
     Image.new("RGB", (8, 8), "blue").save(photo)
     assert photo.stat().st_size == size
-    with pytest.raises(ValueError, match=r"other settings \(asset textures/wood\.bmp\)"):
-        render_world(folder, PLAN, 1, assets)
-    with pytest.raises(ValueError, match=r"other settings \(asset textures/wood\.bmp\)"):
-        render_world(folder, PLAN, 1)
+    with pytest.raises(ValueError, match=r"other settings \(textures/wood\.bmp\)"):
+        write_world(folder, PLAN, 1, assets)
+    with pytest.raises(ValueError, match=r"other settings \(textures/wood\.bmp\)"):
+        write_world(folder, PLAN, 1)
 
 
 # ---- the manifest
@@ -191,46 +165,37 @@ def test_the_manifest_holds_all_rows(whole: Path, copy: Path) -> None:
     rows = [row for number in range(COUNT) for row in read_rows(whole, number)]
     expected = Manifest.from_rows(rows, whole).table
     assert read(whole / "manifest.parquet").table.equals(expected)
-    assert render_world(copy, PLAN, 1) == (len(rows), len({row.identity for row in rows}))
-    assert write_world(copy, PLAN, 1).table.equals(expected)
-
-
-def test_identities_stand_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    manifest = write_world(tmp_path, replace(PLAN, distractors=0, parts=0), 2, start=999_999)
-    assert manifest.column("path") == [
-        f"{place}/view-{k}.jpg" for place in ("999/999999", "1000/1000000") for k in (0, 1)
-    ]
+    assert write_world(copy, PLAN, COUNT).table.equals(expected)
+    assert len(write_world(copy, PLAN, 1)) == len(read_rows(whole, 0))  # those that were asked for
 
 
 # ---- numbers and options
 
 
 def test_assets_that_are_not_there_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere is not a folder"):
-        render_world(tmp_path / "world", PLAN, 1, Path("nowhere"))
+    with pytest.raises(ValueError, match="nowhere is not a folder with any of"):
+        write_world(tmp_path / "world", PLAN, 1, Path("nowhere"))
     assert not (tmp_path / "world").exists()
 
 
-@pytest.mark.parametrize("named", [False, True])
 def test_a_full_disk_says_what_is_kept_and_the_same_command_renders_the_rest(
-    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
     from idmetric.io.output import OutputError
 
     saved = Image.Image.save
 
     def full(self: Image.Image, path: Path, *args: object, **options: object) -> None:
         if "000002" in str(path):
-            raise OSError(errno.ENOSPC, "No space left on device", *([str(path)] if named else []))
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
         saved(self, path, *args, **options)
 
-    plan = Plan(size=32, views=1, distractors=0)
+    plan = WorldPlan(size=32, views=1, distractors=0)
     with monkeypatch.context() as patch:
         patch.setattr(Image.Image, "save", full)
         with pytest.raises(OutputError, match=r"000002.*the disk is full.*finished identities are kept") as caught:
-            render_world(tmp_path / "world", plan, 4)
+            write_world(tmp_path / "world", plan, 4)
     assert "/." not in str(caught.value)
     first = (tmp_path / "world" / "000" / "000000").stat().st_mtime_ns
-    assert render_world(tmp_path / "world", plan, 4) == (4, 4)
+    assert len(write_world(tmp_path / "world", plan, 4)) == 4
     assert (tmp_path / "world" / "000" / "000000").stat().st_mtime_ns == first

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.data.generate.weights import WeightsError
 from idmetric.protocols.common import diffsim
 from idmetric.protocols.common.diffsim import NAMED, PROMPT, SEED, DiffSim
 from idmetric.protocols.common.models import open_model
@@ -148,12 +147,23 @@ def test_a_name_may_give_a_folder_for_the_weights(base: Any, tmp_path: Path) -> 
     opened = open_model(f"diffsim:dreambench++@{base.repo}", device="cpu")
     assert opened.step == 750
     assert opened.signature()["revision"] == DiffSim("cpu", base=base, side=32).signature()["revision"]
-    with pytest.raises(WeightsError, match="is not a folder"):
+    with pytest.raises(CheckpointError, match="is not a folder"):
         open_model(f"diffsim@{tmp_path / 'none'}", device="cpu")
 
 
+def test_weights_that_cannot_be_fetched_are_named_with_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    import diffusers
+
+    def unreachable(*_: Any, **__: Any) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr(diffusers.DiffusionPipeline, "download", unreachable)
+    with pytest.raises(CheckpointError, match=r"cannot fetch stable-diffusion-v1-5.*no network.*diffsim@FOLDER"):
+        open_model("diffsim", device="cpu")
+
+
 def test_missing_packages_and_weights_are_named(base: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WeightsError, match="cannot load"):
+    with pytest.raises(CheckpointError, match="cannot load"):
         DiffSim("cpu", base=replace(base, repo=str(tmp_path)), side=32)
     monkeypatch.setitem(sys.modules, "diffusers", None)
     with pytest.raises(ImportError, match=r"the baseline diffsim needs diffusers: pip install 'idmetric\[generate\]'"):

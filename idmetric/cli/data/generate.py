@@ -4,20 +4,21 @@ Tasks, and the engines that do them:
   context     the object on another background, in other light (ID-Sim, A.2.1): qwen_edit
   identity    part of the object becomes another's, a hard negative (ID-Sim, A.2.2): flux_fill
   noise       anchors and positives of triplets pass through the engine that edited their negative, at strength 0.1,
-              so that artifacts do not give the negative away (ID-Sim, A.2.2): flux_fill, sdxl_inpaint
+              so that artifacts do not give the negative away (ID-Sim, A.2.2): flux_fill
   distractor  another object of its kind in the same place (NearID, 0.B.1): sdxl_inpaint, flux_fill, flux_canny,
               qwen_inpaint, powerpaint (version 1; the paper has 2.1)
   grid        identity edits of photos in seven strengths, each with every background and light: the pictures of
               `idmetric eval sensitivity` (ID-Sim, F.1): qwen_edit_inpaint, then qwen_edit
-  ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo (or sd2), then
-              iclight (or sd2_background); given a manifest with masks instead of --categories, its images are relit
+  ilgen       objects from category names, each relit before several backgrounds (ILGen): sd_turbo, then iclight;
+              given a manifest with masks instead of --categories, its images are relit
 
 examples:
   idmetric data generate photos.parquet --task distractor --engine sdxl_inpaint --resolution native -o out.parquet
   idmetric data generate frames.parquet --task identity --weights flux_fill=/models/FLUX.1-Fill-dev -o hard.parquet
   idmetric data generate --task ilgen --categories objects.txt -o ilgen.parquet
 
-Several workers or GPUs share a manifest and a folder: the same command with --shard 1/2, --shard 2/2, then --merge.
+Several workers or GPUs share a manifest and a folder: the same command with --shard 1/2 and with --shard 2/2, then
+without it, which writes the manifest.
 
 Weights come from the Hub under their authors' licenses, which are printed and recorded with each image; FLUX.1 [dev]
 forbids commercial use. Gated ones need `hf auth login`. Without @revision the current main branch is used.
@@ -27,52 +28,56 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.data.common import add_on_error, add_output, check_output
-from idmetric.cli.data.generate_options import (
-    GRID_IDENTITY,
-    OBJECT_ENGINES,
-    TASKS,
-    named,
-    pairs,
-    refuse_idle,
-    shard,
-    side,
-)
-from idmetric.cli.data.generate_work import Work, make_grid
+from idmetric.cli.data.common import add_on_error, add_output, check_output, pairs, progress, save
 from idmetric.cli.options import natural, positive
 
 if TYPE_CHECKING:
     from idmetric.data.generate import Engine, Remover, Task, Wording
-    from idmetric.data.generate.categories import Prompts
+    from idmetric.data.generate.weights import Weighted
     from idmetric.data.manifest.table import Manifest
+
+ENGINES = {  # of each task, in the order of their use; --engine chooses another for distractors
+    "context": ("qwen_edit",), "identity": ("flux_fill",), "noise": ("flux_fill",), "distractor": ("sdxl_inpaint",),
+    "grid": ("qwen_edit_inpaint", "qwen_edit"), "ilgen": ("iclight",), "objects": ("sd_turbo", "iclight"),
+}  # fmt: skip
+DISTRACTORS = ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint")
+REMOVERS = ("clean", "grounded_sam", "none")
+_COPIED = ("context", "identity", "distractor", "ilgen", "objects")
+USED_BY = {  # option -> tasks that use it, "objects" being ilgen with --categories; others are used by all
+    "engine": ("distractor",), "resolution": ("distractor",), "views": ("grid",), "categories": ("objects",),
+    "domain": ("objects",), "each": ("objects",), "remover": ("objects",), "ask": ("objects",),
+    "copies": _COPIED, "with_sources": _COPIED, "limit": (*_COPIED, "grid"),
+    "class_from": tuple(task for task in ENGINES if task != "objects"),
+    "dataset": ("context", "identity", "distractor", "grid", "ilgen"),
+}  # fmt: skip
+_SHOWN = 5  # jobs that a dry run shows
+_LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most
+_CATEGORIES, _OBJECTS = 200, 10  # to ask for, and of each category, where the paper has no number
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `idmetric data generate`."""
     parser.add_argument("manifest", type=Path, nargs="?", help="the manifest of sources: .parquet, .csv or .jsonl")
-    parser.add_argument("--task", choices=TASKS, required=True, help="kind of images to make, see above")
-    parser.add_argument("--engine", help="model that makes them (default: the first one named above)")
-    parser.add_argument("--images", type=Path, help="folder of images (default: OUT_images next to the manifest)")
+    tasks = [task for task in ENGINES if task != "objects"]
+    parser.add_argument("--task", choices=tasks, required=True, help="kind of images to make, see above")
+    parser.add_argument("--engine", choices=DISTRACTORS, help="model that makes distractors (default: sdxl_inpaint)")
     parser.add_argument("--copies", type=positive, help="images of each source (default 1; of ilgen 4)")
     parser.add_argument("--seed", type=natural, default=0, help="seed of all random choices (0)")
     text = "distractor: work at the area of a square of this side (512), or at the engine's native one"
-    parser.add_argument("--resolution", metavar="512|native|SIDE", help=text)
+    parser.add_argument("--resolution", type=_side, metavar="512|native|SIDE", help=text)
     text = "column with the object's name for prompts: category (default), or text for descriptions"
     parser.add_argument("--class-from", choices=("category", "text"), help=text)
-    parser.add_argument(
-        "--prompts", type=Path, metavar="DIR", help="folder of word files that replace the built-in ones"
-    )
-    text = "another value of a setting of an engine or remover, such as sdxl_inpaint.steps=20 or clean.tolerance=20"
-    parser.add_argument("--set", action="append", default=[], metavar="ENGINE.SETTING=VALUE", help=text)
-    grid = parser.add_argument_group("grid")
-    text = "context that varies in addition to identity; may be repeated (default: both)"
-    grid.add_argument("--factor", action="append", choices=("background", "light"), help=text)
-    text = "take all other photos of an identity as views, in their order, with identity edits of their own"
-    grid.add_argument("--views", action="store_true", help=text)
+    text = "folder of word files that replace the built-in ones"
+    parser.add_argument("--prompts", type=Path, metavar="DIR", help=text)
+    text = "grid: take all other photos of an identity as views, in their order, with identity edits of their own"
+    parser.add_argument("--views", action="store_true", help=text)
     _add_ilgen(parser.add_argument_group("ilgen"))
     _add_machine(parser.add_argument_group("weights and machine"))
     _add_work(parser.add_argument_group("work"))
@@ -81,25 +86,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_ilgen(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--categories", type=Path, help="text file, one category on each line; --ask writes it if absent"
-    )
+    text = "text file, one category on each line; --ask writes it if absent"
+    group.add_argument("--categories", type=Path, help=text)
     group.add_argument("--domain", help="generic (default), art, landmark, product, or a description")
     text = "objects of each category (default: the paper's for the domain, or 10)"
     group.add_argument("--each", type=positive, help=text)
-    text = "most padding around an object, as a share of the image's sides (0.5); 0 leaves it in place (Table 7, S9)"
-    group.add_argument("--padding", type=float, metavar="SHARE", help=text)
-    text = "model that draws the objects: sd_turbo (default) or sd2 (Table 7, S6)"
-    group.add_argument("--object-engine", choices=OBJECT_ENGINES, help=text)
-    text = "method that finds the object: clean (default; by color, without a model), clipseg, grounded_sam, or none"
-    group.add_argument("--remover", choices=("clean", "clipseg", "grounded_sam", "none"), help=text)
-    text = "stop before relighting: objects with their masks or, with --remover none, for another program to cut out"
-    group.add_argument("--objects-only", action="store_true", help=text)
+    text = "method that finds the object: clean (default; by color, without a model), grounded_sam, or none: objects "
+    text += "without masks, which are not relit, for another program to cut out"
+    group.add_argument("--remover", choices=REMOVERS, help=text)
     group.add_argument("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
     group.add_argument("--ask-model", help="name of the model at that address")
-    text = "designed: describe the domain (default); template: one text for all domains (Table 7, S3)"
-    group.add_argument("--ask-prompts", choices=("designed", "template"), help=text)
-    group.add_argument("--ask-count", type=positive, help="categories to ask for (default: the paper's for the domain)")
     text = "environment variable that holds the key for that address (OPENAI_API_KEY goes to OpenAI's own by default)"
     group.add_argument("--ask-key", metavar="VARIABLE", help=text)
 
@@ -107,133 +103,229 @@ def _add_ilgen(group: argparse._ArgumentGroup) -> None:
 def _add_machine(group: argparse._ArgumentGroup) -> None:
     text = "other weights: folder, file, or owner/name[@revision]; parts: base, lora, controlnet, offset, unet, text"
     group.add_argument("--weights", action="append", default=[], metavar="ENGINE[.PART]=PLACE", help=text)
+    text = "another value of a setting of an engine or remover, such as sdxl_inpaint.steps=20 or clean.tolerance=20"
+    group.add_argument("--set", action="append", default=[], metavar="ENGINE.SETTING=VALUE", help=text)
     group.add_argument("--device", help="cuda, cuda:1, mps or cpu (default: the best available)")
     group.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="(bfloat16)")
     group.add_argument("--offload", action="store_true", help="keep only the active part of the model on the device")
 
 
 def _add_work(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--shard", type=shard, metavar="I/N", help="do the I-th of N parts; writes no manifest")
-    group.add_argument("--merge", action="store_true", help="make no images; write the manifest of all shards")
-    group.add_argument("--limit", type=positive, help="use only the first rows, or categories")
+    text = "do the I-th of N parts and write no manifest; the command without it does"
+    group.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help=text)
+    group.add_argument("--limit", type=positive, help="use only the first rows, or categories (and ask for so many)")
     text = "use only rows of this dataset; may be repeated"
     group.add_argument("--dataset", action="append", metavar="NAME", help=text)
     group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
 
 
+def _side(text: str) -> int:
+    if text == "native":
+        return 0
+    if not (text.isdecimal() and len(text) <= 4 and 16 <= int(text) <= _LARGEST):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither native nor a number of pixels from 16 to {_LARGEST}")
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I within 1..N, such as 1/4")
+    return int(number), int(count)
+
+
 def run(args: argparse.Namespace) -> int:
     """Make all images, then the manifest; returns 4 if some were left out."""
     from idmetric.data.generate import GenerateError, read_wording
+    from idmetric.data.manifest.table import merge
 
     check_output(args.out, args.dry_run)
-    if args.merge and args.shard:
-        raise GenerateError("--merge goes over all shards: leave --shard out")
-    if args.padding is not None and not 0 <= args.padding <= 4:
-        raise GenerateError(f"--padding {args.padding:g} is not within 0..4")
-    refuse_idle(args)
+    name = "objects" if args.task == "ilgen" and args.categories else args.task
+    used = (args.engine,) if args.engine else ENGINES[name]
+    if name == "objects":
+        used = (*(used[:1] if args.remover == "none" else used), args.remover or "clean")
+    _refuse_idle(args, name, used)
     words = read_wording(args.prompts)
-    work = Work(args)
-    if args.task == "ilgen" and args.categories:
-        return _ilgen(work, words)
+    if name == "objects":
+        return _make_objects(args, words)
     if args.manifest is None:
-        raise GenerateError("name the manifest of sources" + (", or --categories" if args.task == "ilgen" else ""))
-    sources = work.limited(args.manifest)
-    if args.task == "grid":
-        return make_grid(work, sources, _engine(args, GRID_IDENTITY), _engine(args, named(args)), words)
-    task, engine = _task(args, sources, words)
-    work.plan(task, engine)
-    if not args.dry_run and not work.make(task):
-        return work.status
-    return work.finish(task, sources)
+        raise GenerateError("name the manifest of sources" + (", or --categories" if name == "ilgen" else ""))
+    sources = _limited(args)
+    if name == "grid":
+        return _make_grid(args, sources, words)
+
+    engine = _engine(args, used[0])
+    task = _task(args, sources, engine, words)
+    made, left_out = _make(args, _dealt(args, task), engine)
+    if name == "noise" and not args.dry_run:
+        from idmetric.data.generate.idsim import noised
+
+        made, gone = noised(sources, made, task)
+        if gone:
+            print(f"left out: {gone} triplets with an image that was not made", file=sys.stderr)
+    return _finish(args, merge([sources, made], shared=True) if args.with_sources else made, left_out)
 
 
-def _task(args: argparse.Namespace, sources: Manifest, words: Wording) -> tuple[Task, Engine]:
+def _refuse_idle(args: argparse.Namespace, name: str, used: Sequence[str]) -> None:
+    """Refuse options that the task does not use."""
+    from idmetric.data.generate import GenerateError
+
+    idle = [option for option, tasks in USED_BY.items() if name not in tasks and getattr(args, option)]
+    idle += ["ask_model"] if args.ask_model and not args.ask else []
+    if idle:
+        raise GenerateError(f"--{idle[0].replace('_', '-')} is not used by this task: leave it out")
+    if name == "objects" and args.manifest is not None:
+        raise GenerateError("a manifest and --categories exclude each other: relight the one, or draw the other")
+    fixed = {"identity": ("strength", "guidance"), "noise": ("strength", "guidance"), "grid": ("strength",)}
+    for option in ("set", "weights"):
+        for key in pairs(getattr(args, option), f"--{option}"):
+            who, _, setting = key.partition(".")
+            if who not in used or (option == "set" and setting in fixed.get(name, ())):
+                raise GenerateError(f"--{option} {key} is not used by this task, whose models are {', '.join(used)}")
+
+
+def _limited(args: argparse.Namespace) -> Manifest:
+    """The rows of the manifest that --dataset and --limit choose."""
+    from idmetric.data.generate import GenerateError
+    from idmetric.data.manifest.table import read
+
+    manifest = read(args.manifest)
+    for name in args.dataset or ():
+        if name not in manifest.column("dataset"):
+            raise GenerateError(f"{args.manifest}: no rows of dataset {name!r}")
+    if args.dataset:
+        manifest = manifest.filter(dataset=args.dataset)
+    return manifest if args.limit is None else manifest.take(range(min(args.limit, len(manifest))))
+
+
+def _opened(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Where a model runs, its weights and its settings, as `open_engine` and `open_remover` take them."""
+    from idmetric.data.generate import Place
+
+    def given(option: str) -> dict[str, str]:
+        found = {key.partition("."): value for key, value in pairs(getattr(args, option), f"--{option}").items()}
+        return {part or "base": value for (who, _, part), value in found.items() if who == name}
+
+    return {"place": Place(args.device, args.dtype, args.offload), "weights": given("weights"), **given("set")}
+
+
+def _engine(args: argparse.Namespace, name: str) -> Engine:
+    from idmetric.data.generate import open_engine
+
+    return open_engine(name, **_opened(args, name))
+
+
+def _task(args: argparse.Namespace, sources: Manifest, engine: Engine, words: Wording) -> Task:
     from idmetric.data import generate
-    from idmetric.data.generate.idsim import GUIDANCE
+    from idmetric.data.generate.compose import NEARID_SIDE
 
-    by_flux = args.task == "identity" or (args.task == "noise" and named(args) == "flux_fill")
-    engine = _engine(args, named(args), {"guidance": GUIDANCE} if by_flux else {})
     common: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
-    if args.task == "ilgen":
-        task = generate.relight_task(
-            sources, engine, words, variants=args.copies or 4, padding=_padding(args), **common
-        )
-        return task, engine
     if args.task == "noise":
-        return generate.noise_task(sources, engine, words, guidance=engine.settings["guidance"], **common), engine
+        return generate.noise_task(sources, engine, words, **common)
+    if args.task == "ilgen":
+        return generate.relight_task(sources, engine, words, variants=args.copies or 4, **common)
     common["copies"] = args.copies or 1
     if args.task == "context":
-        return generate.contextual_task(sources, engine, words, **common), engine
+        return generate.contextual_task(sources, engine, words, **common)
     if args.task == "identity":
-        guidance = engine.settings["guidance"]
-        return generate.identity_task(sources, engine, words, guidance=guidance, **common), engine
-    return generate.distractor_task(sources, engine, words, side=side(args.resolution or "512"), **common), engine
+        return generate.identity_task(sources, engine, words, **common)
+    side = NEARID_SIDE if args.resolution is None else args.resolution or None
+    return generate.distractor_task(sources, engine, words, side=side, **common)
 
 
-def _ilgen(work: Work, words: Wording) -> int:
-    """Make objects, then their relit images; every shard relights the objects it made."""
-    from idmetric.data.generate import GenerateError, object_task, relight_task
-    from idmetric.data.generate.categories import paper_numbers
-    from idmetric.data.manifest.table import Manifest, Row
+def _make_objects(args: argparse.Namespace, words: Wording) -> int:
+    """Make objects, then their relit images; every shard relights the objects that it made."""
+    from idmetric.data.curate.recipes import ILGEN
+    from idmetric.data.generate import object_task, open_remover, relight_task
+    from idmetric.data.manifest.table import merge
 
-    args = work.args
-    if args.manifest is not None:
-        raise GenerateError("a manifest and --categories exclude each other: relight the one, or draw the other")
-    domain = args.domain or "generic"
-    listed = _categories(args, domain, words)
-    each = args.each or paper_numbers(domain, args.ask_prompts or "designed", len(listed))[1]
-    draw, remover = _engine(args, args.object_engine or OBJECT_ENGINES[0]), _remover(args)
-    objects = object_task(listed[: args.limit], each, draw, remover, words, args.seed, domain)
-    if args.objects_only:
-        work.plan(objects, draw, remover=remover)
-        done = args.dry_run or work.make(objects)
-        return work.finish(objects, Manifest.from_rows([])) if done else work.status
-    relight = _engine(args, named(args))
-    planned = Manifest.from_rows(
-        (Row(**job.row, path=f"{job.name}.png", mask=f"{job.name}.mask.png") for job in objects.jobs), work.images
-    )
-    blocks = [job.block for job in objects.jobs]
-    images = relight_task(planned, relight, words, args.seed, args.copies or 4, padding=_padding(args), blocks=blocks)
-    work.plan(objects, draw, remover=remover)
-    work.plan(images, relight, check=False)  # their sources are yet to be made
-    if not args.dry_run:
-        go_on = work.make(objects)
-        found = work.collected(objects)
-        gone = {name for name, _ in found.rejected}
-        if not work.make(images, without=gone) or not go_on:
-            return work.status
-        kept = [job for job in images.jobs if job.parent not in gone]
-        return work.finish(replace(images, jobs=kept), found.manifest)
-    return work.finish(images, planned)
+    domain, copies = args.domain or "generic", args.copies or 4
+    each = args.each or (ILGEN[domain].per_category if domain in ILGEN else _OBJECTS)
+    draw, relight = (_engine(args, name) for name in ENGINES["objects"])
+    remover: Remover | None = None
+    if args.remover != "none":
+        remover = open_remover(args.remover or "clean", **_opened(args, args.remover or "clean"))
+    listed = _categories(args, domain, words)[: args.limit]
+    objects = object_task(listed, each, draw, remover, words, args.seed, domain)
+
+    made, left_out = _make(args, _dealt(args, objects), draw, *([remover] if remover else []))
+    if remover is None:
+        return _finish(args, made, left_out)
+    if args.dry_run:
+        print(f"then {len(objects.jobs) * copies} images by {relight.name}")
+        return 0
+    draw.unload()
+    relit, more = _make(args, relight_task(made, relight, words, args.seed, copies), relight)
+    return _finish(args, merge([made, relit], shared=True) if args.with_sources else relit, left_out + more)
 
 
-def _padding(args: argparse.Namespace) -> float:
-    from idmetric.data.generate.compose import PADDING
+def _make_grid(args: argparse.Namespace, manifest: Manifest, words: Wording) -> int:
+    """Make the grids of all photos; every shard changes the context of its anchors and of the edits that it made."""
+    from idmetric.data.generate.grid import grid_context_task, grid_identity_task, grid_sources, plain
+    from idmetric.data.manifest.table import merge
 
-    return PADDING if args.padding is None else float(args.padding)
+    sources = grid_sources(manifest, args.views)
+    repaint, edit = (_engine(args, name) for name in ENGINES["grid"])
+    identity = grid_identity_task(sources, repaint, words, args.seed, args.class_from or "category")
+    edits, left_out = _make(args, _dealt(args, identity), repaint)
+    if args.dry_run:
+        each = len(grid_context_task(sources.take([0]), edit, words).jobs)
+        print(f"then {each} images by {edit.name} of each anchor and of each of its edits")
+        return 0
+    repaint.unload()  # two such models rarely fit one device
+    number, count = args.shard
+    anchors = plain(sources)
+    photos = merge([anchors.take(range(number - 1, len(anchors), count)), plain(edits)], shared=True)
+    contexts, more = _make(args, grid_context_task(photos, edit, words, args.seed), edit)
+    return _finish(args, merge([sources, edits, contexts], shared=True), left_out + more)
 
 
-def _engine(args: argparse.Namespace, name: str, settings: dict[str, Any] | None = None) -> Engine:
-    from idmetric.data.generate import Place, open_engine
-
-    place = Place(args.device, args.dtype, args.offload)
-    given = {**(settings or {}), **pairs(args.set, name, "--set")}
-    return open_engine(name, place, pairs(args.weights, name, "--weights"), **given)
+def _dealt(args: argparse.Namespace, task: Task) -> Task:
+    """The part of a task that --shard names: every n-th job."""
+    number, count = args.shard
+    return replace(task, jobs=task.jobs[number - 1 :: count])
 
 
-def _remover(args: argparse.Namespace) -> Remover | None:
-    from idmetric.data.generate import Place, open_remover
+def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Manifest, int]:
+    """The finished images of a task and the number of those left out; with --dry-run the plan is shown instead."""
+    from idmetric.data.generate.jobs import finished, run
+    from idmetric.data.manifest.table import Manifest
 
-    if args.remover == "none":
-        return None
-    place, name = Place(args.device, args.dtype, args.offload), args.remover or "clean"
-    return open_remover(name, place, pairs(args.weights, name, "--weights"), **pairs(args.set, name, "--set"))
+    for model in models:
+        for weights, license in model.licenses.items():
+            print(f"{model.name}: weights {weights}, license {license}", file=sys.stderr)
+    images = args.out.with_name(f"{args.out.stem}_images")
+    if args.dry_run:
+        done = finished(task, images)
+        print(f"{models[0].name}: {len(task.jobs)} images, {done} of them finished, {len(task.jobs) - done} to make")
+        print(f"  settings: {', '.join(f'{k}={v}' for k, v in models[0].settings.items())}")
+        for job in task.jobs[:_SHOWN]:
+            print(f"  {job.name}.png: {job.prompt!r}")
+        return Manifest.from_rows([]), 0
+
+    outcome = run(task, images, args.on_error, partial(progress, quiet=args.quiet))
+    for name, why in outcome.left_out:
+        print(f"left out: {name}: {why}", file=sys.stderr)
+    print(f"made {outcome.made} images, {len(outcome.manifest)} are finished; folder {images}")
+    return outcome.manifest, len(outcome.left_out)
+
+
+def _finish(args: argparse.Namespace, manifest: Manifest, left_out: int) -> int:
+    """Write the manifest, unless this is one of several shards; returns 4 if images were left out."""
+    if args.dry_run:
+        print(f"would write {args.out}")
+    elif args.shard[1] > 1:
+        print(f"part {args.shard[0]} of {args.shard[1]} is done; run without --shard to write {args.out}")
+    else:
+        save(manifest, args)
+    return 4 if left_out else 0
 
 
 def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[str]:
     """Read the categories of the file; if it is absent, ask the model for them and write it first."""
+    from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate import GenerateError
-    from idmetric.data.generate.categories import Chat, file_categories, paper_numbers, read_categories
+    from idmetric.data.generate.categories import Chat, ask_categories, read_categories, write_categories
 
     path: Path = args.categories
     if path.exists() or not args.ask:
@@ -242,16 +334,14 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
         raise GenerateError("--ask needs --ask-model, the model's name at that address")
     if args.ask_key and args.ask_key not in os.environ:
         raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
-    prompts: Prompts = args.ask_prompts or "designed"
-    count = args.ask_count or paper_numbers(domain, prompts)[0]
-    if not count:
-        raise GenerateError(f"domain {domain!r} is not one of the paper's: give the number with --ask-count")
+    count = args.limit or (ILGEN[domain].categories if domain in ILGEN else _CATEGORIES)
     if args.dry_run:
         raise GenerateError(f"{path} is absent; without --dry-run, {count} categories would be asked for and written")
     chat = Chat(args.ask, args.ask_model)
     variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else None)
     if variable is not None:
         chat = replace(chat, key=os.environ.get(variable))
-    file_categories(path, chat, domain, count, words.domains, prompts=prompts)
+    found = ask_categories(chat, domain, count, words.domains)
+    write_categories(path, found)
     print(f"wrote {path}: {count} categories of {args.ask_model}")
-    return read_categories(path)
+    return found

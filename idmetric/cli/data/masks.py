@@ -12,8 +12,8 @@ OUT, OUT's name + _masks; a mask of another shape, an empty one, and an image wi
 with --on-error skip. Values between black and white stay soft. White on black, alpha (cut-outs), palettes and labels
 are read as docs/masks.md says.
 
---remover makes masks: clean (an object on a near-uniform background, without a model), clipseg and grounded_sam (the
-object that column category names, on any background).
+--remover makes masks: clean (an object on a near-uniform background, without a model) and grounded_sam (the object that
+column category names, on any background).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from idmetric.cli.command import say
 from idmetric.cli.data import common
 from idmetric.io.tables import first_few
 
-REMOVERS = ("clean", "clipseg", "grounded_sam")
+REMOVERS = ("clean", "grounded_sam")
 _SHOWN = 5  # files that a note names
 
 

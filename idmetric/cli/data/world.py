@@ -13,9 +13,9 @@ examples:
       the same on eight processes, with your own meshes and photos (folders meshes, shapes, backgrounds, textures,
       produce)
 
-The same command resumes a stopped run. The files depend on the seed, the settings and the assets alone. A folder
-holds one world and serves one run at a time; the same command with another --start adds identities to it. For several
-machines, give each another folder and --start, and join the manifests with idmetric data merge.
+The same command resumes a stopped run, and with more --identities adds to it. The files depend on the seed, the
+settings and the assets alone. A folder holds one world and serves one run at a time. For several machines, give each
+another folder and --seed, and join the manifests with idmetric data merge.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `idmetric data world`."""
     parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images, masks and manifest.parquet")
     parser.add_argument("--identities", "-n", type=positive, default=100, help="number of objects (default: 100)")
-    parser.add_argument("--start", type=natural, default=0, help="number of the first object (default: 0)")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the world (default: 0)")
     parser.add_argument("--size", type=positive, default=224, help="side of the images in pixels (default: 224)")
     parser.add_argument("--views", type=positive, default=3, help="images of each object, each in another context (3)")
@@ -59,9 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Render the world and write its manifest."""
-    from idmetric.data.world.write import Plan, render_world
+    from idmetric.data.world.write import WorldPlan, write_world
 
-    plan = Plan(
+    plan = WorldPlan(
         seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
         strengths=tuple(args.strengths), mixed=args.mixed, parts=args.parts, context_edits=args.context_edits,
         identity_edits=args.identity_edits, grids=tuple(args.grid), quality=args.quality,
@@ -79,8 +78,7 @@ def run(args: argparse.Namespace) -> int:
             done += pictures
             progress(done, total)
 
-        images, identities = render_world(
-            args.out, plan, args.identities, args.assets, args.start, args.workers, update
-        )
-    print(f"wrote {args.out / 'manifest.parquet'}: {images} images of {identities} identities")
+        made = write_world(args.out, plan, args.identities, args.assets, workers=args.workers, done=update)
+    identities = len(set(made.column("identity")))
+    print(f"wrote {args.out / 'manifest.parquet'}: {len(made)} images of {identities} identities")
     return 0

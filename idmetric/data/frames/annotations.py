@@ -8,93 +8,47 @@ the numbers 1, 2, ... within their video, in the order of their ids.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from idmetric.data.frames.clips import Clip, ClipError, read_text
+from idmetric.data.frames.clips import Clip, ClipError, Codes, read_text
 from idmetric.io import json_file
 from idmetric.io.hints import need
-from idmetric.io.output import replacing
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category
-_MOST = 254  # objects of a video; 255 marks no object
-_PALETTE = [shade for n in range(256) for shade in (n * 67 % 256, n * 131 % 256, n * 29 % 256)]
 
 
-def write_masks(
-    path: Path, folder: Path, progress: Callable[[Iterable[Any], int, str], Iterable[Any]] = lambda x, n, what: x
-) -> int:
-    """Write folder/VIDEO/00000.png for all frames of an annotation file; masks that exist are kept.
-
-    Where objects overlap, the smaller one is on top, because one file cannot hold both. A frame that shows none of the
-    objects gets an empty mask, of the video's height and width if no code of the video gives a size.
-
-    Returns:
-        The number of new masks.
-
-    Raises:
-        ClipError: naming the file and the video, if the annotation is damaged.
-    """
-    videos, annotations = _read(path)
-    written = 0
-    for video in progress(videos, len(videos), "masks"):
-        names, codes = video["file_names"], [own for own, _ in annotations[video["id"]]]
-        if len(codes) > _MOST or any(len(own) != len(names) for own in codes):
-            says = f"not one code for each of its {len(names)} files, or over {_MOST}"
-            raise ClipError(f"{path}: video {video['id']}: {says}")
-        for frame, name in enumerate(names):
-            target = (folder / name).with_suffix(".png")
-            if not target.resolve().is_relative_to(folder.resolve()):
-                raise ClipError(f"{path}: {name!r} is outside the folder of frames")
-            if target.is_file():
-                continue
-            # a frame without objects has the size of any code of the video
-            sizes = (code["size"] for own in codes for code in own if code is not None)
-            try:
-                mask = _mask([own[frame] for own in codes], next(sizes, (video.get("height"), video.get("width"))))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ClipError(f"{path}: video {video['id']}, {name}: {error}") from error
-            with replacing(target, parents=True) as temporary:
-                mask.save(temporary, format="PNG")
-            written += 1
-    return written
-
-
-def _read(path: Path) -> tuple[list[Any], dict[Any, list[tuple[list[Any], str]]]]:
-    """The videos of an annotation file, and the codes and the category of each object, in the order of their ids.
+def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categories]:
+    """The clips with the masks of an annotation file of YouTube-VIS, and the category of each object.
 
     Raises:
         ClipError: naming the file, if it has other contents.
     """
+    masks: dict[str, Codes] = {}
+    categories: Categories = {}
     try:
         data = json_file.read(path)
         names = {category["id"]: category["name"] for category in data["categories"]}
         found = defaultdict(list)
         for one in sorted(data["annotations"], key=lambda one: one["id"]):
-            found[one["video_id"]].append((list(one["segmentations"]), names[one["category_id"]]))
-        return [video for video in data["videos"] if video["file_names"]], found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            found[one["video_id"]].append(one)
+        for video in data["videos"]:
+            files = [Path(name) for name in video["file_names"]]
+            clip = files[0].parent.as_posix()
+            masks[clip] = {file.stem: {} for file in files}
+            for number, one in enumerate(found[video["id"]], 1):
+                categories[clip, number] = names[one["category_id"]]
+                for file, code in zip(files, one["segmentations"], strict=True):
+                    if code is not None:
+                        masks[clip][file.stem][number] = code
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error})") from error
-
-
-def _mask(codes: list[Any], size: tuple[Any, Any]) -> Image.Image:
-    """The indexed mask (height, width) of a frame."""
-    if None in size:
-        raise ValueError("its video has neither a mask nor a height and width")
-    numbers = np.zeros(size, dtype=np.uint8)
-    shown = {number: decode(code) for number, code in enumerate(codes, 1) if code is not None}
-    for number in sorted(shown, key=lambda n: (-int(shown[n].sum()), n)):
-        if shown[number].shape != numbers.shape:
-            raise ValueError("its masks differ in size")
-        numbers[shown[number]] = number
-    image = Image.fromarray(numbers, "P")
-    image.putpalette(_PALETTE)
-    return image
+    return [replace(clip, masks=masks.get(clip.name)) for clip in clips], categories
 
 
 def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
@@ -123,24 +77,8 @@ def of_clips(clips: Sequence[Clip]) -> Categories:
     found: Categories = {}
     for clip in clips:
         path = clip.frames / "meta_info.ini"
-        if not path.is_file():
-            continue
-        for line in read_text(path).splitlines():
+        for line in read_text(path).splitlines() if path.is_file() else ():
             key, _, value = line.partition(":")
             if key.strip() == "object_class" and value.strip():
                 found[clip.name, 0] = value.strip()
     return found
-
-
-def of_youtubevis(path: Path) -> Categories:
-    """The category of each object in an annotation file of YouTube-VIS, numbered as `write_masks` does.
-
-    Raises:
-        ClipError: naming the file, if it has no categories.
-    """
-    videos, annotations = _read(path)
-    return {
-        (Path(video["file_names"][0]).parent.as_posix(), number): category
-        for video in videos
-        for number, (_, category) in enumerate(annotations[video["id"]], 1)
-    }

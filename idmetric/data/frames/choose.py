@@ -1,7 +1,7 @@
 """Choice of video frames: sharp, with a well visible object, one from each window (ID-Sim, A.2.1, Table 4).
 
     footage = open_clip(clip, fps=10)
-    for pick in choose(footage, SAMPLINGS["got10k"], seed=0, tally=Tally()):
+    for pick in choose(footage, SAMPLINGS["got10k"], seed=0, faults=Faults()):
         pick.image, pick.object.mask, pick.blur
 
 `idmetric.data.frames.extract` writes them to files.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,9 +23,6 @@ from PIL import Image
 
 from idmetric.data.frames.footage import Footage, Frame, FrameObject
 from idmetric.images.read import ImageReadError
-
-# reasons for a window without a frame, in the order of the checks; the furthest check that a frame reached counts
-REASONS = ("no annotation", "object too small", "object too large", "blurred", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -78,36 +76,18 @@ class Pick:
 
 
 @dataclass
-class Tally:
-    """Statistics of the windows of a clip.
+class Faults:
+    """Frames of a clip that were not valid.
 
     Attributes:
-        windows: as returned by `plan`.
-        hurdles: of each window, the furthest failed check for all objects, as an index of `REASONS`.
-        fates: (object, window) -> the furthest failed check of this object, or len(REASONS) if a frame was chosen.
+        reasons: why -> number of objects in frames.
         unreadable: messages about unreadable frames and masks.
-        seen: whether any annotation that was read shows an object.
+        seen: numbers of all objects that the annotation shows.
     """
 
-    windows: list[range] = field(default_factory=list)
-    hurdles: list[int] = field(default_factory=list)
-    fates: dict[tuple[int, int], int] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
-    seen: bool = False
-
-    def note(self, window: int, reason: str | None, number: int | None = None) -> None:
-        """Note that a frame of the window failed for this reason (None: was chosen), for one object or for all."""
-        hurdle = len(REASONS) if reason is None else REASONS.index(reason)
-        if number is None:
-            self.hurdles[window] = max(self.hurdles[window], hurdle)
-        else:
-            self.fates[number, window] = max(self.fates.get((number, window), 0), hurdle)
-
-    def rejected(self, number: int) -> dict[str, int]:
-        """Reason -> number of windows without a frame of the object."""
-        fates = [max(hurdle, self.fates.get((number, w), 0)) for w, hurdle in enumerate(self.hurdles)]
-        counts = {reason: fates.count(i) for i, reason in enumerate(REASONS)}
-        return {reason: count for reason, count in counts.items() if count}
+    seen: set[int] = field(default_factory=set)
 
 
 def blur_score(image: Image.Image) -> float:
@@ -153,20 +133,17 @@ def candidates(at: Sequence[int], annotated: Sequence[bool] | NDArray[np.bool_],
     return chosen
 
 
-def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Iterator[Pick]:
+def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> Iterator[Pick]:
     """One valid frame of each window for each object, drawn uniformly from its valid frames.
 
     Seed and clip name determine a random order of a window's frames, and the first valid one is chosen. The clip is
     read once, in order of time; memory holds one frame per object.
 
     Args:
-        tally: a new one, which collects the windows and their statistics. Unreadable frames and masks are skipped and
-            listed in it.
+        faults: a new one, to which frames that are not valid are added; unreadable ones are skipped.
     """
     at, count = places(footage.times, sampling)
-    tally.windows = plan(count, sampling)
-    tally.hurdles = [0] * len(tally.windows)
-    starts = [window.start for window in tally.windows]
+    starts = [window.start for window in plan(count, sampling)]
     wanted = candidates(at, footage.annotated, sampling.stride)
     home = [bisect_right(starts, at[index]) - 1 for index in wanted]
     ranks = _ranks(home, [seed, *hashlib.sha256(footage.clip.name.encode()).digest()])
@@ -180,21 +157,17 @@ def choose(footage: Footage, sampling: Sampling, seed: int, tally: Tally) -> Ite
         if not footage.indexed and 0 in best and best[0].rank < rank:
             continue  # the only object already has a frame of a better rank
         blur = cache(lambda frame=frame: blur_score(frame.image()))
-
         try:
             for shown in frame.objects():
-                number = shown.number
-                tally.seen |= bool(shown.coverage)
-                if number in best and best[number].rank < rank:
+                faults.seen.add(shown.number)
+                if shown.number in best and best[shown.number].rank < rank:
                     continue
-                reason = _reason(frame, shown, blur, sampling)
-                if reason is None:
-                    best[number] = Pick(window, shown, frame.index, rank, frame.image(), blur())
-                tally.note(window, reason, number)
-            tally.note(window, "object too small")  # for objects that are not in the frame
+                if reason := _reason(frame, shown, blur, sampling):
+                    faults.reasons[reason] += 1
+                else:
+                    best[shown.number] = Pick(window, shown, frame.index, rank, frame.image(), blur())
         except ImageReadError as error:
-            tally.note(window, "unreadable")
-            tally.unreadable.append(str(error))
+            faults.unreadable.append(str(error))
 
     yield from (best[number] for number in sorted(best))
 
@@ -209,12 +182,12 @@ def _ranks(home: Sequence[int], seed: Sequence[int]) -> list[int]:
 
 def _reason(frame: Frame, shown: FrameObject, blur: Callable[[], float], sampling: Sampling) -> str | None:
     """The reason why the frame is not valid for the object, or None if it is valid."""
-    if shown.coverage is not None and shown.coverage < sampling.coverage[0]:
-        return "object too small"
-    if shown.coverage is not None and shown.coverage > sampling.coverage[1]:
-        return "object too large"
+    if shown.coverage < sampling.coverage[0]:
+        return "too small"
+    if shown.coverage > sampling.coverage[1]:
+        return "too large"
     size = frame.image().size
-    if shown.mask is not None and shown.mask.shape != size[::-1]:
+    if shown.mask.shape != size[::-1]:
         found = f"{shown.mask.shape[1]}x{shown.mask.shape[0]}"
         raise ImageReadError(frame.name, f"its mask has {found} pixels, the frame {size[0]}x{size[1]}: scale the mask")
     return "blurred" if blur() < sampling.blur else None

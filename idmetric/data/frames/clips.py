@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from idmetric.images.paths import walk
 from idmetric.io import json_file
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
-INNER = ("img", "images", "frames", "rgb", "rgb_video")  # folders and videos that their parent names (LaSOT, uCO3D)
+INNER = ("img", "rgb_video")  # the folder and the video that their parent names, in LaSOT and uCO3D
 BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
-Box = tuple[float, float, float, float]  # left, top, width, height
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+Codes = dict[str, dict[int, Any]]  # name of a frame -> object -> run-length code of its mask
 
 
 class ClipError(ValueError):
@@ -34,13 +35,13 @@ class Clip:
     Attributes:
         name: unique name, the path relative to the searched folder.
         frames: a folder or a video file.
-        masks: a folder, a video file, or None.
+        masks: a folder, a video file, run-length codes, or None.
         boxes: a file of boxes, or None.
     """
 
     name: str
     frames: Path
-    masks: Path | None = None
+    masks: Path | Codes | None = None
     boxes: Path | None = None
 
 
@@ -50,9 +51,8 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
     Each folder with images and each video file is a clip. Links to folders are followed.
 
     Masks of clip `a/b` are in the folder `masks`/a/b or the video `masks`/a/b.mp4; those of a single clip may be
-    `masks` itself. Without `masks`, masks of a folder are in its own folder `masks`, or in its parent's (for folders
-    named img, images, frames or rgb), those of `rgb_video.*` in `mask_video.*` (uCO3D). Boxes are in `groundtruth.txt`,
-    in the folder or its parent. Masks and boxes that are not found are None.
+    `masks` itself. Without `masks`, those of `rgb_video.*` are in `mask_video.*` (uCO3D). Boxes are in
+    `groundtruth.txt`, in the folder of frames or, if that is named img (LaSOT), above it.
 
     Raises:
         ClipError: if there is no clip, or two clips have one name.
@@ -61,7 +61,16 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
     for given in (root, mask_root):
         if given is not None and not given.exists():
             raise ClipError(f"{given}: no such file or folder")
-    found = sorted((_clip(path, root, mask_root) for path in _sources(root, mask_root)), key=lambda clip: clip.name)
+    own = None if mask_root is None else mask_root.resolve()
+    sources: dict[Path, None] = {}
+    for path in [root] if root.is_file() else walk(root):
+        if path.stem == "mask_video" or (own is not None and path.resolve().is_relative_to(own)):
+            continue
+        if root.is_file() or path.suffix.lower() in VIDEOS:
+            sources[path] = None
+        elif is_image(path):
+            sources[path.parent] = None
+    found = sorted((_clip(path, root, mask_root) for path in sources), key=lambda clip: clip.name)
     if not found:
         raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEOS)}) found")
     for a, b in pairwise(found):
@@ -71,8 +80,8 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file's name is that of an image, and not of the mask of another one."""
-    return path.suffix.lower() in IMAGES and not path.name.startswith(".") and not path.stem.endswith("_mask")
+    """Whether a file's name is that of an image."""
+    return path.suffix.lower() in IMAGES and not path.name.startswith(".")
 
 
 def read_text(path: Path) -> str:
@@ -87,51 +96,18 @@ def read_text(path: Path) -> str:
         raise ClipError(f"{path}: {error}") from error
 
 
-def _sources(root: Path, masks: Path | None) -> list[Path]:
-    """Folders of frames and videos, without masks."""
-    if root.is_file():
-        return [root]
-    taken = None if masks is None or masks.resolve() == root.resolve() else masks.resolve()
-
-    @cache
-    def holds_masks(folder: Path) -> bool:
-        named = any(name == "masks" or name.endswith("_masks") for name in folder.relative_to(root).parts)
-        return named or (taken is not None and folder.resolve().is_relative_to(taken))
-
-    found: dict[Path, None] = {}
-    for path in walk(root):
-        if path == masks or path.stem == "mask_video" or holds_masks(path.parent):
-            continue
-        if is_image(path):
-            found[path.parent] = None
-        elif path.suffix.lower() in VIDEOS and not path.stem.endswith("_mask"):
-            found[path] = None
-    return list(found)
-
-
 def _clip(path: Path, root: Path, masks: Path | None) -> Clip:
-    alone, video = path == root, path.is_file()
-    relative = Path(path.name) if video and alone else path.relative_to(root)
-    relative = relative.with_suffix("") if video else relative
-    inner = (path.stem if video else path.name) in INNER
-    named = relative.parent if inner and len(relative.parts) > 1 else relative
-    name = named.as_posix() if named.parts else root.resolve().name
+    alone, stem = path == root, path.stem if path.is_file() else path.resolve().name
+    named = Path(stem) if alone else path.relative_to(root).with_name(stem)
+    inner = stem in INNER and len(named.parts) > 1
+    named = named.parent if inner else named
     near = [path, path.parent] if inner else [path]
-    boxes = None if video else next((f / BOXES for f in near if (f / BOXES).is_file()), None)
-
-    if masks is None:
-        places = [path.with_name("mask_video")] if video and inner else [f / "masks" for f in near]
-    else:
-        own = (relative, named, *([Path(root.resolve().stem if video else root.resolve().name)] if alone else ()))
-        places = [masks / part for part in own if part.parts] + ([masks] if alone else [])
-    found = next((found for place in places if place != path and (found := _masks_at(place))), None)
-    return Clip(name, path, found, boxes)
+    boxes = next((f / BOXES for f in near if (f / BOXES).is_file()), None)
+    places = [path.with_name("mask_video")] if masks is None else [masks / named, *([masks] if alone else [])]
+    return Clip(named.as_posix(), path, next((file for place in places if (file := _masks_at(place))), None), boxes)
 
 
 def _masks_at(place: Path) -> Path | None:
-    """A video of that name, or the folder or file itself if it holds images or is a video."""
+    """A video of that name, or the folder or video itself."""
     files = (place.with_name(place.name + ending) for ending in VIDEOS)
-    if found := next((file for file in files if file.is_file()), None):
-        return found
-    holds = place.is_file() or (place.is_dir() and any(is_image(p) for p in place.iterdir()))
-    return place if holds else None
+    return next((file for file in (*files, place) if file.exists()), None)

@@ -1,7 +1,7 @@
 """Extraction of chosen frames into files with a manifest; finished clips are skipped (ID-Sim, appendix A.2.1).
 
-    settings = Settings(SAMPLINGS["got10k"], seed=0)
-    records = [extract(clip, "frames", settings) for clip in find_clips("GOT-10k/train", masks="masks")]
+    extraction = Extraction(SAMPLINGS["got10k"], seed=0)
+    records = [extract(clip, "frames", extraction) for clip in find_clips("GOT-10k/train", masks="masks")]
     to_manifest(records, "frames", dataset="got10k").write("frames.parquet")
 
 A clip's folder holds its frames (000012.png), their masks (000012_mask.png) and clip.json. With indexed masks, file
@@ -18,43 +18,46 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from idmetric.data.frames.choose import Pick, Sampling, Tally, choose
+from idmetric.data.frames.annotations import Categories
+from idmetric.data.frames.choose import Faults, Pick, Sampling, choose
 from idmetric.data.frames.clips import Clip, ClipError
-from idmetric.data.frames.footage import Annotation, Footage, Objects, open_clip
-from idmetric.data.frames.segment import Segmenter
+from idmetric.data.frames.footage import open_clip
+from idmetric.data.generate.masks import Sam
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.io import json_file
 
 RECORD = "clip.json"  # in the folder of a finished clip
 FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Extraction:
     """Settings of an extraction; each clip's record stores them, and a resumed run must use the same.
 
     Attributes:
-        annotation, objects: see `idmetric.data.frames.footage.open_clip`.
         rate: frames per second of folders of frames, if it differs from the sampling's.
-        segmenter: draws masks of boxes; records name its weights.
-        form: png is lossless; jpg has quality 95 and full color resolution. Masks are png.
+        sam: draws masks of boxes; records name its weights. None: clips have masks.
     """
 
     sampling: Sampling
     seed: int = 0
-    annotation: Annotation = "masks"
-    objects: Objects = "auto"
     rate: float | None = None
-    form: Literal["png", "jpg"] = "png"
-    segmenter: Segmenter | None = None
+    sam: Sam | None = None
+
+    @property
+    def noted(self) -> dict[str, Any]:
+        """The settings as JSON values."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, sam=None))))
+        return {**plain, "sam": None if self.sam is None else self.sam.base.key}
 
 
-def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip: bool = False) -> dict[str, Any]:
+def extract(clip: Clip, folder: str | os.PathLike[str], extraction: Extraction, skip: bool = False) -> Record:
     """Write the chosen frames of a clip and their masks to its own folder in `folder`, atomically; return its record.
 
     A finished clip is not read again. An instance with fewer than `least` valid frames is left out.
@@ -63,9 +66,8 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
         skip: skip frames and masks that cannot be read; the record lists them.
 
     Returns:
-        The record, which `clip.json` in the clip's folder stores: clip, folder, settings, windows (their number),
-        unreadable (messages), seen (whether any annotation shows an object), and instances, each with object, rejected
-        (reason -> number of windows) and frames.
+        The record, which `clip.json` in the clip's folder stores: clip, folder, settings, unreadable (messages),
+        reasons (why -> number of frames that were not valid) and instances, each with object and frames.
 
     Raises:
         ClipError: if the clip's annotation is missing or does not fit; if the video is unreadable; if frames or masks
@@ -73,14 +75,14 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
     """
     folder = Path(folder)
     name = folder_name(clip.name)
-    record = finished(clip, folder, settings)
+    record = finished(clip, folder, extraction)
 
     if record is None:
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
-            record = _write(clip, partial, settings, skip)
+            record = _write(clip, partial, extraction, skip)
             shutil.rmtree(folder / name, ignore_errors=True)  # of a damaged record
             os.replace(partial, folder / name)
         finally:
@@ -91,7 +93,7 @@ def extract(clip: Clip, folder: str | os.PathLike[str], settings: Settings, skip
     return record
 
 
-def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | None:
+def finished(clip: Clip, folder: Path, extraction: Extraction) -> Record | None:
     """The record of a finished clip, else None.
 
     Raises:
@@ -99,24 +101,15 @@ def finished(clip: Clip, folder: Path, settings: Settings) -> dict[str, Any] | N
     """
     path = folder / folder_name(clip.name) / RECORD
     try:
-        record: dict[str, Any] = json_file.read(path)
+        record: Record = json_file.read(path)
         made = dict(record["settings"])
     except (OSError, ValueError, TypeError, KeyError):  # not there, or damaged
         return None
-    wanted = _plain(settings)
-    if made != wanted:
-        differing = sorted(k for k in wanted if wanted[k] != made.get(k))
+    if made != extraction.noted:
         raise ClipError(
-            f"{path.parent}: made with other settings ({', '.join(differing)}): use the same settings, write to "
-            "another folder, or remove this one"
+            f"{path.parent}: made with other settings: use the same, write to another folder, or remove this one"
         )
     return record
-
-
-def open_for(clip: Clip, settings: Settings) -> Footage:
-    """The clip, opened with these settings."""
-    rate = settings.sampling.fps if settings.rate is None else settings.rate
-    return open_clip(clip, rate, settings.annotation, settings.objects, settings.segmenter)
 
 
 def folder_name(clip: str) -> str:
@@ -131,9 +124,9 @@ def to_manifest(
     folder: str | os.PathLike[str],
     dataset: str | None = None,
     category_level: int | None = None,
-    categories: Mapping[tuple[str, int], str] | None = None,
+    categories: Categories | None = None,
 ) -> Manifest:
-    """The manifest of extracted clips: one row for each frame of every instance with enough frames.
+    """The manifest of extracted frames, with paths relative to `folder`.
 
     The identity is dataset/clip or dataset/clip/object. Free columns are x_frame (index in the clip), x_time (seconds),
     x_blur and x_coverage.
@@ -156,9 +149,8 @@ def to_manifest(
             identity = "/".join(str(name) for name in names if name is not None)
             for frame in instance["frames"]:
                 made = {**record["settings"], "clip": record["clip"], "window": frame["window"]}
-                made |= {"windows": record["windows"], "object": instance["object"]}
-                path, mask = (frame[key] and f"{record['folder']}/{frame[key]}" for key in ("path", "mask"))
-                seed = made.pop("seed")
+                made["object"], seed = instance["object"], made.pop("seed")
+                path, mask = (f"{record['folder']}/{frame[key]}" for key in ("path", "mask"))
                 rows.append(Row(identity, path, dataset=dataset, category=own, mask=mask, seed=seed, parameters=made))
                 extra.append(frame)
 
@@ -166,47 +158,36 @@ def to_manifest(
     return Manifest.from_rows(rows, Path(folder)).replace(**columns)
 
 
-def _write(clip: Clip, folder: Path, settings: Settings, skip: bool) -> dict[str, Any]:
-    sampling, tally = settings.sampling, Tally()
-    footage = open_for(clip, settings)
+def _write(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record:
+    sampling, faults = extraction.sampling, Faults()
+    footage = open_clip(clip, sampling.fps if extraction.rate is None else extraction.rate, extraction.sam)
     frames: dict[int, list[dict[str, Any]]] = {}
 
-    for pick in choose(footage, sampling, settings.seed, tally):
-        entry = _save(pick, folder, settings, footage.indexed)
+    for pick in choose(footage, sampling, extraction.seed, faults):
+        entry = _save(pick, folder, footage.indexed)
         entry["time"] = round(float(footage.times[pick.index]), 6)
         frames.setdefault(pick.object.number, []).append(entry)
 
-    if tally.unreadable and not skip:
-        raise ClipError("\n".join(tally.unreadable))
-    instances = []
-    for number in sorted({number for number, _ in tally.fates} | (set() if footage.indexed else {0})):
-        kept = frames.get(number, [])
+    if faults.unreadable and not skip:
+        raise ClipError("\n".join(faults.unreadable))
+    for kept in frames.values():
         if len(kept) < sampling.least:
-            for file in (entry[key] for entry in kept for key in ("path", "mask") if entry[key]):
+            for file in (entry[key] for entry in kept for key in ("path", "mask")):
                 (folder / file).unlink()
-        instances.append({"object": number, "rejected": tally.rejected(number), "frames": kept})
 
     record = {
-        "clip": clip.name, "folder": folder_name(clip.name), "settings": _plain(settings),
-        "windows": len(tally.windows), "unreadable": tally.unreadable, "seen": tally.seen, "instances": instances,
+        "clip": clip.name, "folder": folder_name(clip.name), "settings": extraction.noted,
+        "unreadable": faults.unreadable, "reasons": dict(faults.reasons),
+        "instances": [{"object": number, "frames": frames.get(number, [])} for number in sorted(faults.seen)],
     }  # fmt: skip
     (folder / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     return record
 
 
-def _save(pick: Pick, folder: Path, settings: Settings, indexed: bool) -> dict[str, Any]:
+def _save(pick: Pick, folder: Path, indexed: bool) -> dict[str, Any]:
     stem = f"{pick.object.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
-    path, mask = f"{stem}.{settings.form}", None
-    options: dict[str, Any] = {"quality": 95, "subsampling": 0} if settings.form == "jpg" else {}
-    pick.image.save(folder / path, **options)
-    if pick.object.mask is not None:
-        mask = f"{stem}_mask.png"
-        Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / mask)
+    path, mask = f"{stem}.png", f"{stem}_mask.png"
+    pick.image.save(folder / path)
+    Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / mask)
     found = {"frame": pick.index, "window": pick.window, "blur": pick.blur, "coverage": pick.object.coverage}
     return {"path": path, "mask": mask, **found}
-
-
-def _plain(settings: Settings) -> dict[str, Any]:
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(settings, segmenter=None))))
-    del plain["segmenter"]  # records without one name none
-    return plain if settings.segmenter is None else {**plain, "segmenter": settings.segmenter.base.key}

@@ -4,7 +4,8 @@
     for frame in footage.read([0, 5, 10]):
         frame.image(), frame.objects()
 
-Masks may be a folder of images named like the frames, with gaps, or a video of the same length.
+Masks may be a folder of images named like the frames, with gaps, or a video of the same length. Masks that are palette
+images hold the numbers of several objects (DAVIS, YouTube-VOS); others show one object.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +24,12 @@ from PIL import Image
 from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
 from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
-from idmetric.images.opening import open_file, open_image
+from idmetric.images.opening import open_file
 from idmetric.images.paths import natural
 from idmetric.images.read import ImageLike, read_image
 
 if TYPE_CHECKING:
-    from idmetric.data.frames.segment import Segmenter
-
-Annotation = Literal["masks", "boxes", "none"]
-Objects = Literal["auto", "one", "indexed"]
+    from idmetric.data.generate.masks import Sam
 
 ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # next to boxes; 1 = the object is not visible
 VOID = 255  # value of indexed masks for neither object nor background
@@ -39,14 +37,15 @@ VOID = 255  # value of indexed masks for neither object nor background
 
 @dataclass(frozen=True)
 class FrameObject:
-    """An object in a frame: its number (0: the only one), the share of the frame that it covers, and its mask (H, W).
-
-    Boxes have no mask; without annotation, the coverage is None too.
-    """
+    """An object in a frame: its number (0: the only one), the share of the frame that it covers, its mask (H, W)."""
 
     number: int
-    coverage: float | None = None
-    mask: NDArray[np.bool_] | None = None
+    coverage: float
+    mask: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, number: int, mask: NDArray[np.bool_]) -> FrameObject:
+        return cls(number, float(mask.mean()), mask)
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,10 @@ class Folder:
         self.paths = list(paths)
         self.times = np.arange(len(self.paths)) / fps
 
+    @property
+    def stems(self) -> list[str]:
+        return [path.stem for path in self.paths if path is not None]
+
     def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
         """For each of these images, a function that returns its path."""
         for index in wanted:
@@ -95,54 +98,66 @@ class Folder:
             yield lambda path=path: path  # type: ignore[misc]
 
 
-def open_clip(
-    clip: Clip, fps: float, annotation: Annotation = "masks", objects: Objects = "auto",
-    segmenter: Segmenter | None = None,
-) -> Footage:  # fmt: skip
+def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
     """Open a clip: find the times and annotation of its frames without reading them.
 
     Args:
         fps: frames per second of a folder; each file is one frame, whatever the numbers in file names. A video has its
             own times.
-        annotation: "masks", "boxes" (coverage is that of the box within the frame, without masks) or "none".
-        objects: "one": a mask shows one object. "indexed": its values are object numbers, and 255 marks none.
-            "auto": indexed if the clip's first mask is a palette image (DAVIS, YouTube-VOS).
-        segmenter: draws masks of boxes, which then give the coverage.
+        sam: draws masks of the clip's boxes; None: the clip has masks.
 
     Raises:
         ClipError: if the annotation is missing or does not fit the frames, or a video cannot be read.
     """
     source: Folder | Video = Video(clip.frames) if clip.frames.is_file() else Folder(_frames_in(clip.frames), fps)
-    count = len(source.times)
-    annotated, indexed = np.ones(count, dtype=bool), False
     masks: Folder | Video | None = None
-    boxes: list[Box | None] = [None] * count
-
-    if annotation == "masks":
+    show: Callable[..., list[FrameObject]]  # of a frame's mask or number, and of what returns its image
+    indexed = False
+    if sam is not None:
+        boxes = read_boxes(clip, len(source.times))
+        annotated, show = [box is not None for box in boxes], partial(_boxed, sam, boxes)
+    elif isinstance(clip.masks, dict) and isinstance(source, Folder):
+        codes = [clip.masks.get(stem) for stem in source.stems]
+        annotated, show, indexed = [code is not None for code in codes], partial(_decoded, clip, codes), True
+    else:
         masks = _masks(clip, source)
+        annotated = [True] * len(masks.times)
         if isinstance(masks, Folder):
-            annotated = np.array([path is not None for path in masks.paths])
-        indexed = objects == "indexed" or (objects == "auto" and _is_palette(masks))
-    elif annotation == "boxes":
-        boxes = read_boxes(clip, count)
-        annotated = np.array([box is not None for box in boxes])
+            annotated = [path is not None for path in masks.paths]
+            indexed = _is_palette(next(path for path in masks.paths if path is not None))
+        show = partial(_masked, indexed)
 
     def read(wanted: Sequence[int]) -> Iterator[Frame]:
-        cover = [None] * len(wanted) if masks is None else masks.read(wanted)
-        for index, source_of, mask in zip(wanted, source.read(wanted), cover, strict=True):
-            image = cache(lambda source_of=source_of: read_image(source_of()))
+        given = wanted if masks is None else masks.read(wanted)
+        for index, picture, one in zip(wanted, source.read(wanted), given, strict=True):
+            image = cache(lambda picture=picture: read_image(picture()))
+            yield Frame(index, f"{clip.frames}, frame {index}", image, partial(show, one, image))
 
-            def shown(image: Any = image, mask: Any = mask, box: Box | None = boxes[index]) -> list[FrameObject]:
-                if mask is not None:
-                    return _objects(mask(), indexed, objects == "one")
-                if box is not None and segmenter is not None:
-                    bits = segmenter.mask(image(), box)
-                    return [FrameObject(0, float(bits.mean()), bits)]
-                return [FrameObject(0, None if box is None else _box_coverage(box, image().size))]
+    return Footage(clip, source.times, np.array(annotated), indexed, read)
 
-            yield Frame(index, f"{clip.frames}, frame {index}", image, shown)
 
-    return Footage(clip, source.times, annotated, indexed, read)
+def _boxed(sam: Sam, boxes: Sequence[Any], index: int, image: Callable[[], Image.Image]) -> list[FrameObject]:
+    return [FrameObject.of(0, sam.body(image(), boxes[index]))]
+
+
+def _decoded(clip: Clip, codes: Sequence[Any], index: int, _: object) -> list[FrameObject]:
+    from idmetric.data.frames.annotations import decode
+
+    try:
+        return [FrameObject.of(number, decode(code)) for number, code in codes[index].items()]
+    except ValueError as error:
+        raise ClipError(f"{clip.frames}: {error}") from error
+
+
+def _masked(indexed: bool, mask: Callable[[], ImageLike], _: object) -> list[FrameObject]:
+    if indexed:
+        numbers = read_indices(mask())
+        return [FrameObject.of(int(n), numbers == n) for n in np.unique(numbers) if n not in (0, VOID)]
+    try:
+        return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
+    except SeveralLabelsError as error:
+        advice = "For clips, save numbers of objects as palette images, which make each a separate object"
+        raise SeveralLabelsError(error.source, f"{error.reason} {advice}.") from error
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
@@ -175,39 +190,9 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
         except ValueError as error:
             raise ClipError(f"{clip.boxes}: line {number} is not left, top, width, height: {line[:80]!r}") from error
         seen = np.isfinite([left, top]).all() and 0 < width < np.inf and 0 < height < np.inf
-        boxes.append((left, top, width, height) if seen and not absent[number - 1] else None)
+        boxes.append((left, top, left + width, top + height) if seen and not absent[number - 1] else None)
 
     return boxes
-
-
-def _objects(mask: ImageLike, indexed: bool, merged: bool) -> list[FrameObject]:
-    if not indexed:
-        bits = _bits(mask, merged)
-        return [FrameObject(0, float(bits.mean()), bits)]
-    numbers = read_indices(mask)
-    sizes = np.bincount(numbers.ravel(), minlength=VOID + 1)
-    sizes[[0, VOID]] = 0
-    return [FrameObject(int(n), float(sizes[n] / numbers.size), numbers == n) for n in np.flatnonzero(sizes)]
-
-
-def _bits(mask: ImageLike, merged: bool) -> NDArray[np.bool_]:
-    """The only object of a mask; with `merged`, all objects of a palette image together."""
-    if merged and open_image(mask).mode == "P":
-        numbers = read_indices(mask)
-        known: NDArray[np.bool_] = (numbers != 0) & (numbers != VOID)
-        return known if known.any() else numbers != 0
-    try:
-        return read_mask(mask).numpy() >= 0.5
-    except SeveralLabelsError as error:
-        advice = "--objects indexed makes each a separate object"
-        raise SeveralLabelsError(error.source, f"{error.reason} For clips, {advice}.") from error
-
-
-def _box_coverage(box: Box, size: tuple[int, int]) -> float:
-    left, top, width, height = box
-    across = max(0.0, min(left + width, size[0]) - max(left, 0.0))
-    down = max(0.0, min(top + height, size[1]) - max(top, 0.0))
-    return across * down / (size[0] * size[1])
 
 
 def _frames_in(folder: Path) -> list[Path]:
@@ -220,28 +205,23 @@ def _frames_in(folder: Path) -> list[Path]:
 
 
 def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
-    if clip.masks is None:
-        advice = "say where they are, or choose the boxes" if clip.boxes else "say where they are"
-        raise ClipError(f"{clip.frames}: no masks found; {advice}, or sample without annotation")
+    if not isinstance(clip.masks, Path):
+        raise ClipError(f"{clip.frames}: no masks found; give --masks, or draw them of boxes: --segment")
     masks: Folder | Video = Video(clip.masks) if clip.masks.is_file() else Folder(_frames_in(clip.masks))
     if isinstance(frames, Folder) and isinstance(masks, Folder):
-        stems = {p.stem: p for p in masks.paths if p is not None}
-        names = [p.stem for p in frames.paths if p is not None]
-        if not stems.keys() & set(names):
-            shown = f"masks such as {min(stems)!r}, frames such as {names[0]!r}"
-            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames} ({shown}): rename them")
-        return Folder([stems.get(name) for name in names])
+        found = dict(zip(masks.stems, masks.paths, strict=True))
+        if found.keys().isdisjoint(frames.stems):
+            first = frames.stems[0]
+            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {first!r}")
+        return Folder([found.get(stem) for stem in frames.stems])
     if len(masks.times) != len(frames.times):
         raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {len(frames.times)} frames of {clip.frames}")
     return masks
 
 
-def _is_palette(masks: Folder | Video) -> bool:
-    first = next((p for p in masks.paths if p is not None), None) if isinstance(masks, Folder) else None
-    if first is None:
-        return False
+def _is_palette(path: Path) -> bool:
     try:
-        with open_file(first) as image:
+        with open_file(path) as image:
             return bool(image.mode == "P")
     except Exception:  # reading its pixels will report the error
         return False

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import math
 import os
 import re
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from idmetric.data.curate.recipes import ILGEN
 from idmetric.data.generate.weights import GenerateError
 from idmetric.io import json_file
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 
-Prompts = Literal["designed", "template"]
-COUNTS = {domain: (counts.categories, counts.per_category) for domain, counts in ILGEN.items()}
-TEMPLATE_COUNT = 2000  # categories that the template asks for in every domain (Table S1)
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names
-OPENAI = "api.openai.com"  # the only server that gets OPENAI_API_KEY
+_ANSWERS = 20  # that are asked for at most
 
 
 def read_categories(path: str | os.PathLike[str]) -> list[str]:
@@ -50,27 +42,19 @@ def read_categories(path: str | os.PathLike[str]) -> list[str]:
     return [name for _, name in found.values()]
 
 
-def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
-    """Write a file of categories atomically."""
-    with replacing(Path(path), parents=True) as temporary:
-        temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
-
-
 @dataclass(frozen=True)
 class Chat:
     """A language model behind an OpenAI-compatible address.
 
     Attributes:
-        url: such as http://localhost:8000/v1; `/chat/completions` is appended if it is missing.
+        url: such as http://localhost:8000/v1.
         model: its name on the server.
         key: bearer token to send, or None. Redirects are not followed, so no other server gets it.
-        timeout: seconds to wait for one answer.
     """
 
     url: str
     model: str
     key: str | None = None
-    timeout: float = 300.0
 
     def say(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The model's answer to a conversation.
@@ -78,104 +62,70 @@ class Chat:
         Raises:
             GenerateError: quoting the server, if it does not answer.
         """
+        need("generate", "asking for categories", httpx="httpx")
+        import httpx
+
         address = self.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-        if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
-            raise GenerateError(f"{self.url!r} is not an http or https address")
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
-        body = json.dumps({"model": self.model, "messages": list(messages)}).encode()
-        request = urllib.request.Request(address, body, headers, method="POST")
-
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        body = {"model": self.model, "messages": list(messages)}
         try:
-            with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.timeout) as answer:
-                data = answer.read()
-        except urllib.error.HTTPError as error:
-            said = " ".join(error.read(2000).decode("utf-8", "replace").split())
-            raise GenerateError(f"{address} refuses: status {error.code} {error.reason}: {said[:300]}") from error
-        except (OSError, http.client.HTTPException) as error:
+            reply = httpx.post(address, json=body, headers=headers, timeout=300)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise GenerateError(f"{address} gave no answer: {type(error).__name__}: {error}") from error
-
+        said = " ".join(reply.text.split())[:300]
+        if not reply.is_success:
+            raise GenerateError(f"{address} refuses: status {reply.status_code}: {said}")
         try:
-            content = json_file.parse(data)["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {data[:200]!r}") from error
-        if not isinstance(content, str) or not content.strip():
-            raise GenerateError(f"{address} answers with nothing")
-        return content
+            return str(reply.json()["choices"][0]["message"]["content"] or "")
+        except (ValueError, LookupError, TypeError) as error:
+            raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {said}") from error
 
     @property
     def openai(self) -> bool:
-        """Whether the address is OpenAI's own, over https."""
+        """Whether the address is OpenAI's own, over https: the only server that gets OPENAI_API_KEY."""
         parts = urllib.parse.urlsplit(self.url)
-        return (parts.scheme, parts.hostname, parts.port or 443) == ("https", OPENAI, 443)
+        return (parts.scheme, parts.hostname, parts.port or 443) == ("https", "api.openai.com", 443)
 
 
-def paper_numbers(domain: str, prompts: Prompts = "designed", found: int | None = None) -> tuple[int, int]:
-    """Number of categories to ask for, 0 if the domain is not the paper's, and of objects of each.
-
-    With designed prompts they are those of Table 1. With the template, categories number 2,000 in every domain (Table
-    S1), and objects are as many as give Table 1's instances, which are drawn from them later.
-
-    Args:
-        found: number of categories of the template that there are; default: 2,000.
-    """
-    if prompts == "designed" or domain not in ILGEN:
-        return COUNTS.get(domain, (0, 10))
-    return TEMPLATE_COUNT, math.ceil(ILGEN[domain].instances / (found or TEMPLATE_COUNT))
-
-
-def file_categories(
-    path: Path, chat: Chat, domain: str, count: int, domains: Mapping[str, Any], prompts: Prompts = "designed"
-) -> None:
-    """Ask a model for `count` categories of a domain (ILGen, section 3.2) and write them to a file.
+def ask_categories(chat: Chat, domain: str, count: int, domains: Mapping[str, Any]) -> list[str]:
+    """Ask a model for `count` categories of a domain (ILGen, section 3.2).
 
     The paper's prompts are in Table S1; ours say the same in other words, and ask for an answer that is easy to read.
-    `<file>.partial` keeps the categories so far after each answer, and the next attempt resumes from it. Twenty
-    answers, or two in a row without a new category, end the attempt.
+    Twenty answers, or two in a row without a new category, end the attempt.
 
     Args:
         domain: a name in `domains`, such as generic, art, landmark or product, or a description of another domain.
         domains: the words of the questions (`Wording.domains`).
-        prompts: "designed" describes the domain at length; "template" puts its name and examples into one text for all
-            domains (Table 7, S3).
 
     Raises:
         GenerateError: if the model names fewer than `count`.
     """
     entry = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
-    spoken = entry["domain"] if prompts == "designed" else entry.get("name", entry["domain"])
-    asked = domains["*prompt" if prompts == "designed" else "*template"]
-    first = {"role": "user", "content": asked.format(count=count, domain=spoken, examples=entry["examples"])}
-    partial = path.with_name(f"{path.name}.partial")
-    known = read_categories(partial) if partial.exists() else []
-    found = {name.casefold(): name for name in known}
-    answer, idle = "", 0
+    first = {"role": "user", "content": domains["*prompt"].format(count=count, **entry)}
+    found: dict[str, str] = {}
+    messages, idle = [first], 0
+    for _ in range(_ANSWERS):
+        answer = chat.say(messages)
+        before = len(found)
+        for name in parse_categories(answer):
+            found.setdefault(name.casefold(), name)
+        idle = idle + 1 if len(found) == before else 0
+        if len(found) >= count or idle == 2:
+            break
+        more = domains["*more"].format(count=count - len(found))
+        listed = {"role": "assistant", "content": "\n".join(found.values()) or answer}
+        messages = [first, listed, {"role": "user", "content": more}]
+    if len(found) < count:
+        raise GenerateError(
+            f"the model gave {len(found)} different categories of {count}: ask for fewer (--limit), or another model"
+        )
+    return list(found.values())[:count]
 
-    try:
-        for _ in range(20):
-            if len(found) >= count or idle == 2:
-                break
-            messages = [first]
-            if listed := "\n".join(found.values()) or answer:
-                more = domains["*more"].format(count=count - len(found))
-                messages += [{"role": "assistant", "content": listed}, {"role": "user", "content": more}]
-            answer = chat.say(messages)
-            before = len(found)
-            for name in parse_categories(answer):
-                found.setdefault(name.casefold(), name)
-            idle = idle + 1 if len(found) == before else 0
-            if not idle:
-                write_categories(partial, list(found.values()))
-        if len(found) < count:
-            says = f"the model gave {len(found)} different categories of {count}: ask for fewer, or another model"
-            raise GenerateError(says)
-    except GenerateError as error:
-        if not partial.exists():
-            raise
-        raise GenerateError(f"{error}; {partial} keeps the categories so far: run again to resume") from error
-    write_categories(path, list(found.values())[:count])
-    partial.unlink(missing_ok=True)
+
+def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
+    """Write a file of categories atomically."""
+    with replacing(Path(path), parents=True) as temporary:
+        temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
 
 
 def parse_categories(answer: str) -> list[str]:
@@ -188,10 +138,3 @@ def parse_categories(answer: str) -> list[str]:
     lines = [line for line in named if not line.endswith(":")]
     names = [" ".join(_MARKER.sub("", x).replace("*", "").replace("`", "").split()).strip(" .,;\"'") for x in lines]
     return [n for n in names if n and len(n) <= _LONGEST and any(c.isalpha() for c in n)]
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as an error; following it would send the key to another server."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None

@@ -1,20 +1,14 @@
 """Preparation of a photo and its mask for a diffusion model: crop, scale, place on white, cut the mask.
 
-Pure functions of an image, the mask of its foreground and a random generator. They accept any image and mask that
-`idmetric.images` reads (EXIF orientation applied, 16 bits scaled) and return PIL images: RGB images, and masks "L" of 0
-and 255. Masks are scaled by exact area: a pixel belongs to the foreground if at least half of it does.
-
-    from idmetric.data.generate.compose import contextual_canvas, scale_mode
-    made = contextual_canvas("dog.jpg", "dog_mask.png", np.random.default_rng([seed, row]), scale_mode("dog-17", seed))
-    made.image, made.mask, made.parameters
+Pure functions of an image (RGB), the mask of its foreground ("L", 0 and 255) and a random generator; `read_pair` reads
+both. Masks are scaled by exact area: a pixel belongs to the foreground if at least half of it does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,22 +33,35 @@ HALF = 0.5 - 1e-6  # coverage is rounded to float32
 
 
 class ComposeError(ValueError):
-    """A photo and mask that cannot be composed; the message names the mask and says why."""
+    """A photo and mask that cannot be composed; the message says why."""
 
 
-@dataclass(frozen=True)
-class Composed:
-    """An image that is ready for editing.
-
-    Attributes:
-        image: RGB.
-        mask: of its foreground, "L", 0 or 255, of the same size.
-        parameters: random draws and measurements, as JSON values.
-    """
+class Composed(NamedTuple):
+    """An image that is ready for editing, the mask of its foreground, and random draws and measurements (JSON)."""
 
     image: Image.Image
     mask: Image.Image
     parameters: dict[str, Any]
+
+
+def read_pair(image: ImageLike, mask: ImageLike) -> tuple[Image.Image, Image.Image]:
+    """A photo, RGB, and its mask, "L", 0 or 255; EXIF orientation is applied, 16 bits are scaled.
+
+    Raises:
+        ImageReadError: if one of them cannot be read.
+        ComposeError: if their sizes differ, or the mask is empty or covers everything.
+    """
+    photo = read_image(image)
+    bits = read_mask(mask, image=photo).numpy() >= HALF
+    if bits.shape != (photo.height, photo.width):
+        raise ComposeError(
+            f"{describe(mask)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
+            f"{photo.width}x{photo.height}: scale the mask to the image if they show the same picture"
+        )
+    if bits.all() or not bits.any():
+        says = "covers everything" if bits.all() else "is empty"
+        raise ComposeError(f"{describe(mask)}: the mask {says}; it must select the foreground (white) alone")
+    return photo, mask_image(bits)
 
 
 def scale_mode(identity: str, seed: int = 0) -> Mode:
@@ -63,7 +70,7 @@ def scale_mode(identity: str, seed: int = 0) -> Mode:
     return MODES[digest[0] % 2]
 
 
-def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generator, mode: Mode) -> Composed:
+def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Generator, mode: Mode) -> Composed:
     """The foreground, scaled and placed at random on a white canvas: the input of a contextual edit (ID-Sim, A.2.1).
 
     The crop is the largest window of ratio 2:3 or 3:2 within the image that can hold the foreground. If there is none,
@@ -77,7 +84,6 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
     the upper half; the paper names the two modes without defining them. The foreground is never clipped.
 
     Args:
-        image, mask: of one size, in any form that `read_image` and `idmetric.images.masks.read_mask` accept.
         rng: draws the scale, then the place.
         mode: of the identity, see `scale_mode`.
 
@@ -87,16 +93,14 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
         covered_before (share of the crop), covered and fits.
 
     Raises:
-        ImageReadError: if the image or mask cannot be read.
-        ComposeError: if their sizes differ, the mask is empty or covers everything, or the foreground is so thin that
-            it vanishes.
+        ComposeError: if the foreground is so thin that it vanishes.
     """
-    photo, bits = read_pair(image, mask)
-    box = _box(bits)
+    box = mask.getbbox()
+    assert box is not None  # as `read_pair` has checked
     width, height = box[2] - box[0], box[3] - box[1]
     crop = _crop(photo.size, (width, height))
     canvas = _canvas(crop)
-    before = int(bits.sum()) / (crop[0] * crop[1])
+    before = np.count_nonzero(np.asarray(mask)) / (crop[0] * crop[1])
     low = math.sqrt(LEAST / before)
     factor = low
     if low < 1:
@@ -106,20 +110,18 @@ def contextual_canvas(image: ImageLike, mask: ImageLike, rng: np.random.Generato
     wanted = factor * max(canvas) / max(crop)
     scale = min(wanted, largest)
     size = (_whole(width * scale, canvas[0]), _whole(height * scale, canvas[1]))
-    made, place = _place(photo, bits, box, size, canvas, rng, describe(mask))
     parameters = {
         "mode": mode, "canvas": list(canvas), "crop": [round(side, 3) for side in crop], "box": list(box),
-        "size": list(size), **place, "scale": scale, "covered_before": before, "fits": wanted <= largest * (1 + 1e-9),
+        "size": list(size), "scale": scale, "covered_before": before, "fits": wanted <= largest * (1 + 1e-9),
     }  # fmt: skip
+    return _place(photo, mask, box, size, canvas, rng, parameters)
 
-    return Composed(*made, parameters)
 
-
-def pad_randomly(image: ImageLike, mask: ImageLike, rng: np.random.Generator, most: float = PADDING) -> Composed:
+def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator) -> Composed:
     """The foreground on white, smaller and at a random place, in an image of the same size (ILGen, 3.2 and 4.1).
 
     "We add random padding (up to 50% of the image resolution) to the foreground-segmented instance, keeping the same
-    aspect ratio": both sides grow by one share drawn uniformly from [0, most], which is divided at random between left
+    aspect ratio": both sides grow by one share drawn uniformly from [0, 0.5], which is divided at random between left
     and right and between top and bottom. The result is resized back, so the object shrinks by 1 / (1 + share), to 2/3
     at least.
 
@@ -128,19 +130,17 @@ def pad_randomly(image: ImageLike, mask: ImageLike, rng: np.random.Generator, mo
         covered.
 
     Raises:
-        ImageReadError, ComposeError: as `contextual_canvas`.
+        ComposeError: as `contextual_canvas`.
     """
-    photo, bits = read_pair(image, mask)
-    padding = float(rng.uniform(0, most))
+    padding = float(rng.uniform(0, PADDING))
     scale = 1 / (1 + padding)
     size = (_whole(photo.width * scale, photo.width), _whole(photo.height * scale, photo.height))
-    whole = (0, 0, photo.width, photo.height)
-    made, place = _place(photo, bits, whole, size, photo.size, rng, describe(mask))
-    return Composed(*made, {"padding": padding, "size": list(size), **place, "scale": scale})
+    parameters = {"padding": padding, "size": list(size), "scale": scale}
+    return _place(photo, mask, (0, 0, *photo.size), size, photo.size, rng, parameters)
 
 
 def fit(
-    image: ImageLike, mask: ImageLike, longest: int = FIT_LONGEST, multiple: int = FIT_MULTIPLE
+    photo: Image.Image, mask: Image.Image, longest: int = FIT_LONGEST, multiple: int = FIT_MULTIPLE
 ) -> tuple[Image.Image, Image.Image]:
     """Image and mask with sides of at most `longest` pixels, divisible by `multiple` (ID-Sim, A.2.2: 720 and 8).
 
@@ -148,56 +148,37 @@ def fit(
     than half a multiple (by less than one if `longest` is not a multiple).
 
     Raises:
-        ImageReadError: if the image or mask cannot be read.
-        ComposeError: if their sizes differ, a side would be rounded to zero (a tiny or very long image), or the
-            foreground is so thin that it vanishes.
+        ComposeError: if a side would be rounded to zero (a tiny or very long image), or the foreground is so thin that
+            it vanishes.
     """
-    photo, bits = read_pair(image, mask, check=False)
     scale = min(1.0, longest / max(photo.size))
     cap = longest // multiple
-    steps = [min(cap, math.floor(side * scale / multiple + 0.5)) for side in photo.size]
-
-    if not all(steps):
+    width, height = (min(cap, math.floor(side * scale / multiple + 0.5)) * multiple for side in photo.size)
+    if not width or not height:
         raise ComposeError(
-            f"{describe(image)}: {photo.width}x{photo.height} pixels cannot keep their shape with sides of at most "
-            f"{longest} pixels divisible by {multiple}: enlarge or crop it"
+            f"{photo.width}x{photo.height} pixels cannot keep their shape with sides of at most {longest} pixels "
+            f"divisible by {multiple}: enlarge or crop the image"
         )
-
-    size = (steps[0] * multiple, steps[1] * multiple)
-    whole = (0, 0, photo.width, photo.height)
-    scaled = _scaled(bits, whole, size)
-    if bits.any() and not scaled.any():
-        raise ComposeError(_vanished(describe(mask), size))
-    return photo.resize(size, Image.Resampling.LANCZOS), mask_image(scaled)
+    return photo.resize((width, height), Image.Resampling.LANCZOS), scaled_mask(mask, (width, height))
 
 
-def partial_mask(
-    mask: ImageLike, rng: np.random.Generator, removed: tuple[float, float] = REMOVED
-) -> tuple[Image.Image, dict[str, Any]]:
+def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Image, dict[str, Any]]:
     """The mask without 40-60 % of its foreground, cut off along a horizontal or vertical axis (ID-Sim, A.2.2).
 
     Axis, side and share are drawn at random. The cut removes whole columns (horizontal axis) or rows (vertical axis)
     from that side. Of all cuts that remove 40-60 %, it is the one closest to the drawn share. If the drawn axis has no
     such cut (a thin foreground), the other axis is cut.
 
-    Args:
-        mask: in any form that `idmetric.images.masks.read_mask` accepts; values below one half are background.
-        removed: smallest and largest share to remove, within (0, 1).
-
     Returns:
         The mask, and the parameters axis, side (left, right, top or bottom), cut (first column or row after the cut,
         counted from the left or top), share (drawn) and removed (the actual share of the area).
 
     Raises:
-        ImageReadError: if the mask cannot be read.
-        ComposeError: if it is empty, or no axis has such a cut (a single pixel).
+        ComposeError: if no axis has such a cut (a single pixel).
     """
-    low, high = removed
-    bits = np.array(read_mask(mask).numpy() >= HALF)
+    low, high = REMOVED
+    bits = np.asarray(mask) > 0
     area = int(bits.sum())
-    if not area:
-        raise ComposeError(f"{describe(mask)}: the mask is empty, so no part of a foreground can be removed")
-
     first, from_end, share = int(rng.integers(2)), bool(rng.integers(2)), float(rng.uniform(low, high))
     for axis in (first, 1 - first):  # 0 removes columns, 1 removes rows
         line = bits.sum(axis=axis)[:: -1 if from_end else 1]
@@ -215,35 +196,32 @@ def partial_mask(
         return mask_image(kept), parameters
 
     raise ComposeError(
-        f"{describe(mask)}: no row or column cuts {low:.0%} to {high:.0%} off the foreground of {area} pixels; "
-        "leave the image out"
+        f"no row or column cuts {low:.0%} to {high:.0%} off the foreground of {area} pixels; leave the image out"
     )
 
 
-def read_pair(image: ImageLike, mask: ImageLike, check: bool = True) -> tuple[Image.Image, Bits]:
-    """A photo, RGB, and its mask (H, W).
+def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
+    """The made image, resized by Lanczos, where the mask is 255, and the exact original elsewhere."""
+    if made.size != original.size:
+        made = made.resize(original.size, Image.Resampling.LANCZOS)
+    return Image.composite(made.convert("RGB"), original, mask)
+
+
+def mask_image(bits: Bits) -> Image.Image:
+    """A mask as an image, "L", 0 or 255."""
+    return Image.fromarray(bits.astype(np.uint8) * 255)
+
+
+def scaled_mask(mask: Image.Image, size: tuple[int, int], box: Box | None = None) -> Image.Image:
+    """The mask, or a box of it, at (width, height): 255 where it covers at least half of a pixel.
 
     Raises:
-        ImageReadError: if one of them cannot be read.
-        ComposeError: if their sizes differ or, with `check`, the mask is empty or covers everything.
+        ComposeError: if the foreground is so thin that it vanishes.
     """
-    photo = read_image(image)
-    bits = np.array(read_mask(mask, image=photo).numpy() >= HALF)
-    if bits.shape != (photo.height, photo.width):
-        raise ComposeError(
-            f"{describe(mask)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
-            f"{photo.width}x{photo.height}: scale the mask to the image if they show the same picture"
-        )
-    if check and not bits.any():
-        raise ComposeError(f"{describe(mask)}: the mask is empty, it must select the foreground (white)")
-    if check and bits.all():
-        raise ComposeError(f"{describe(mask)}: the mask covers everything, it must leave out the background (black)")
-    return photo, bits
-
-
-def _box(bits: Bits) -> Box:
-    rows, columns = np.flatnonzero(bits.any(1)), np.flatnonzero(bits.any(0))
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+    bits = read_mask(mask if box is None else mask.crop(box), (size[1], size[0])).numpy() >= HALF
+    if not bits.any():
+        raise ComposeError(f"the foreground is so thin that it vanishes at {size[0]}x{size[1]} pixels: leave it out")
+    return mask_image(bits)
 
 
 def _crop(image: tuple[int, int], box: tuple[int, int]) -> tuple[float, float]:
@@ -271,35 +249,18 @@ def _canvas(crop: tuple[float, float]) -> tuple[int, int]:
 
 
 def _place(
-    photo: Image.Image, bits: Bits, box: Box, size: tuple[int, int], canvas: tuple[int, int],
-    rng: np.random.Generator, name: str,
-) -> tuple[tuple[Image.Image, Image.Image], dict[str, Any]]:  # fmt: skip
-    """The masked part of a box of the photo, resized and placed at random on white, with its mask and its place."""
+    photo: Image.Image, mask: Image.Image, box: Box, size: tuple[int, int], canvas: tuple[int, int],
+    rng: np.random.Generator, parameters: dict[str, Any],
+) -> Composed:  # fmt: skip
+    """The masked part of a box of the photo, resized and placed at random on white, with its place as parameters."""
     left, top = (int(rng.integers(room - side + 1)) for room, side in zip(canvas, size, strict=True))
-    scaled = _scaled(bits, box, size)
-    if not scaled.any():
-        raise ComposeError(_vanished(name, size))
-    resized = photo.resize(size, Image.Resampling.LANCZOS, box=box)
-    image = Image.new("RGB", canvas, (255, 255, 255))
-    image.paste(resized, (left, top), mask_image(scaled))
-    mask = Image.new("L", canvas)
-    mask.paste(mask_image(scaled), (left, top))
-    return (image, mask), {"left": left, "top": top, "covered": int(scaled.sum()) / (canvas[0] * canvas[1])}
-
-
-def _scaled(bits: Bits, box: Box, size: tuple[int, int]) -> Bits:
-    part = np.ascontiguousarray(bits[box[1] : box[3], box[0] : box[2]])
-    return np.array(read_mask(part, (size[1], size[0])).numpy() >= HALF)
-
-
-def mask_image(bits: Bits) -> Image.Image:
-    """A mask as an image, "L", 0 or 255."""
-    return Image.fromarray(bits.astype(np.uint8) * 255)
+    scaled = scaled_mask(mask, size, box)
+    image, cover = Image.new("RGB", canvas, (255, 255, 255)), Image.new("L", canvas)
+    image.paste(photo.resize(size, Image.Resampling.LANCZOS, box=box), (left, top), scaled)
+    cover.paste(scaled, (left, top))
+    covered = np.count_nonzero(np.asarray(scaled)) / (canvas[0] * canvas[1])
+    return Composed(image, cover, {**parameters, "left": left, "top": top, "covered": covered})
 
 
 def _whole(length: float, most: int) -> int:
     return min(most, max(1, math.floor(length + 0.5)))
-
-
-def _vanished(name: str, size: tuple[int, int]) -> str:
-    return f"{name}: the foreground is so thin that it vanishes at {size[0]}x{size[1]} pixels: leave it out"

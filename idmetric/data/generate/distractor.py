@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, fit
+from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, fit, paste, scaled_mask
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.job import (
-    Job,
-    Made,
-    Task,
-    edit_jobs,
-    paste,
-    provenance,
-    read_source,
-    require_edited,
-    scaled_mask,
-)
+from idmetric.data.generate.jobs import Job, Made, Task, edit_jobs, provenance, read_source
 from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
@@ -30,7 +20,7 @@ _LONGEST_RATIO = 8  # of sides; engines fail on longer strips
 
 def distractor_task(
     manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category",
-    side: int | None = NEARID_SIDE, out_side: int = NEARID_SIDE,
+    side: int | None = NEARID_SIDE,
 ) -> Task:  # fmt: skip
     """Plan `copies` distractors of each row; the engine repaints everything that the mask selects.
 
@@ -43,19 +33,17 @@ def distractor_task(
 
     Args:
         side: of the square with the area to work at; None = the engine's native side.
-        out_side: shorter side of results; 0 keeps the size of each image.
 
     Raises:
         GenerateError: if a row has no mask or class.
     """
-    require_edited(manifest, class_column, "a distractor replaces what the mask selects")
     side = engine.native if side is None else side
     negative = words.negative.get(engine.name)
-    settings = {"task": "distractor", "side": side, "out_side": out_side, "negative": negative}
+    settings = {"task": "distractor", "side": side, "out_side": NEARID_SIDE, "negative": negative}
     jobs = edit_jobs(manifest, engine, words, "distractor", seed, copies, class_column, settings)
 
     def make(job: Job) -> Made:
-        image, mask = reduced(*read_source(manifest, job), out_side)
+        image, mask = reduced(*read_source(manifest, job))
         size = working_size(image.size, side, engine.multiple)
         large = image.resize(size, Image.Resampling.LANCZOS)
         made = engine.edit(Request(job.prompt, job.seed, large, scaled_mask(mask, size), negative=negative))
@@ -78,9 +66,9 @@ def working_size(size: tuple[int, int], side: int, multiple: int) -> tuple[int, 
     return width, height
 
 
-def reduced(image: Image.Image, mask: Image.Image, side: int) -> tuple[Image.Image, Image.Image]:
-    """Image and mask with a shorter side of at most `side` pixels; 0 leaves them as they are."""
+def reduced(image: Image.Image, mask: Image.Image) -> tuple[Image.Image, Image.Image]:
+    """Image and mask with a shorter side of at most 512 pixels."""
     short, long = sorted(image.size)
-    if not side or short <= side:
+    if short <= NEARID_SIDE:
         return image, mask
-    return fit(image, mask, max(1, round(long * side / short)), 1)
+    return fit(image, mask, round(long * NEARID_SIDE / short), 1)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -90,7 +90,7 @@ class Engine(Weighted):
         """The requested image, RGB, in the requested size or else in that of the request's image.
 
         Raises:
-            WeightsError: if its weights cannot be loaded.
+            CheckpointError: if its weights cannot be loaded.
             GenerateError: if the device's memory is too small.
             Flat: if the result is of one color.
         """
@@ -134,8 +134,7 @@ class Inpainter(Sampler):
 def drawing(request: Request, place: Place) -> Iterator[Any]:
     """A generator on the CPU with the request's seed, which draws the same noise for every device.
 
-    Some pipelines also draw from torch's global generators, so those of the CPU and the device are seeded too, and
-    restored afterwards.
+    Some pipelines also draw from torch's global generators, so those are seeded too, and restored afterwards.
 
     Raises:
         GenerateError: if the device's memory is too small.
@@ -144,31 +143,14 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
 
     device = place.torch_device()
     try:
-        with _seeded(request.seed, device), torch.inference_mode():
+        devices = [] if device.type == "cpu" else [device]
+        with torch.random.fork_rng(devices, device_type=device.type), torch.inference_mode():
+            torch.manual_seed(request.seed)
             yield torch.Generator("cpu").manual_seed(request.seed)
     except torch.OutOfMemoryError as error:
         raise GenerateError(
             f"the memory of {device} is too small: pass --offload, a smaller --resolution, or free the device"
         ) from error
-
-
-@contextmanager
-def _seeded(seed: int, device: Any) -> Iterator[None]:
-    """Seed the global generators of the CPU and of one device inside the context, and restore them afterwards."""
-    import torch
-
-    module = None if device.type == "cpu" else torch.get_device_module(device)
-    before = None if module is None else module.get_rng_state(device)  # a device without a number is the current one
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        try:
-            if module is not None:
-                with module.device(device) if hasattr(module, "device") else nullcontext():
-                    module.manual_seed(seed)
-            yield
-        finally:
-            if module is not None:
-                module.set_rng_state(before, device)
 
 
 def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
@@ -194,5 +176,5 @@ def image_and_mask(request: Request, name: str) -> tuple[Image.Image, Image.Imag
         GenerateError: if one of them is missing.
     """
     if request.image is None or request.mask is None:
-        raise GenerateError(f"{name} needs {'an image' if request.image is None else 'a mask'}")
+        raise GenerateError(f"{name} needs an image and a mask")
     return request.image, request.mask

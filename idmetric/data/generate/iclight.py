@@ -14,11 +14,10 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Request, checked, drawing, image_and_mask
-from idmetric.data.generate.weights import NO_CHECKER, Weights, check_fit, load_pipeline, load_tensors
+from idmetric.data.generate.weights import NO_CHECKER, Weights, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
 OFFSET = Weights("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
@@ -100,11 +99,12 @@ class ICLight(Engine):
         return checked(made, request, self.name)
 
     def _latent(self, image: Image.Image) -> Any:
-        """(1, 4, h, w): the mode of the encoding, scaled."""
+        """(1, 4, h, w): the mode of the encoding, scaled; pixels / 127 - 1 as in its code, so gray 127 is exactly 0."""
         import torch
 
         vae = self.pipes[0].vae
-        pixels = torch.from_numpy(_signed(image)).permute(2, 0, 1)[None].to(self.place.torch_device(), vae.dtype)
+        signed = torch.from_numpy(np.array(image, np.float32)) / 127 - 1
+        pixels = signed.permute(2, 0, 1)[None].to(self.place.torch_device(), vae.dtype)
         return vae.encode(pixels).latent_dist.mode() * vae.config.scaling_factor
 
     def _decode(self, latents: Any) -> Image.Image:
@@ -123,9 +123,11 @@ def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
     """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights.
 
     Raises:
-        WeightsError: if the offset does not fit.
+        CheckpointError: if the offset does not fit.
     """
     import torch
+
+    from idmetric.checkpoints.weights import check_state
 
     old = unet.conv_in
     new = torch.nn.Conv2d(8, old.out_channels, old.kernel_size, old.stride, old.padding)
@@ -136,7 +138,7 @@ def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
 
     unet.conv_in = new  # the config keeps 4 channels, the number that the pipeline draws
     state = unet.state_dict()
-    check_fit(unet, offset, name, "is it iclight_sd15_fc, on SD 1.5?")
+    check_state(unet, offset, name)
     unet.load_state_dict({k: state[k] + offset[k].to(state[k].dtype) for k in state})
 
 
@@ -156,9 +158,3 @@ def conditioned(unet: Any, latent: Any) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _signed(image: Image.Image) -> NDArray[np.float32]:
-    """Pixels / 127 - 1, as in IC-Light's code; gray 127 becomes exactly 0."""
-    signed: NDArray[np.float32] = np.asarray(image, np.float32) / np.float32(127) - np.float32(1)
-    return signed

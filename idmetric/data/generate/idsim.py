@@ -8,27 +8,24 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.compose import FIT_LONGEST, contextual_canvas, fit, partial_mask, scale_mode
+from idmetric.data.generate.compose import FIT_LONGEST, contextual_canvas, fit, partial_mask, paste, scale_mode
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.job import (
+from idmetric.data.generate.jobs import (
     Job,
     Made,
     Task,
     edit_jobs,
     frame_seed,
     job_from,
-    paste,
     provenance,
     read_source,
     require,
-    require_edited,
     text_seed,
 )
 from idmetric.data.generate.weights import GenerateError
@@ -59,10 +56,8 @@ def contextual_task(
     Raises:
         GenerateError: if a row has no mask.
     """
-    require(manifest, "mask", "a contextual edit keeps what the mask selects; add masks or filter these rows out")
     uses_class = "{class}" in words.templates["context"]
-    if uses_class:
-        require(manifest, class_column, "the prompt of contextual edits names it")
+    require(manifest, "mask", *([class_column] if uses_class else []))
     jobs: list[Job] = []
     used: dict[str, int] = {}
 
@@ -95,9 +90,8 @@ def contextual_task(
 
 
 def identity_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category",
-    guidance: float = GUIDANCE,
-) -> Task:  # fmt: skip
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category"
+) -> Task:
     """Plan `copies` identity edits of each row: FLUX.1 Fill repaints a partial mask, without 40-60 % cut off one side.
 
     The frame's seed, `seed + row`, draws strength and partial mask; the generator's seed is 0. FLUX works at 720 px at
@@ -107,20 +101,13 @@ def identity_task(
     The new row is a separate identity. Its mask is the object's, its part_mask the repainted part, and its oracle
     score the share of the object that was kept (NearID, section 3.4).
 
-    Args:
-        guidance: for FLUX.1 Fill, instead of the engine's default.
-
     Raises:
         GenerateError: if a row has no mask or class.
     """
-    require_edited(manifest, class_column, "an identity edit repaints a part of it")
     settings = {
-        "task": "identity",
-        "strength": list(STRENGTH),
-        "longest": FIT_LONGEST,
-        "generator_seed": IDENTITY_SEED,
-        "guidance": float(guidance),
-    }
+        "task": "identity", "strength": list(STRENGTH), "longest": FIT_LONGEST, "generator_seed": IDENTITY_SEED,
+        "guidance": GUIDANCE,
+    }  # fmt: skip
     jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, class_column, settings)
 
     def make(job: Job) -> Made:
@@ -129,8 +116,7 @@ def identity_task(
         strength = float(rng.uniform(*STRENGTH))
         part, cut = partial_mask(mask, rng)
         small, small_part = fit(image, part, FIT_LONGEST, engine.multiple)
-        request = Request(job.prompt, IDENTITY_SEED, small, small_part, strength, guidance=float(guidance))
-        made = engine.edit(request)
+        made = engine.edit(Request(job.prompt, IDENTITY_SEED, small, small_part, strength, guidance=GUIDANCE))
         parameters = {"strength": strength, "partial_mask": cut, "size": list(small.size), **provenance(engine)}
         oracle = 1 - np.count_nonzero(np.asarray(part)) / np.count_nonzero(np.asarray(mask))
         return Made(paste(made, image, part), mask, part, parameters, oracle)
@@ -139,9 +125,8 @@ def identity_task(
 
 
 def noise_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, class_column: str = "category",
-    guidance: float = GUIDANCE,
-) -> Task:  # fmt: skip
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, class_column: str = "category"
+) -> Task:
     """Plan the anchors and positives of all triplets with a negative that this engine edited.
 
     All three images then show the generator's artifacts, which no longer reveal the negative: "we add mild
@@ -155,7 +140,7 @@ def noise_task(
     rows = noised_rows(manifest, engine.name)
     settings = {
         "task": "noise", "strength": NOISE, "longest": FIT_LONGEST, "generator_seed": IDENTITY_SEED,
-        "guidance": float(guidance),
+        "guidance": GUIDANCE,
     }  # fmt: skip
     jobs: list[Job] = []
     for index in rows:
@@ -168,7 +153,7 @@ def noise_task(
         image = manifest.image(job.source)
         whole = Image.new("L", image.size, 255)
         small, small_whole = fit(image, whole, FIT_LONGEST, engine.multiple)
-        request = Request(job.prompt, IDENTITY_SEED, small, small_whole, NOISE, guidance=float(guidance))
+        request = Request(job.prompt, IDENTITY_SEED, small, small_whole, NOISE, guidance=GUIDANCE)
         return Made(paste(engine.edit(request), image, whole), parameters=provenance(engine))
 
     return Task(jobs, make, engine.load, manifest, masked=False)
@@ -181,20 +166,13 @@ def noised_rows(manifest: Manifest, engine: str) -> list[int]:
         GenerateError: if there are none.
     """
     groups, slots, engines = (manifest.column(name) for name in ("group", "slot", "engine"))
-    edited: dict[str, set[str]] = defaultdict(set)
-    for group, slot, made_by in zip(groups, slots, engines, strict=True):
-        if group is not None and slot == "negative" and made_by is not None:
-            edited[group].add(made_by)
-    rows = [
-        k for k, (group, slot) in enumerate(zip(groups, slots, strict=True))
-        if slot in ("anchor", "positive") and engine in edited.get(group, ())
-    ]  # fmt: skip
+    triples = list(zip(groups, slots, engines, strict=True))
+    edited = {group for group, slot, by in triples if group is not None and slot == "negative" and by == engine}
+    rows = [k for k, (group, slot, _) in enumerate(triples) if slot in ("anchor", "positive") and group in edited]
     if not rows:
-        counts = Counter(name for names in edited.values() for name in names)
-        found = ", ".join(f"{name} ({n})" for name, n in counts.items()) or "none"
         raise GenerateError(
-            f"no triplet has a negative edited by {engine}; engines of negatives: {found}. Generative noise is for "
-            "triplets (idmetric data mine triplets) with edits by that engine; rendered edits need none"
+            f"no triplet has a negative edited by {engine}: generative noise is for triplets (idmetric data mine "
+            "triplets) with such negatives; rendered edits need none"
         )
     return rows
 
@@ -206,7 +184,7 @@ def noised(triplets: Manifest, made: Manifest, task: Task) -> tuple[Manifest, in
     the positive away.
 
     Args:
-        made: the finished images of the task, from `collect`.
+        made: the finished images of the task.
     """
     source = {job.name: job.source for job in task.jobs if job.source is not None}
     paths, data = triplets.column("path"), triplets.column("image_bytes")

@@ -3,32 +3,30 @@
 The first step generates K objects of each category and cuts them out (`object_task`). Each object is an identity. The
 second step shrinks it, places it at random and lets IC-Light add a background and light that suit the category, N times
 (`relight_task`); it accepts any images with masks, such as renderings (the paper's "Objaverse-background"), or objects
-without masks of the first step and masks that another program made of them. SD v2.0 can do either step (Table 7, S6
-and S8).
+without masks of the first step and masks that another program made of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.compose import PADDING, pad_randomly
+from idmetric.data.generate.compose import pad_randomly, scaled_mask
 from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.iclight import on_gray
-from idmetric.data.generate.job import (
+from idmetric.data.generate.jobs import (
     Job,
     Made,
     Task,
     job_from,
     provenance,
     read_source,
-    require_edited,
-    scaled_mask,
+    require,
     short_hash,
     text_seed,
 )
@@ -54,29 +52,27 @@ def object_task(
     Args:
         remover: cuts the objects out; None makes images without masks, which another program may cut out.
     """
-    settings = {**engine.settings, **(prefixed(remover.settings) if remover else {}), "task": "object"}
+    cut = (
+        {} if remover is None else {"remover": remover.name, **{f"remover.{k}": v for k, v in remover.settings.items()}}
+    )
+    settings = {**engine.settings, **cut, "task": "object"}
     jobs = []
     for category in categories:
         prompt = words.prompt("object", **{"class": category})
         for number in range(each):
-            block = f"ilgen/{domain}/{category}/{number}"
+            origin, draw = f"ilgen/{domain}/{category}/{number}", text_seed(seed, domain, category, number)
+            job = Job(engine.name, prompt, draw, settings, origin, {})
             row = {
-                "role": "real", "dataset": "ilgen", "domain": domain, "category": category,
-                "engine": engine.name, "text": prompt,
+                "id": job.name, "identity": f"{origin}/{short_hash(job.name)}", "role": "real", "dataset": "ilgen",
+                "domain": domain, "category": category, "engine": engine.name, "text": prompt, "seed": draw,
             }  # fmt: skip
-            draw = text_seed(seed, domain, category, number)
-            job = Job(engine.name, prompt, draw, settings, block, row)
-            identity = f"{block}/{short_hash(job.name)}"
-            jobs.append(replace(job, row={**row, "identity": identity, "id": job.name, "seed": draw}))
+            jobs.append(replace(job, row=row))
 
     def make(job: Job) -> Made:
         image = engine.edit(Request(job.prompt, job.seed))
         if remover is None:
             return Made(image, parameters=provenance(engine))
-        mask = remover.mask(image, str(job.row["category"]))
-        versions = {**engine.versions, **{f"remover.{k}": v for k, v in remover.versions.items()}}
-        licenses = {**engine.licenses, **remover.licenses}
-        return Made(image, mask, parameters={"versions": versions, "licenses": licenses})
+        return Made(image, remover.mask(image, str(job.row["category"])), parameters=provenance(engine, remover))
 
     def load() -> None:
         engine.load()
@@ -86,37 +82,26 @@ def object_task(
     return Task(jobs, make, load)
 
 
-def prefixed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The remover's settings under names that differ from an engine's."""
-    return {k if k == "remover" else f"remover.{k}": v for k, v in settings.items()}
-
-
 def relight_task(
     manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, variants: int = VARIANTS,
-    class_column: str = "category", padding: float = PADDING, blocks: Sequence[str] | None = None,
+    class_column: str = "category",
 ) -> Task:  # fmt: skip
-    """Plan `variants` (N) relit images of each row's object, each with its own random padding of up to `padding`.
-
-    Args:
-        blocks: the block of jobs that each row belongs to; default: its id.
+    """Plan `variants` (N) relit images of each row's object, each with its own random padding.
 
     Raises:
         GenerateError: if a row has no mask or class.
     """
-    require_edited(manifest, class_column, "relighting keeps what the mask selects")
-    settings = {"task": "relight", "padding": padding}
+    require(manifest, "mask", class_column)
     jobs = []
-
     for index, row in enumerate(manifest):
         prompt = words.prompt("relight", **{"class": str(getattr(row, class_column))})
         for number in range(variants):
             draw = text_seed(seed, row.id, number)
-            job = job_from(row, index, "context-edit", engine, prompt, draw, settings, False)
-            jobs.append(job if blocks is None else replace(job, block=blocks[index]))
+            jobs.append(job_from(row, index, "context-edit", engine, prompt, draw, {"task": "relight"}, False))
 
     def make(job: Job) -> Made:
         image, mask = read_source(manifest, job)
-        padded = pad_randomly(image, mask, np.random.default_rng(job.seed), padding)
+        padded = pad_randomly(image, mask, np.random.default_rng(job.seed))
         size = working_size(image.size, engine.native, engine.multiple)
         gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge
         small = gray.resize(size, Image.Resampling.LANCZOS)

@@ -1,17 +1,16 @@
 """Masks of the objects in pictures, as ILGen cuts its generated objects out.
 
 ILGen uses RMBG v1.4 (appendix A). Its weights need code from their repository and have a non-commercial license, so
-this module offers three other ways; `idmetric.data.curate.external_masks` takes the masks of another program, such as
+this module offers two other ways; `idmetric.data.curate.external_masks` takes the masks of another program, such as
 RMBG itself:
 
 * `CleanBackground` needs no model. ILGen asks its generator for "a clean background", so pixels that are connected to
   the border and close to a smooth fit of the border's colors count as background. A picture with an uneven border is
   rejected. Soft edges and holes through an object come out worse than with RMBG, and a shadow may count as object.
-* `ClipSeg` (Lüddecke and Ecker, CVPR 2022) segments by the category's name, on any background, at a coarse 352 x 352.
-* `GroundedSam` does so at full resolution, the closest of the three to RMBG's job: Grounding DINO (Liu et al., ECCV
-  2024) finds the box of what the category names, and SAM 2.1 (Ravi et al., ICLR 2025) the mask of the object in it.
+* `GroundedSam` segments by the category's name, on any background: Grounding DINO (Liu et al., ECCV 2024) finds the box
+  of what it names, and SAM 2.1 (Ravi et al., ICLR 2025) the mask of the object in it.
 
-All return a mask of 0 and 255; RMBG returns a soft one.
+Both return a mask of 0 and 255; RMBG returns a soft one.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.job import Progress, require, short_hash
+from idmetric.data.generate.compose import mask_image
+from idmetric.data.generate.jobs import Progress, require, short_hash
 from idmetric.data.generate.weights import (
     AUTO,
     GenerateError,
@@ -37,15 +37,13 @@ from idmetric.data.generate.weights import (
     Weights,
     load_transformer,
 )
-from idmetric.images.kinds import ImageReadError
-from idmetric.images.read import read_image
+from idmetric.images.read import ImageReadError, read_image
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
-CLIPSEG = Weights("CIDAS/clipseg-rd64-refined", "apache-2.0")
 DETECTOR = Weights("IDEA-Research/grounding-dino-base", "apache-2.0")
 SEGMENTER = Weights("facebook/sam2.1-hiera-large", "apache-2.0")
 Bits = NDArray[np.bool_]
@@ -62,10 +60,6 @@ class Remover(Weighted):
 
     least: float = 0.02
     most: float = 0.9
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {"remover": self.name, **super().settings}
 
     def load(self) -> None:
         """Load its models now instead of at the first `mask`."""
@@ -87,7 +81,7 @@ class Remover(Weighted):
         covered = float(body.mean())
         if not self.least <= covered <= self.most:
             raise Rejected(f"{what} covers {covered:.1%} of the picture")
-        return Image.fromarray(body.astype(np.uint8) * 255)
+        return mask_image(body)
 
 
 @dataclass(frozen=True)
@@ -126,45 +120,30 @@ class CleanBackground(Remover):
 
 
 @dataclass(frozen=True)
-class ClipSeg(Remover):
-    """Finds the object by its category's name, with CLIPSeg from transformers (safetensors, Apache-2.0).
+class Sam(Weighted):
+    """SAM 2.1 from transformers (safetensors, Apache-2.0): the single mask that it predicts for a box."""
 
-    The object is the largest connected region, including its holes unless they reach the border.
+    base: Weights = SEGMENTER
 
-    Attributes:
-        threshold: of the probability that a pixel belongs to the object.
-    """
-
-    base: Weights = CLIPSEG
-    threshold: float = 0.5
-
-    name: ClassVar[str] = "clipseg"
-
-    def load(self) -> None:
-        _ = self.model
+    name: ClassVar[str] = "sam"
 
     @cached_property
     def model(self) -> tuple[Any, Any]:
         """Processor and model."""
-        return load_transformer(self.base, self.place, "CLIPSegProcessor", "CLIPSegForImageSegmentation")
+        return load_transformer(self.base, self.place, "Sam2Processor", "Sam2Model")
 
-    def mask(self, image: Image.Image, category: str) -> Image.Image:
+    def body(self, photo: Image.Image, box: Box) -> Bits:
+        """The object in a box, (H, W)."""
         import torch
-        import torch.nn.functional as F
 
         processor, model = self.model
-        inputs = processor(text=[category], images=[image.convert("RGB")], return_tensors="pt", padding=True)
+        inputs = processor(images=photo, input_boxes=[[list(box)]], return_tensors="pt")
+        inputs = inputs.to(self.place.torch_device())
         with torch.inference_mode():
-            logits = model(**inputs.to(self.place.torch_device())).logits
-            logits = logits.reshape(1, 1, *logits.shape[-2:]).float()
-            size = (image.height, image.width)
-            found = F.interpolate(logits, size, mode="bilinear", align_corners=False)[0, 0].sigmoid() >= self.threshold
-
-        body = largest(found.cpu().numpy())
-        rim = np.ones_like(body)
-        rim[1:-1, 1:-1] = False
-        body |= ~touching_rim(~body, rim)
-        return self.checked(body, f"the region found as {category}")
+            outputs = model(**inputs, multimask_output=False)
+        masks = processor.post_process_masks(outputs.pred_masks.float().cpu(), inputs["original_sizes"].cpu())
+        found: Bits = masks[0].reshape(-1, photo.height, photo.width)[0].numpy().astype(bool)
+        return found
 
 
 @dataclass(frozen=True)
@@ -185,29 +164,30 @@ class GroundedSam(Remover):
     name: ClassVar[str] = "grounded_sam"
 
     def load(self) -> None:
-        _ = self.models
+        _ = self.models, self.sam.model
 
     @cached_property
-    def models(self) -> tuple[Any, Any, Any, Any]:
-        """Processor and model of the detector, then of the segmenter."""
-        detector = "GroundingDinoProcessor", "GroundingDinoForObjectDetection"
-        return (
-            *load_transformer(self.detector, self.place, *detector),
-            *load_transformer(self.segmenter, self.place, "Sam2Processor", "Sam2Model"),
-        )
+    def models(self) -> tuple[Any, Any]:
+        """Processor and model of the detector."""
+        return load_transformer(self.detector, self.place, "GroundingDinoProcessor", "GroundingDinoForObjectDetection")
+
+    @cached_property
+    def sam(self) -> Sam:
+        """The segmenter."""
+        return Sam(self.place, self.segmenter)
 
     def mask(self, image: Image.Image, category: str) -> Image.Image:
         photo = image.convert("RGB")
         box, score = self.box(photo, category)
         if score < self.threshold:
             raise Rejected(f"no {category} is found: the most likely box has probability {score:.2f}")
-        return self.checked(self.body(photo, box), f"the region found as {category}")
+        return self.checked(self.sam.body(photo, box), f"the region found as {category}")
 
     def box(self, photo: Image.Image, category: str) -> tuple[Box, float]:
         """The most likely box of a category in pixels, and its probability."""
         import torch
 
-        processor, model, _, _ = self.models
+        processor, model = self.models
         phrase = " ".join(category.replace("_", " ").casefold().split()).rstrip(". ") + "."  # as it was trained
         inputs = processor(text=phrase, images=photo, return_tensors="pt").to(self.place.torch_device())
         with torch.inference_mode():
@@ -219,32 +199,18 @@ class GroundedSam(Remover):
         left, top, right, bottom = (min(max(side, 0.0), 1.0) for side in sides)
         return (left * photo.width, top * photo.height, right * photo.width, bottom * photo.height), float(scores[best])
 
-    def body(self, photo: Image.Image, box: Box) -> Bits:
-        """The object in a box, (H, W)."""
-        import torch
 
-        _, _, processor, model = self.models
-        inputs = processor(images=photo, input_boxes=[[list(box)]], return_tensors="pt")
-        inputs = inputs.to(self.place.torch_device())
-        with torch.inference_mode():
-            outputs = model(**inputs, multimask_output=False)
-        masks = processor.post_process_masks(outputs.pred_masks.float().cpu(), inputs["original_sizes"].cpu())
-        found: Bits = masks[0].reshape(-1, photo.height, photo.width)[0].numpy().astype(bool)
-        return found
-
-
-REMOVERS: dict[str, type[Remover]] = {kind.name: kind for kind in (CleanBackground, ClipSeg, GroundedSam)}
+REMOVERS: dict[str, type[Remover]] = {kind.name: kind for kind in (CleanBackground, GroundedSam)}
 
 
 def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
     """A remover of `REMOVERS`; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
 
     Raises:
-        GenerateError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
+        ValueError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
     """
     if name not in REMOVERS:
-        there = ", ".join(REMOVERS)
-        raise GenerateError(f"unknown way to remove a background {name!r}; there are {there}, or own masks")
+        raise GenerateError(f"unknown remover {name!r}; there are {', '.join(REMOVERS)}")
     return REMOVERS[name](place).changed(weights, settings)
 
 
@@ -254,19 +220,17 @@ def make_masks(
 ) -> tuple[Manifest, dict[str, str]]:  # fmt: skip
     """The manifest with a mask of every image, and the rows without one: id -> reason.
 
-    Rows that are a text without an image stay as they are.
-
-    A mask's name is a hash of the image's pixels, the category and the remover's settings, so a stopped run resumes.
+    Rows that are a text without an image stay as they are. A mask's name is a hash of the image's pixels, the category
+    and the remover's settings, so a stopped run resumes.
 
     Raises:
         GenerateError: if a row has no category.
-        WeightsError: if the remover's weights cannot be loaded.
+        CheckpointError: if the remover's weights cannot be loaded.
     """
     pictures = [k for k in range(len(manifest)) if manifest.source(k) is not None]
-    why = "the remover looks for what it names; fill it in or filter these rows out"
-    require(manifest.take(pictures), class_column, why)
+    require(manifest.take(pictures), class_column)
     remover.load()
-    key = short_hash({**remover.settings, "versions": remover.versions})
+    key = short_hash({"remover": remover.name, **remover.settings, "versions": remover.versions})
     ids, words = manifest.column("id"), manifest.column(class_column)
     new, data = list(manifest.column("mask")), list(manifest.column("mask_bytes"))
     problems: dict[str, str] = {}
@@ -305,15 +269,6 @@ def _surface(pixels: NDArray[np.float64], rim: Bits, tolerance: float) -> NDArra
     return surface
 
 
-def _regions(mask: Bits) -> NDArray[np.int32]:
-    """Label (H, W) of each pixel's connected region (4 neighbors): 1, 2, ..., 0 outside the mask."""
-    need("generate", "generating images", cv2="cv2")
-    import cv2
-
-    labels: NDArray[np.int32] = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
-    return labels
-
-
 def touching_rim(mask: Bits, rim: Bits) -> Bits:
     """The connected regions of a mask that reach the rim."""
     labels = _regions(mask)
@@ -327,3 +282,12 @@ def largest(mask: Bits) -> Bits:
     sizes = np.bincount(labels.ravel(), weights=mask.ravel())
     found: Bits = mask & (labels == sizes.argmax())
     return found
+
+
+def _regions(mask: Bits) -> NDArray[np.int32]:
+    """Label (H, W) of each pixel's connected region (4 neighbors): 1, 2, ..., 0 outside the mask."""
+    need("generate", "generating images", cv2="cv2")
+    import cv2
+
+    labels: NDArray[np.int32] = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
+    return labels

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.hub import Hub, cached_file
 from idmetric.io.hints import need
 from idmetric.io.settings import accept, from_text
 
@@ -29,10 +30,6 @@ class Rejected(ValueError):
 
 class Flat(Rejected):
     """A generated picture of one color, usually caused by numbers that are not finite."""
-
-
-class WeightsError(ValueError):
-    """Weights that cannot be found, downloaded or loaded; the message names them and says how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +68,15 @@ class Weights:
 
     def at(self, place: str) -> Weights:
         """The same weights from another location: a folder, a file, or `owner/name` with an optional `@revision`."""
-        if Path(place).is_dir():
+        path = Path(place)
+        if path.is_dir():
             return replace(self, repo=place, revision=None)
-        if Path(place).is_file():
-            if self.file is None:
-                raise WeightsError(f"{place!r} is a file; {self} is a folder of models: give the folder")
-            path = Path(place)
+        if path.is_file() and self.file is not None:
             return replace(self, repo=str(path.parent), revision=None, file=path.name)
         repo, _, revision = place.partition("@")
-        if repo.count("/") != 1 or repo.startswith((".", "/")):
-            raise WeightsError(f"{place!r} is not a folder, a file, or owner/name[@revision] on the Hub")
+        if path.is_file() or repo.count("/") != 1 or repo.startswith((".", "/")):
+            wanted = "folder" if self.file is None else "folder, a file"
+            raise CheckpointError(f"{place!r} is not a {wanted}, or owner/name[@revision] on the Hub")
         return replace(self, repo=repo, revision=revision or None)
 
 
@@ -159,31 +155,21 @@ class Weighted:
 
         Args:
             weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
-            settings: other values of its fields, as numbers or as text: 30 and "30.0" give the same number.
+            settings: other values of its fields; text is converted to their types.
 
         Raises:
-            GenerateError: for an unknown setting or kind of weights, or a value that the setting cannot have.
+            ValueError: for an unknown setting or kind of weights, or a value that the setting cannot have.
         """
         kinds = {f.name: _KINDS[str(f.type)] for f in fields(self) if str(f.type) in _KINDS}
-        found: dict[str, Any] = {}
+        for given, known, what in ((settings, kinds, "setting"), (weights or {}, self.weights, "weights")):
+            if unknown := sorted(set(given) - set(known)):
+                there = ", ".join(sorted(known)) or "none"
+                raise GenerateError(f"{self.name} has no {what} {unknown[0]!r}; it has {there}")
+        found: dict[str, Any] = {part: self.weights[part].at(where) for part, where in (weights or {}).items()}
         for setting, value in settings.items():
-            if setting not in kinds:
-                there = ", ".join(sorted(kinds)) or "none"
-                raise GenerateError(f"{self.name} has no setting {setting!r}; it has {there}")
             kind = kinds[setting]
-            if isinstance(value, str):
-                value = from_text(value, kind)
-            elif kind is int and isinstance(value, float) and value.is_integer():
-                value = int(value)
-            try:
-                found[setting] = accept(f"{self.name}.{setting}", value, kind, finite=True)
-            except ValueError as error:
-                raise GenerateError(str(error)) from None
-        for part, where in (weights or {}).items():
-            if part not in self.weights:
-                there = ", ".join(self.weights) or "none"
-                raise GenerateError(f"{self.name} has no weights {part!r}; it has {there}")
-            found[part] = self.weights[part].at(where)
+            value = from_text(value, kind) if isinstance(value, str) else value
+            found[setting] = accept(f"{self.name}.{setting}", value, kind, finite=True)
         return replace(self, **found)
 
 
@@ -191,7 +177,7 @@ def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, 
     """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype or another; `parts` replace components.
 
     Raises:
-        WeightsError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
+        CheckpointError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
     need("generate", "generating images", diffusers="diffusers", transformers="transformers")
     folder = Path(weights.repo)
@@ -202,11 +188,12 @@ def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, 
         # downloads only the components that the index names and that `parts` do not replace
         folder = _fetched(weights, lambda: DiffusionPipeline.download(weights.repo, **options))
     for code in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
-        raise WeightsError(f"cannot load {weights} as {kind}: it holds {code.relative_to(folder)}, and code is not run")
+        found = code.relative_to(folder)
+        raise CheckpointError(f"cannot load {weights} as {kind}: it holds {found}, and code is not run")
     return _loaded(kind, weights, folder, place.torch_dtype() if dtype is None else dtype, **parts)
 
 
-def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any) -> Any:
+def _loaded(kind: str, weights: Weights, folder: str | Path, dtype: Any, **parts: Any) -> Any:
     import diffusers
 
     new = tuple(int(n) for n in diffusers.__version__.split(".")[:2]) >= (0, 42)
@@ -214,19 +201,13 @@ def _loaded(kind: str, weights: Weights, folder: Path, dtype: Any, **parts: Any)
     try:
         return getattr(diffusers, kind).from_pretrained(folder, **options)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        raise WeightsError(f"cannot load {weights} as {kind}: {_line(error)}") from error
+        raise CheckpointError(f"cannot load {weights} as {kind}: {_line(error)}") from error
 
 
 def load_model(kind: str, weights: Weights, place: Place) -> Any:
     """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
     need("generate", "generating images", diffusers="diffusers")
-    folder = Path(weights.repo)
-    if not weights.local:
-        import huggingface_hub
-
-        options = {"revision": weights.revision, "allow_patterns": ["*.json", "*.txt", "*.safetensors"]}
-        folder = _fetched(weights, lambda: huggingface_hub.snapshot_download(weights.repo, **options))
-    return _loaded(kind, weights, folder, place.torch_dtype())
+    return _loaded(kind, weights, weights.repo, place.torch_dtype(), revision=weights.revision)
 
 
 def load_transformer(weights: Weights, place: Place, processor: str, model: str) -> tuple[Any, Any]:
@@ -239,61 +220,39 @@ def load_transformer(weights: Weights, place: Place, processor: str, model: str)
         words = getattr(transformers, processor).from_pretrained(weights.repo, **options)
         found = getattr(transformers, model).from_pretrained(weights.repo, use_safetensors=True, **options)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise WeightsError(f"cannot load {weights} as {model}: {error}") from error
+        raise CheckpointError(f"cannot load {weights} as {model}: {_line(error)}") from error
     return words, found.eval().to(place.torch_device())
 
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
-    from idmetric.checkpoints.errors import CheckpointError
     from idmetric.checkpoints.weights import read_tensors
 
-    try:
-        return read_tensors(_file(weights))
-    except CheckpointError as error:
-        raise WeightsError(str(error)) from error
-
-
-def check_fit(model: Any, state: Mapping[str, Any], name: str, advice: str) -> None:
-    """Check that a model can take the weights of a file.
-
-    Raises:
-        WeightsError: if a weight is missing, unknown or of another shape.
-    """
-    there = model.state_dict()
-    wrong = sorted(there.keys() ^ state.keys())
-    wrong += sorted(k for k in there.keys() & state.keys() if there[k].shape != state[k].shape)
-    if wrong:
-        raise WeightsError(f"{name} does not fit {type(model).__name__}, first at {wrong[0]!r}: {advice}")
+    return read_tensors(_file(weights))
 
 
 def version(weights: Weights) -> str:
     """The commit of downloaded weights on the Hub, or the `fingerprint` of local weights."""
     if weights.local:
         return fingerprint(_file(weights) if weights.file else Path(weights.repo))
-    import huggingface_hub
-
     for name in [weights.file] if weights.file else ["model_index.json", "config.json"]:
-        found = huggingface_hub.try_to_load_from_cache(weights.repo, str(name), revision=weights.revision)
-        if isinstance(found, str):
-            parts = Path(found).parts
-            return parts[parts.index("snapshots") + 1]
-    raise WeightsError(f"{weights} is not in the Hub's cache")
+        if found := cached_file(weights.repo, name, Hub(weights.revision)):
+            return found.parts[found.parts.index("snapshots") + 1]
+    raise CheckpointError(f"{weights} is not in the Hub's cache")
 
 
 def fingerprint(path: Path) -> str:
     """12 hex digits of a SHA-256 over a folder's files, or over one file: names, sizes and up to 256 samples of each.
 
-    Configurations are read completely. The path of the folder doesn't matter.
+    Samples, because hashing all of a model of 50 GB would take minutes. The path of the folder doesn't matter.
     """
     digest = hashlib.sha256()
     root, found = (path, sorted(path.rglob("*"))) if path.is_dir() else (path.parent, [path])
     for file in found:
-        name = file.relative_to(root)
-        if not file.is_file() or file.suffix not in _READ or any(part.startswith(".") for part in name.parts):
+        if not file.is_file() or file.suffix not in _READ:
             continue
         size = file.stat().st_size
-        digest.update(f"{name.as_posix()}\0{size}\0".encode())
+        digest.update(f"{file.relative_to(root).as_posix()}\0{size}\0".encode())
         with file.open("rb") as opened:
             for place in range(0, size, max(_SAMPLE, size // _SAMPLES)):
                 opened.seek(place)
@@ -302,17 +261,12 @@ def fingerprint(path: Path) -> str:
 
 
 def _file(weights: Weights) -> Path:
-    if weights.file is None:
-        raise WeightsError(f"{weights}: name the file to load")
+    name = str(weights.file)
     if weights.local:
-        path = Path(weights.repo, weights.file)
-        if not path.is_file():
-            raise WeightsError(f"{os.fspath(path)!r} is missing: give its place with --weights NAME=FILE")
-        return path
+        return Path(weights.repo, name)
     import huggingface_hub
 
-    name, revision = weights.file, weights.revision
-    return _fetched(weights, lambda: huggingface_hub.hf_hub_download(weights.repo, name, revision=revision))
+    return _fetched(weights, lambda: huggingface_hub.hf_hub_download(weights.repo, name, revision=weights.revision))
 
 
 def _fetched(weights: Weights, download: Callable[[], Any]) -> Path:
@@ -320,7 +274,7 @@ def _fetched(weights: Weights, download: Callable[[], Any]) -> Path:
         return Path(download())
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         page = f"https://huggingface.co/{weights.repo}"
-        raise WeightsError(
+        raise CheckpointError(
             f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its license at {page} and "
             "run `hf auth login`; without a network, give a local folder: --weights NAME=FOLDER for generating, "
             "--model diffsim@FOLDER for the baseline"

@@ -5,8 +5,8 @@
 * backgrounds.json: supercategory -> {background: scene}. lighting.json: scene -> lightings.
 * negative.json: engine -> negative prompt.
 * grid.json: kind of context (background, light) -> {words: size of the change, 0 to 1}, for grids of edits.
-* domains.json: domain -> description, short name (optional) and examples. "*prompt" asks a language model for its
-  categories by the description, "*template" by the short name alone, and "*more" asks for further ones.
+* domains.json: domain -> description and examples. "*prompt" asks a language model for its categories, and "*more" for
+  further ones.
 
 The slots come from the papers (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2 and Table S1), as do the short templates
 "Photo of a {class}" and "a {class} in a clean background"; all longer text is our own.
@@ -15,28 +15,24 @@ The slots come from the papers (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2 and 
 from __future__ import annotations
 
 import os
-import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.generate.engines import ENGINES
 from idmetric.data.generate.weights import GenerateError
 from idmetric.io import json_file
 
 FOLDER = Path(__file__).parent / "prompts"
+GRID = ("background", "light")  # of grid.json
 FILES = ("templates", "categories", "backgrounds", "lighting", "negative", "domains", "grid")
-SLOTS = {
+SLOTS = {  # of a template or question
     "context": {"class", "background", "lighting"}, "identity": {"class"}, "distractor": {"class"},
     "object": {"class"}, "relight": {"class"},
     "grid_identity": {"class"}, "grid_background": {"background"}, "grid_light": {"lighting"},
+    "*prompt": {"count", "domain", "examples"}, "*more": {"count"},
 }  # fmt: skip
-OPTIONAL = {"context": {"class"}, "grid_identity": {"class"}}  # slots that a template need not have
-GRID = ("background", "light")
-DOMAIN_SLOTS = {
-    "*prompt": {"count", "domain", "examples"}, "*template": {"count", "domain", "examples"}, "*more": {"count"},
-}  # fmt: skip
+OPTIONAL = {"context": {"class"}, "grid_identity": {"class"}, "*prompt": {"examples"}}  # slots that it need not have
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Wording:
     templates: Mapping[str, str]
     categories: Mapping[str, str]
     backgrounds: Mapping[str, Mapping[str, str]]
-    lighting: Mapping[str, tuple[str, ...]]
+    lighting: Mapping[str, Sequence[str]]
     negative: Mapping[str, str]
     domains: Mapping[str, Any]
     grid: Mapping[str, Mapping[str, float]]
@@ -70,55 +66,51 @@ class Wording:
 def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     """Read the words; files in `folder` replace the package's files of the same name.
 
-    If domains.json has no "*prompt", "*template" or "*more", or templates.json no template of grids, the package's is
-    used.
+    Templates and questions that a file leaves out are the package's.
 
     Raises:
-        GenerateError: naming the file and the entry at fault.
+        GenerateError: naming the file at fault.
     """
-    if folder is not None and not any(Path(folder, f"{name}.json").is_file() for name in FILES):
+    ours = {name: _read(FOLDER / f"{name}.json") for name in FILES}
+    own = {} if folder is None else {n: path for n in FILES if (path := Path(folder, f"{n}.json")).is_file()}
+    if folder is not None and not own:
         raise GenerateError(f"{os.fspath(folder)}: the folder has none of {', '.join(f'{n}.json' for n in FILES)}")
-    where = {}
-    for name in FILES:
-        own = None if folder is None else Path(folder, f"{name}.json")
-        where[name] = own if own is not None and own.is_file() else FOLDER / f"{name}.json"
-    data = {name: _read(path) for name, path in where.items()}
-    ours = _read(FOLDER / "domains.json")
-    data["domains"] = {**{k: ours[k] for k in DOMAIN_SLOTS}, **data["domains"]}
-    grids = {k: v for k, v in _read(FOLDER / "templates.json").items() if k.startswith("grid_")}
-    data["templates"] = {**grids, **data["templates"]}
-    for task, slots in SLOTS.items():
-        text, what = data["templates"].get(task), f"template {task!r}"
-        _check_slots(text, where["templates"], what, slots - OPTIONAL.get(task, set()), slots)
-    for name in ("lighting", "backgrounds", "grid"):
-        for entry, value in data[name].items():
-            what = "a list of" if name == "lighting" else "an object of"
-            if not value or not isinstance(value, list if name == "lighting" else dict):
-                raise GenerateError(f"{where[name]}: {entry!r} must hold {what} one or more entries")
-    for kind, backgrounds in data["backgrounds"].items():
-        for background, scene in backgrounds.items():
-            if str(scene) not in data["lighting"]:
-                raise GenerateError(
-                    f"{where['backgrounds']}: {kind!r}, {background!r}: there is no lighting for scene {scene!r}"
-                )
-    for category, kind in data["categories"].items():
-        if str(kind) not in data["backgrounds"]:
-            raise GenerateError(f"{where['categories']}: {category!r}: there are no backgrounds for {kind!r}")
-    _check_domains(data["domains"], where["domains"])
-    if data["grid"].keys() != set(GRID):
-        there = ", ".join(data["grid"]) or "nothing"
-        raise GenerateError(f"{where['grid']}: it must hold {' and '.join(GRID)}, not {there}")
-    for factor, levels in data["grid"].items():
-        if wrong := [text for text, change in levels.items() if not isinstance(change, int | float) or change < 0]:
-            raise GenerateError(f"{where['grid']}: {factor!r}, {wrong[0]!r}: the change must be a number from 0")
-    for engine, text in data["negative"].items():
-        _text(text, where["negative"], engine)
-        if engine not in ENGINES:
-            raise GenerateError(f"{where['negative']}: unknown engine {engine!r}; there are {', '.join(ENGINES)}")
+    data = {**ours, **{name: _read(path) for name, path in own.items()}}
+    for name in ("templates", "domains"):
+        data[name] = {**ours[name], **data[name]}
 
+    try:
+        _check(data)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise GenerateError(f"{' or '.join(map(os.fspath, own.values()))}: {error}") from error
     data["categories"] = {_key(k): v for k, v in data["categories"].items()}
-    data["lighting"] = {k: tuple(v) for k, v in data["lighting"].items()}
     return Wording(**data)
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    """Use every entry once, so that a wrong one fails before the work; any error names it."""
+    texts = {**data["templates"], **data["domains"]}
+    for name, slots in SLOTS.items():
+        try:
+            texts[name].format(**dict.fromkeys(slots, ""))
+        except (LookupError, ValueError) as error:
+            raise ValueError(f"{name!r} has no slot {error}; it has {sorted(slots)}") from error
+        if lacking := [slot for slot in slots - OPTIONAL.get(name, set()) if f"{{{slot}}}" not in texts[name]]:
+            raise ValueError(f"{name!r} lacks the slot {{{lacking[0]}}}")
+    for name, entry in data["domains"].items():
+        if name not in SLOTS and entry.keys() != {"domain", "examples"}:
+            raise ValueError(f"{name!r} must hold domain and examples")
+    for category, kind in data["categories"].items():
+        if not data["backgrounds"].get(kind):
+            raise ValueError(f"categories.json, {category!r}: there are no backgrounds for {kind!r}")
+    for kind, backgrounds in data["backgrounds"].items():
+        for scene in backgrounds.values():
+            if not data["lighting"].get(scene):
+                raise ValueError(f"backgrounds.json, {kind!r}: there is no lighting for scene {scene!r}")
+    if data["grid"].keys() != set(GRID) or not all(data["grid"].values()):
+        raise ValueError(f"grid.json must hold {' and '.join(GRID)}")
+    if min(change for levels in data["grid"].values() for change in levels.values()) < 0:
+        raise ValueError("grid.json: a change must be a number from 0")
 
 
 def _key(category: str) -> str:
@@ -133,33 +125,3 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise GenerateError(f"{path}: it must hold an object {{...}}")
     return value
-
-
-def _text(value: Any, path: Path, entry: str) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise GenerateError(f"{path}: {entry!r} must hold a text, not {value!r}")
-
-
-def _check_slots(text: Any, path: Path, what: str, needed: set[str], slots: set[str]) -> None:
-    """Check that a text has all needed {slots} and no unknown ones."""
-    if not isinstance(text, str):
-        raise GenerateError(f"{path}: {what} must hold a text")
-    try:
-        found = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
-    except ValueError as error:
-        raise GenerateError(f"{path}: {what}: {error}") from error
-    if unknown := sorted(found - slots):
-        raise GenerateError(f"{path}: {what} has no slot {{{unknown[0]}}}; it has {sorted(slots)}")
-    if lacking := sorted(needed - found):
-        raise GenerateError(f"{path}: {what} lacks the slot {{{lacking[0]}}}")
-
-
-def _check_domains(domains: Mapping[str, Any], path: Path) -> None:
-    for name, entry in domains.items():
-        if name in DOMAIN_SLOTS:
-            _check_slots(entry, path, repr(name), DOMAIN_SLOTS[name] - {"examples"}, DOMAIN_SLOTS[name])
-            continue
-        if not isinstance(entry, dict) or entry.keys() - {"name"} != {"domain", "examples"}:
-            raise GenerateError(f'{path}: {name!r} must hold an object of "domain", "examples" and, if wanted, "name"')
-        for text in entry.values():
-            _text(text, path, name)

@@ -18,7 +18,8 @@ from idmetric.data.world.render import Part
 from idmetric.data.world.shapes import SHAPES
 
 _FOLDERS = ("meshes", "shapes", "backgrounds", "textures", "produce")
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")  # more extensions would change the pictures of existing seeds
+IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")  # more extensions would change the pictures of existing seeds
+FILES = (*IMAGES, ".obj")  # extensions of all files that are read
 _LOADED = 512  # photos kept in memory
 
 
@@ -68,19 +69,10 @@ class Assets:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        if folder is not None and folder.is_dir() and not any((folder / name).is_dir() for name in _FOLDERS):
-            raise ValueError(f"{folder} holds none of the folders {', '.join(_FOLDERS)}")
+        if folder is not None and not any((folder / name).is_dir() for name in _FOLDERS):
+            raise ValueError(f"{folder} is not a folder with any of the folders {', '.join(_FOLDERS)}")
         self.folder = folder
         self._built = lru_cache(maxsize=24)(self._build)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # pickles the folder, not the loaded files
-        return shared_assets, (self.folder,)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Assets) and other.folder == self.folder
-
-    def __hash__(self) -> int:
-        return hash(self.folder)
 
     @property
     def kinds(self) -> dict[str, float]:
@@ -93,7 +85,7 @@ class Assets:
         return sorted(self.folder.glob(pattern)) if self.folder else []
 
     def _images(self, pattern: str) -> list[Path]:
-        return [p for p in self._files(pattern) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
+        return [p for p in self._files(pattern) if p.suffix.lower() in IMAGES and p.name[0] != "."]
 
     @cached_property
     def photos(self) -> Photos:
@@ -115,7 +107,7 @@ class Assets:
         """Textured objects: the first OBJ file with faces of every folder that has a texture image."""
         found = []
         for folder in filter(Path.is_dir, self._files("meshes/*")):
-            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in _IMAGES and p.name[0] != "."]
+            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in IMAGES and p.name[0] != "."]
             for path in sorted(folder.glob("*.obj")):
                 mesh = load_obj(path)
                 if mesh is not None and images:

@@ -7,8 +7,7 @@ matched to. Other renderings, their order and the number of processes do not cha
 from __future__ import annotations
 
 import json
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +89,7 @@ class World:
 
     def identity(self, number: int) -> Identity:
         """The identity of this number."""
-        rng = np.random.default_rng([self.seed, number, 0])
+        rng = stream(self.seed, number, 0)
         odds = self.assets.kinds
         return Identity(str(rng.choice(list(odds), p=list(odds.values()))), int(rng.integers(1 << 31)))
 
@@ -104,7 +103,7 @@ class World:
 
     def context(self, number: int, view: int) -> Context:
         """The context of a view."""
-        rng = np.random.default_rng([self.seed, number, 1, view])
+        rng = stream(self.seed, number, 1, view)
         return sample_context(rng, self.identity(number).kind, self.assets)
 
     def strength(self, number: int, strengths: Sequence[float]) -> float:
@@ -141,22 +140,22 @@ class World:
                 print or proportions, or all of them, changed by that amount.
             copy: number that distinguishes several distractors of the same views.
         """
-        level = round(strength * 1000)
         tail = f"near-{strength:.2f}" + (f"-{copy}" if copy else "")
-        other, shots, changes = self._alike(views, strength, [self.seed, views[0].number, 2, level, copy])
+        place = [self.seed, views[0].number, 2, round(strength * 1000), copy]
+        other, shots = self._visible(views, lambda again: edit(views[0].identity, strength, stream(*place, again)))
         return [
-            Take(v.number, f"{v.name}-{tail}", other, v.context, shot, f"{v.key}~{tail}", "distractor", v.name, None,
-                 change, {"strength": strength})
-            for v, shot, change in zip(views, shots, changes, strict=True)
+            _edited(
+                v, tail, shot, "distractor", identity=other, key=f"{v.key}~{tail}", change=mean_change(v.shot, shot),
+                about={"strength": strength},
+            )
+            for v, shot in zip(views, shots, strict=True)
         ]  # fmt: skip
 
-    def _alike(
-        self, views: Sequence[Take], strength: float, seed: list[int]
-    ) -> tuple[Identity, list[Shot], list[float]]:
+    def _visible(self, views: Sequence[Take], candidate: Callable[[int], Identity]) -> tuple[Identity, list[Shot]]:
         """An edit that is visible in each view, or the best of some tries by the view where it is least visible."""
         best, least = None, -1.0
         for again in range(_TRIES):
-            thing = edit(views[0].identity, strength, np.random.default_rng([*seed, again]))
+            thing = candidate(again)
             shots = [self.render(thing, v.context) for v in views]
             judge = share_reshaped if thing.edits[-1].what == "shape" else share_changed
             shown = min(judge(v.shot, shot) for v, shot in zip(views, shots, strict=True))
@@ -165,14 +164,14 @@ class World:
             if least >= _SEEN:
                 break
         assert best is not None
-        return *best, [mean_change(v.shot, shot) for v, shot in zip(views, best[1], strict=True)]
+        return best
 
     def part_edit(self, views: Sequence[Take], copy: int = 0) -> list[Take]:
         """The views with one part made of another material, with the part's mask and the oracle score.
 
         As in MTG: views 1 and 2 of an object, each with its edit. A view that doesn't show the part gets no edit.
         """
-        rng = np.random.default_rng([self.seed, views[0].number, 3, copy])
+        rng = stream(self.seed, views[0].number, 3, copy)
         identity = views[0].identity
         parts = self.assets.build(identity)
         options = rng.permutation([n for n in names(parts) if n not in ("body", "cloth")]).tolist()
@@ -191,28 +190,29 @@ class World:
         large_enough = (shot.part_mask > 127).mean() >= 0.001 and 0.01 <= 1 - shot.oracle <= 0.7
         if not large_enough or share_changed(view.shot, shot, shot.part_mask) < 0.5:
             return None
-        return Take(view.number, f"{view.name}-part-{copy}", changed, view.context, shot, f"{view.key}~part-{copy}",
-                    "part-edit", view.name, shot.oracle, mean_change(view.shot, shot, shot.part_mask),
-                    {"part": part})  # fmt: skip
+        return _edited(
+            view, f"part-{copy}", shot, "part-edit", identity=changed, key=f"{view.key}~part-{copy}", oracle=shot.oracle,
+            change=mean_change(view.shot, shot, shot.part_mask), about={"part": part},
+        )  # fmt: skip
 
     def context_edit(self, view: Take, copy: int = 0) -> Take:
         """The same object in the same pose, with another background and light (ID-Sim, subset 2a)."""
-        rng = np.random.default_rng([self.seed, view.number, 4, _place(view), copy])
+        rng = stream(self.seed, view.number, 4, _place(view), copy)
         context = replace(
             view.context, background=sample_background(rng, view.identity.kind, self.assets), light=sample_light(rng),
             occluders=(), seed=int(rng.integers(1 << 31)),
         )  # fmt: skip
-        shot = self.render(view.identity, context)
-        return Take(view.number, f"{view.name}-context-{copy}", view.identity, context, shot, view.key, "context-edit",
-                    view.name)  # fmt: skip
+        return _edited(view, f"context-{copy}", self.render(view.identity, context), "context-edit", context=context)
 
     def identity_edit(self, view: Take, strength: float, copy: int = 0) -> Take:
         """The object changed, in the same context (ID-Sim, subset 2b): as `near`, with another change for each view."""
         place = [self.seed, view.number, 5, _place(view), round(strength * 1000), copy]
-        other, [shot], [change] = self._alike([view], strength, place)
-        name = f"{view.name}-edit-{strength:.2f}-{copy}"
-        return Take(view.number, name, other, view.context, shot, f"{view.key}~{name}", "identity-edit", view.name,
-                    None, change, {"strength": strength})  # fmt: skip
+        other, [shot] = self._visible([view], lambda again: edit(view.identity, strength, stream(*place, again)))
+        tail = f"edit-{strength:.2f}-{copy}"
+        return _edited(
+            view, tail, shot, "identity-edit", identity=other, key=f"{view.key}~{view.name}-{tail}",
+            change=mean_change(view.shot, shot), about={"strength": strength},
+        )  # fmt: skip
 
     def grid(self, number: int, factors: Sequence[str] = FACTORS) -> Iterator[Take]:
         """Identity changes crossed with changes of context factors, one at a time (ID-Sim, 4.4 and supplement F).
@@ -222,11 +222,17 @@ class World:
         is the anchor and the parent of all others. Backgrounds are ordered by their distance from the anchor's.
         """
         identity, base = self.identity(number), self._base(number)
-        other = self._graded(number, identity, base)
+        first = Take(number, "", identity, base, self.render(identity, base), self.key(number))
+
+        def smallest(again: int) -> Identity:
+            seed = int(stream(self.seed, number, 7, again).integers(1 << 31))
+            return identity.edited(Edit("all", STRENGTHS[1], seed))
+
+        other = self._visible([first], smallest)[0].edits[-1].seed  # even its smallest change is visible
         cells = [("none", 0.0, base)]
 
         for factor in factors:
-            rng = np.random.default_rng([self.seed, number, 6, zlib.crc32(factor.encode())])
+            rng = stream(self.seed, number, 6, factor)
             steps = self._steps(base, factor, identity.kind, rng)
             cells += [(factor, level, context) for level, context in zip(LEVELS[1:], steps, strict=True)]
 
@@ -250,19 +256,6 @@ class World:
         """The unchanged context of a grid: the whole object, centered, seen nearly from the front."""
         base = replace(self.context(number, 0), occluders=(), repeat=0.0, scale=0.75, center=(0.5, 0.5), figure=None)
         return replace(base, yaw=base.yaw if abs(base.yaw) < 0.6 else 0.3)
-
-    def _graded(self, number: int, identity: Identity, context: Context) -> int:
-        """The seed of a grid's identity changes, of which even the smallest is visible, or the best of some tries."""
-        plain = self.render(identity, context)
-        best, least = 0, -1.0
-        for again in range(_TRIES):
-            seed = int(np.random.default_rng([self.seed, number, 7, again]).integers(1 << 31))
-            shot = self.render(identity.edited(Edit("all", STRENGTHS[1], seed)), context)
-            if (shown := share_changed(plain, shot)) > least:
-                best, least = seed, shown
-            if least >= _SEEN:
-                break
-        return best
 
     def _steps(self, base: Context, factor: str, kind: str, rng: Generator) -> list[Context]:
         """The contexts of a factor at its levels above 0."""
@@ -292,6 +285,11 @@ def edit(identity: Identity, strength: float, rng: Generator) -> Identity:
     """
     what = str(rng.choice(["color", "print", "shape", "all"], p=[0.3, 0.35, 0.15, 0.2])) if strength < 1 else "all"
     return identity.edited(Edit(what, strength, int(rng.integers(1 << 31))))
+
+
+def _edited(view: Take, tail: str, shot: Shot, role: str, **changes: Any) -> Take:
+    """An edit of a picture, named after it; it differs in the given fields."""
+    return replace(view, name=f"{view.name}-{tail}", parent=view.name, shot=shot, role=role, **changes)
 
 
 def _between(a: Light, b: Light, amount: float) -> Light:

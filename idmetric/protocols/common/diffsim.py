@@ -68,7 +68,7 @@ class DiffSim(PairBaseline):
 
     Raises:
         ImportError: if diffusers or transformers is missing.
-        WeightsError: if the weights cannot be loaded.
+        CheckpointError: if the weights cannot be loaded.
     """
 
     def __init__(

@@ -55,7 +55,7 @@ def open_model(
         decode: of models that `idmetric.load` opens, see `Embedder.decode`; all others decode all pixels.
 
     Raises:
-        CheckpointError, WeightsError, ImportError: if weights or a package are missing.
+        CheckpointError, ImportError: if weights or a package are missing.
     """
     check(source)
     if source in BASELINES:

@@ -11,11 +11,11 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest, merge
 
 if TYPE_CHECKING:
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
 
 def rendered(
-    folder: Path, plans: Mapping[str, tuple[Plan, int]], progress: Callable[[int, int], None] | None = None
+    folder: Path, plans: Mapping[str, tuple[WorldPlan, int]], progress: Callable[[int, int], None] | None = None
 ) -> Manifest:
     """The first objects of some worlds, each world in its folder; existing worlds are read, a stopped run resumes.
 
@@ -61,7 +61,7 @@ def rendered_objects(
     folder: Path, identities: int = 30, progress: Callable[[int, int], None] | None = None
 ) -> Manifest:
     """Objects of the procedural world with masks, three views each, in `folder`/things; see `rendered`."""
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
-    plan = Plan(1000, 224, views=3, distractors=0, strengths=())
+    plan = WorldPlan(1000, 224, views=3, distractors=0, strengths=())
     return rendered(folder, {"things": (plan, identities)}, progress)

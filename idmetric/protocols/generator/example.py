@@ -38,10 +38,10 @@ def example(folder: Path, progress: Progress | None = None) -> Manifest:
         ValueError: for a folder with another world.
         ImportError: if VTK is missing.
     """
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
     views = _REFERENCES + len(_PROMPTS) * _SEEDS
-    plan = Plan(_WORLD, _SIZE, views=views, distractors=1, strengths=(_STRENGTH,))
+    plan = WorldPlan(_WORLD, _SIZE, views=views, distractors=1, strengths=(_STRENGTH,))
     world = rendered(folder / "world", {"objects": (plan, _SUBJECTS)}, progress)
     place = {name: k for k, name in enumerate(world.column("id"))}
 

@@ -274,12 +274,12 @@ def smoke_data(folder: Path) -> Manifest:
     from idmetric.data.curate.mine import hard_negatives
     from idmetric.data.curate.triplets import mixture
     from idmetric.data.manifest.table import merge, read
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import WorldPlan, write_world
 
     path = folder / "triplets.parquet"
     if path.is_file():
         return read(path)
-    plan = Plan(size=64, views=2, distractors=0, context_edits=1, identity_edits=1, strengths=(0.75,))
+    plan = WorldPlan(size=64, views=2, distractors=0, context_edits=1, identity_edits=1, strengths=(0.75,))
     world = write_world(folder / "world", plan, 6)
     number = [int(name.split("~")[0].rsplit("-", 1)[1]) for name in world.column("identity")]
     world = world.replace(split=["val" if n >= 4 else "train" for n in number])

@@ -50,9 +50,9 @@ from idmetric.train.validate import validation
 
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities in four contexts each, some of them to validate."""
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import WorldPlan, write_world
 
-    found = write_world(folder / "world", Plan(size=64, views=4, distractors=0), 12)
+    found = write_world(folder / "world", WorldPlan(size=64, views=4, distractors=0), 12)
     names = sorted(set(found.column("identity")))
     return found.replace(split=["val" if name in names[9:] else "train" for name in found.column("identity")])
 

@@ -58,10 +58,10 @@ _GB = 10**9
 
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities with distractors, others with part-edits as in MTG, and some of both to validate."""
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import WorldPlan, write_world
 
-    near = write_world(folder / "near", Plan(size=64, strengths=(1.0,)), 9)
-    parts = write_world(folder / "parts", Plan(seed=1, size=64, views=2, distractors=0, parts=1), 4)
+    near = write_world(folder / "near", WorldPlan(size=64, strengths=(1.0,)), 9)
+    parts = write_world(folder / "parts", WorldPlan(seed=1, size=64, views=2, distractors=0, parts=1), 4)
     split = [
         "val" if int(name.split("/")[0].rsplit("-", 1)[1]) >= held_out else "train"
         for manifest, held_out in ((near, 9 - 3), (parts, 4 - 1))  # first number to validate

@@ -47,10 +47,9 @@ from idmetric.train.visme.wording import Wording
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities as two datasets with distractors, captioned images as a third, and some to validate."""
     from idmetric.data.manifest.table import merge
-    from idmetric.data.world.write import Plan as World
-    from idmetric.data.world.write import write_world
+    from idmetric.data.world.write import WorldPlan, write_world
 
-    found = write_world(folder / "world", World(size=64, views=2, strengths=(0.5,)), 16)
+    found = write_world(folder / "world", WorldPlan(size=64, views=2, strengths=(0.5,)), 16)
     number = [int(identity.split("~")[0].rsplit("-", 1)[1]) for identity in found.column("identity")]
     found = found.replace(
         dataset=[f"things-{n % 2}" for n in number], split=["val" if n >= 12 else "train" for n in number]
