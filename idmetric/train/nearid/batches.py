@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,6 @@ class Batches:
 
     Attributes:
         items: numbers of an epoch's identities. size: tuples in a batch of all processes.
-        fill: replace missing views by a blank picture, as the released code does.
         cache: features of pictures, by their key in `keys`; None = read all pictures as pixels.
     """
 
@@ -38,7 +38,6 @@ class Batches:
     shape: Shape
     size: int
     seed: int
-    fill: bool = False
     cache: FeatureCache | None = None
     keys: dict[Picture, str] = field(default_factory=dict)
 
@@ -64,42 +63,41 @@ class Batches:
             found.update(zip(rows[rows != MISSING].tolist(), masked[rows != MISSING].tolist(), strict=True))
         return found
 
-    def load(self, step: int, rank: int, count: int) -> dict[str, Any]:
+    def load(self, step: int, rank: int, processes: int) -> dict[str, Any]:
         """The pictures of a process's share of a batch, and an index from the slots of the whole batch to pictures.
 
         Returns:
             features (N, T, D) of the pictures in the cache, then pixels (M, 3, H, W) in uint8 of the other pictures,
-            each None if empty; then, if `blank`, a blank picture for this process's missing slots. index
-            (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of them; valid, of the same
-            shape; identity (B,); oracle (B, K), NaN where unknown.
+            each None if empty; index (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of
+            them; valid, of the same shape; identity (B,); oracle (B, K), NaN where unknown.
         """
         rows, masked, numbers = self.tuples(step)
         valid = rows != MISSING
-        slots = zip(*(axis.tolist() for axis in np.nonzero(valid)), strict=True)  # tuple in the batch, slot in it
-        keys = {at: self._key((int(rows[at]), bool(masked[at]))) for at in slots}
-        shares = [share(self.size, k, count) for k in range(count)]
-        # a process's pictures: first those in the cache
-        places = [sorted((at for at in keys if at[0] in own), key=lambda at: not keys[at]) for own in shares]
-        blank = self.fill and not bool(valid.all())
-        each = max(map(len, places)) + blank
+        keys = {at: self._key((int(rows[at]), bool(masked[at]))) for at in zip(*np.nonzero(valid), strict=True)}
+        places = []  # slots of each process's pictures, first those in the cache
+        for other in range(processes):
+            own = share(self.size, other, processes)
+            places.append(sorted((at for at in keys if at[0] in own), key=lambda at: not keys[at]))
+        each = max(map(len, places))
         index = np.zeros(rows.shape, np.int64)
-        for k, (own, listed) in enumerate(zip(shares, places, strict=True)):
-            if blank:
-                index[own.start : own.stop] = k * each + len(listed)
+        for other, listed in enumerate(places):
             for number, at in enumerate(listed):
-                index[at] = k * each + number
+                index[at] = other * each + number
 
-        mine, pixels = places[rank], []
+        mine = places[rank]
         features = [self.cache.get(keys[at]) for at in mine if keys[at] and self.cache is not None]
-        for at in mine[len(features) :]:
-            rng = generator(self.seed, step, *at)
-            pixels.append(self.pictures.read_bytes(int(rows[at]), rng, foreground=bool(masked[at])))
+        pixels = [
+            self.pictures.read_bytes(
+                int(rows[at]), generator(self.seed, step, *at), foreground=bool(masked[at])
+            )
+            for at in mine[len(features) :]
+        ]  # fmt: skip
         near = rows[:, 1 + self.shape.positives :]
         oracle = np.where(near == MISSING, np.nan, self.oracle[near])
         return {
             "features": torch.stack(features) if features else None,
             "pixels": torch.stack(pixels) if pixels else None,
-            "blank": blank, "each": each, "images": len(mine), "rows": [int(rows[at]) for at in mine],
+            "each": each, "images": len(mine), "rows": [int(rows[at]) for at in mine],
             "index": torch.from_numpy(index), "valid": torch.from_numpy(valid),
             "identity": torch.from_numpy(numbers), "oracle": torch.from_numpy(oracle).float(),
         }  # fmt: skip
@@ -107,7 +105,7 @@ class Batches:
     def _key(self, picture: Picture) -> str:
         """A picture's key in the cache; "" if the cache lacks it."""
         key = self.keys.get(picture, "")
-        return key if self.cache is not None and key in self.cache else ""
+        return key if self.cache is not None and key in self.cache.files else ""
 
     # Features
 
@@ -134,28 +132,26 @@ class Batches:
         order = sorted(needed, key=lambda picture: (-needed[picture], picture))
         keys = processes.on_main(lambda: picture_keys(self.pictures.data, order))
         picture, wanted = {keys[found]: found for found in reversed(order)}, [keys[found] for found in order]
-        new = cache.missing(wanted, each)
+        new = len(cache.missing(wanted, each))
         if processes.main:
             print(
-                f"nearid: {len(order):,} pictures pass the trunk {sum(needed.values()):,} times; {len(new):,} new ones "
-                f"of {each / 1e6:.2f} MB each, {len(new) * each / 1e9:.2f} GB, go to {cache.folder}, which has "
-                f"{cache.size / 1e9:.2f} GB (at most {cache.limit / 1e9:g})",
+                f"nearid: {len(order):,} pictures pass the trunk {sum(needed.values()):,} times; {new:,} new ones, "
+                f"{new * each / 1e9:.2f} GB, go to {cache.folder} (at most {cache.limit / 1e9:g} GB)",
                 flush=True,
             )
-        block = 1 if processes.device.type == "cpu" else chunk
-        done, share = 0, len(new) // processes.count
-        with Progress("pictures", processes.main, verb="computed features of") as progress:
 
-            def read(key: str) -> Input[str]:
-                row, dark = picture[key]
-                return Input(key, pixels=self.pictures.read_bytes(row, foreground=dark))
+        def read(key: str) -> Input[str]:
+            row, dark = picture[key]
+            return Input(key, pixels=self.pictures.read_bytes(row, foreground=dark))
+
+        with Progress("pictures", processes.main, verb="computed features of") as progress:
+            done = count()
 
             def compute(part: Sequence[str]) -> Iterator[Tensor]:
-                nonlocal done
-                for batch in batches(part, read, batch_size=block):
-                    yield from tokens(torch.stack([one.pixels for one in batch]))
-                    done += len(batch)
-                    progress(done, share)
+                for batch in batches(part, read, batch_size=1 if processes.device.type == "cpu" else chunk):
+                    for features in tokens(torch.stack([one.pixels for one in batch])):
+                        yield features
+                        progress(next(done) + 1, new // processes.count)
 
             cache.fill(wanted, compute, processes, each)
         self.cache, self.keys = cache, keys

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from idmetric.data.curate.masking import inherit_masks
 from idmetric.data.manifest.table import Manifest, merge
 from idmetric.losses.arrays import cosines
 from idmetric.losses.near_id import Tuples, near_id_terms
 from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
-from idmetric.losses.temperature import LearnableTemperature
 from idmetric.models.nearid import NearID
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
@@ -37,17 +36,7 @@ from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import Batches
 from idmetric.train.nearid.config import SMOKE as SMOKE
 from idmetric.train.nearid.config import Config
-from idmetric.train.nearid.data import (
-    Identity,
-    best_measure,
-    check,
-    check_masks,
-    check_oracle,
-    digest,
-    find,
-    items,
-    rows_of,
-)
+from idmetric.train.nearid.data import Identity, best_measure, check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
 from idmetric.train.validate import validation
@@ -82,36 +71,22 @@ class Recipe(Interface):
     ) -> None:  # fmt: skip
         self.config, self.held_out, self.best, self.model, self.processes = config, held_out, best, model, processes
         self.rank, self.count = processes.rank, processes.count
-        changes = partial(
-            augment.nearid, size=model.image_size, flip=config.flip, jitter=config.jitter, shift=config.shift,
-            scale=config.scale, interpolation=model.interpolation,
-        )  # fmt: skip
+        changes = partial(augment.nearid, size=model.image_size, interpolation=model.interpolation)
         self.batches = Batches(
             Pictures.of(model, data, changes if config.augment else None), identities,
-            items(identities, config.repeat), config.shape, config.batch_size, config.seed, config.released_loss,
+            items(identities, config.repeat), config.shape, config.batch_size, config.seed,
         )  # fmt: skip
         self.steps = config.steps or config.epochs * self.batches.per_epoch
-        self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
-        self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
         free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # "weights" identifies the latter two
         self.settings: dict[str, Any] = {
             **{name: value for name, value in asdict(config).items() if name not in free},
             "weights": model.revision, "data": digest(data, identities), "identities": len(identities),
         }  # fmt: skip
 
-    def modules(self) -> Mapping[str, nn.Module]:
-        """The model, and the temperature if it is learned."""
-        learned: dict[str, nn.Module] = {"temperature": self.temperature} if self.config.learn_temperature else {}
-        return {"model": self.model, **learned}
-
     def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW (section 4.1), without weight decay on the temperature."""
-        decay = {"model": self.config.weight_decay, "temperature": 0.0}
-        groups = [
-            {"params": [p for p in module.parameters() if p.requires_grad], "weight_decay": decay[name]}
-            for name, module in self.modules().items()
-        ]
-        return torch.optim.AdamW(groups, lr=self.config.lr)
+        """AdamW (section 4.1)."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return torch.optim.AdamW(trained, lr=self.config.lr, weight_decay=self.config.weight_decay)
 
     def lr_factor(self, step: int) -> float:
         """Linear warm-up, then cosine annealing to 0 (section 4.1)."""
@@ -130,7 +105,7 @@ class Recipe(Interface):
             return
         trunk = trunk_id(self.model, siglip.trunk_state(self.model), self.processes.precision)
         cache = FeatureCache(self.config.cache, trunk, int(self.config.cache_gb * _GB))
-        each = self._trunk(self._blank()).nbytes
+        each = self._tokens(torch.zeros(1, 3, *self.model.image_size)).nbytes
         self.batches.keep(cache, self.steps, self._tokens, each, self.processes, self.config.chunk)
 
     # Step
@@ -142,29 +117,19 @@ class Recipe(Interface):
             chunks += batch["features"].to(self.processes.device, non_blocking=True).split(self.config.chunk)
         if batch["pixels"] is not None:
             chunks += [self._tokens(part) for part in batch["pixels"].split(self.config.chunk)]
-        if batch["blank"]:
-            chunks.append(self._trunk(self._blank()))
         padding = batch["each"] - sum(map(len, chunks))  # every process sends the same number
         if padding:
             chunks += torch.split(chunks[0][:1].expand(padding, -1, -1), self.config.chunk)
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
         found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
-        learned = {"temperature": self.temperature().detach()} if self.config.learn_temperature else {}
-        return {**found, **learned, "images": float(batch["images"])}
+        return {**found, "images": float(batch["images"])}
 
     def _tokens(self, pixels: Tensor) -> Tensor:
-        """The features (B, T, D) of 8-bit pixels."""
-        return self._trunk(self.model.normalize(pixels.to(self.processes.device, non_blocking=True).float() / 255))
-
-    def _trunk(self, x: Tensor) -> Tensor:
-        """The frozen trunk's output (B, T, D), in the precision in which the head reads it."""
+        """The frozen trunk's features (B, T, D) of 8-bit pixels, in the precision in which the head reads them."""
+        x = self.model.normalize(pixels.to(self.processes.device, non_blocking=True).float() / 255)
         with torch.no_grad(), self.processes.autocast():
             tokens: Tensor = self.model.backbone.forward_features(x)
         return tokens.to(self.processes.dtype)
-
-    def _blank(self) -> Tensor:
-        """A picture of zeros after normalization, as the released code pads."""
-        return torch.zeros(1, 3, *self.model.image_size, device=self.processes.device)
 
     def _head(self, tokens: Tensor) -> Tensor:
         pooled: Tensor = self.model.backbone.forward_head(tokens, pre_logits=True)
@@ -175,11 +140,9 @@ class Recipe(Interface):
     ) -> dict[str, Tensor]:
         slots, first = embedded[index], 1 + self.config.shape.positives
         tuples = Tuples(
-            slots[:, 0], slots[:, 1:first], slots[:, first:], valid[:, 1:first], valid[:, first:],
-            None if self.config.repeats_are_negatives else identity,
+            slots[:, 0], slots[:, 1:first], slots[:, first:], valid[:, 1:first], valid[:, first:], identity
         )  # fmt: skip
-        tau = self.temperature() if self.config.learn_temperature else self.config.temperature
-        return values_of(self.config, tuples, oracle, tau)
+        return values_of(self.config, tuples, oracle)
 
     # Result
 
@@ -191,37 +154,30 @@ class Recipe(Interface):
             return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
 
 
-def values_of(config: Config, tuples: Tuples, oracle: Tensor, tau: float | Tensor) -> dict[str, Tensor]:
+def values_of(config: Config, tuples: Tuples, oracle: Tensor) -> dict[str, Tensor]:
     """The loss of a batch, its terms if they have names, and the share of anchors in order.
 
     Args:
         config: of the recipe. tuples: the whole batch. oracle: scores (B, K) of distractors, NaN where unknown.
-        tau: temperature.
 
     Returns:
         "loss"; for the NearID loss "discrimination", "ranking" and "cohesion"; with distractors, `ordered`.
     """
-    released, alpha = config.released_loss, config.alpha
+    tau, alpha = config.temperature, config.alpha
     distractors = config.objective.endswith("-distractors")
     more: dict[str, Tensor] = {}
     if config.objective == "nearid":
-        terms = near_id_terms(tuples, temperature=tau, released=released)
+        terms = near_id_terms(tuples, temperature=tau)
         loss = terms.discrimination + alpha * terms.ranking + config.beta * terms.cohesion
         more = {name: value.detach() for name, value in terms._asdict().items()}
     elif config.objective.startswith("info-nce"):
-        loss = symmetric_info_nce(tuples, temperature=tau, distractors=distractors, released=released)
+        loss = symmetric_info_nce(tuples, temperature=tau, distractors=distractors)
     elif config.objective.startswith("oracle"):
-        rank = 1.0 if released else config.temperature
-        loss = oracle_info_nce(
-            tuples, oracle, temperature=tau, distractors=distractors, alpha=alpha, rank_temperature=rank,
-            released=released,
-        )  # fmt: skip
+        loss = oracle_info_nce(tuples, oracle, temperature=tau, distractors=distractors, alpha=alpha)
     elif config.objective == "siglip":
-        loss = sigmoid_ranked(
-            tuples, temperature=tau, bias=config.sigmoid_bias, alpha=alpha, per_anchor=config.sigmoid_per_anchor
-        )
+        loss = sigmoid_ranked(tuples, temperature=tau, alpha=alpha, per_anchor=config.sigmoid_per_anchor)
     else:
-        loss = circle_ranked(tuples, alpha=alpha, rank_temperature=config.temperature, released=released)
+        loss = circle_ranked(tuples, temperature=tau, alpha=alpha)
     if tuples.distractor.shape[1]:
         more["ordered"] = ordered(tuples)
     return {"loss": loss, **more}
@@ -250,11 +206,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
     share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
     identities, notes = find(data, engines=config.engines)
     data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
-    check(identities, notes, distractors=config.shape.distractors > 0)
-    if config.objective.startswith("oracle"):
-        check_oracle(data, identities, config.shape)
-    if config.mask_prob > 0 and any(config.mask_prob_apn):
-        check_masks(data, identities)
+    check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
     others, _ = find(data, VALIDATION)
     check_held_out(data, rows_of(identities), rows_of(others))
     held_out = data.take(rows_in(data, VALIDATION)) if others else None

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
-from idmetric.losses.info_nce import query_target_info_nce
-from idmetric.losses.temperature import LearnableTemperature
+from idmetric.losses.info_nce import LearnableTemperature, query_target_info_nce
 from idmetric.models.visid import MOST_RATIO as MOST_RATIO  # the check before training knows it
 from idmetric.models.visid import VisIDConfig, VisIDEmbed
 from idmetric.train import lora
