@@ -31,7 +31,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.io.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
-from idmetric.train.processes import MainFailed, Processes
+from idmetric.train.processes import OtherFailed, Processes
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
@@ -248,7 +248,7 @@ def exchange(folder: Path, rank: int, port: str) -> None:
     }
     try:
         processes.on_main(lambda: int("x") if rank else _refuse())
-    except (ValueError, MainFailed) as error:
+    except (ValueError, OtherFailed) as error:
         found["failed"] = str(error)
     backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
     found["patience"] = backend.options._timeout.total_seconds()
@@ -287,7 +287,7 @@ def killed_at(step: int, kind: type) -> Iterator[None]:
 def same_results(one: Path, two: Path, *files: str) -> bool:
     """Whether two runs wrote the same model, checkpoint of their last step, and other files, bit for bit."""
     last = max((one / "checkpoints").iterdir()).name
-    names = ("model.safetensors", f"checkpoints/{last}/state.safetensors", *files)
+    names = ("model.safetensors", f"checkpoints/{last}", *files)
     return all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 

@@ -1,4 +1,4 @@
-"""The interface between a recipe and the loop: the loop's settings, and the methods of a recipe."""
+"""The interface between a recipe and the loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.models.embedder import Embedder
-from idmetric.train.options import Settings as Settings  # part of this module
 
 
 class Recipe(Protocol):
@@ -50,7 +49,7 @@ class Recipe(Protocol):
     def load(self, step: int) -> Any:
         """This process's share of a step's batch: nested dicts, lists, tuples of CPU tensors and plain values.
 
-        Called in loading processes, with a copy of the recipe without its modules: reads data, nothing else.
+        Called in loading processes, with a copy of the recipe: reads data, nothing else.
         """
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:

@@ -473,7 +473,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(data: Manifest, tmp_path: Pat
     train("whole", workers=2)
     with killed_at(3, IDSimRecipe):
         train("run")
-    assert max(state.folders(tmp_path / "run")) == 2
+    assert max(state.checkpoints(tmp_path / "run")) == 2
     train("run")
     assert same_results(tmp_path / "whole", tmp_path / "run")
 

@@ -371,7 +371,7 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
     trained(data, tmp_path / "whole", settings, **options)
     with killed_at(5, ILGen):
         trained(data, tmp_path / "run", settings, **options)
-    assert max(state.folders(tmp_path / "run")) == 4
+    assert max(state.checkpoints(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", {**settings, "workers": 2}, **options)
     assert same_results(tmp_path / "whole", tmp_path / "run")
 

@@ -316,7 +316,7 @@ def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: 
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved == trained
     assert all(p.grad is None for name, p in run.model.named_parameters() if name not in trained)
-    stored = load_file(state.folders(tmp_path / "run")[3] / "state.safetensors")
+    stored = load_file(state.checkpoints(tmp_path / "run")[3])
     assert {name for name in stored if name.startswith("model/")} == {f"model/{name}" for name in trained}
 
 

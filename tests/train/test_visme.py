@@ -172,7 +172,7 @@ def test_a_run_writes_a_model_that_opens_without_lora(data: Manifest, tmp_path: 
     assert opened.embed(picture, task="grounding").cls.allclose(expected, atol=1e-5)
     assert not opened.embed(picture).cls.allclose(made(data).model.embed(picture).cls, atol=1e-3)
     assert not [name for name in load_file(tmp_path / "run" / "model.safetensors") if "lora" in name]
-    trainable = load_file(state.folders(tmp_path / "run")[4] / "state.safetensors")
+    trainable = load_file(state.checkpoints(tmp_path / "run")[4])
     assert all("lora" in name or "temperature" in name or name.startswith("optimizer") for name in trainable)
     record = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert "captions" in json.dumps(record)
@@ -194,7 +194,7 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
     trained(data, tmp_path / "whole", **options)
     with killed_at(4, VisME):
         trained(data, tmp_path / "run", **options)
-    assert max(state.folders(tmp_path / "run")) == 4
+    assert max(state.checkpoints(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", **options)
     assert same_results(tmp_path / "whole", tmp_path / "run")
 

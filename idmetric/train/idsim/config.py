@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.io.settings import option
-from idmetric.train import pretrained
-from idmetric.train.options import Precision
+from idmetric.train.options import RANDOM, WEIGHTS_HELP, Precision
 
 Negatives = Literal["batch", "single"]
 
@@ -19,7 +18,7 @@ class Config:
 
     # the model
     backbone: str = option("vit_large_patch16_dinov3.lvd1689m", "timm's name of the ViT (C.1; others: Table 7)")
-    backbone_weights: str = option("", pretrained.HELP)
+    backbone_weights: str = option("", WEIGHTS_HELP)
     revision: str | None = option(None, "commit of that Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
     image_size: int = option(448, "side of the input in pixels (C.1)")
@@ -54,6 +53,6 @@ class Config:
 
 SMOKE: Mapping[str, Any] = {
     "backbone": "vit_small_patch16_dinov3", "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
-    "backbone_weights": pretrained.RANDOM, "image_size": 64, "hidden": 32, "batch_size": 3, "accumulation": 2,
+    "backbone_weights": RANDOM, "image_size": 64, "hidden": 32, "batch_size": 3, "accumulation": 2,
     "epochs": 2, "precision": "no", "validate_every": 2,
 }  # fmt: skip

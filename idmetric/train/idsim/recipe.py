@@ -36,7 +36,7 @@ from idmetric.losses.info_nce import info_nce
 from idmetric.models import backbone as backbones
 from idmetric.models.idsim import IDSim, IDSimConfig
 from idmetric.models.released_idsim import resample_dinov2_positions
-from idmetric.train import augment, lora, pretrained
+from idmetric.train import augment, lora
 from idmetric.train.batches import (
     TRAINING,
     VALIDATION,
@@ -51,6 +51,7 @@ from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, MicroBatch, Triplets, read_triplets
 from idmetric.train.idsim.loss import accuracy, compare
 from idmetric.train.loader import seed_all
+from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, evaluating
 from idmetric.train.validate import validation
@@ -182,7 +183,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
 def _model(config: Config, processes: Processes) -> IDSim:
     """Backbone, LoRA and heads on the process's device, in train mode; a head that `terms` leaves out stays frozen."""
     settings = IDSimConfig(config.backbone, config.image_size, config.hidden, backbone_args=config.backbone_args)
-    file = pretrained.weights_file(config.backbone, config.backbone_weights, config.revision)
+    file = weights_file(config.backbone, config.backbone_weights, config.revision)
     model = untrained(settings, file, config.seed)
     lora.attach(model.backbone, config.rank, config.alpha, config.dropout, config.targets, seed=config.seed)
     model.mlp_cls.requires_grad_(config.terms != "patch")
@@ -196,7 +197,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     """A model on the CPU with a backbone's weights and random heads.
 
     Args:
-        weights: from `pretrained.weights_file`; "" leaves the backbone random as well.
+        weights: from `weights_file`; "" leaves the backbone random as well.
         seed: of random weights; torch's global random state does not change.
     """
     with torch.random.fork_rng(devices=[]):

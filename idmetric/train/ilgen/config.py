@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.io.settings import option
-from idmetric.train import pretrained
+from idmetric.train.options import RANDOM, WEIGHTS_HELP
 
 # Defaults that differ between the losses (section 4.1 and supplement B). The paper does not say how long contrastive
 # and softmax-margin train; like recall@k they train the whole encoder for one pass.
@@ -30,7 +30,7 @@ class Config:
         "vit_large_patch16_siglip_384.webli",
         "encoder: timm's name, or a folder or Hub repository that idmetric.load opens as a Backbone (section 4.1)",
     )
-    backbone_weights: str = option("", pretrained.HELP)
+    backbone_weights: str = option("", WEIGHTS_HELP)
     image_size: int | None = option(None, "side of the encoder's input; none = its own (section 4.1)")
     pool: Literal["auto", "cls", "avg", "head"] = option(
         "auto", "descriptor: class token, or timm's pooling without one (section 4.1)"
@@ -75,7 +75,7 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_tiny_patch16_224", "backbone_weights": pretrained.RANDOM, "image_size": 32, "classes": 5,
+    "backbone": "vit_tiny_patch16_224", "backbone_weights": RANDOM, "image_size": 32, "classes": 5,
     "epochs": 3, "lr": 1e-3, "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8},
     "chunk": 8,
 }  # fmt: skip

@@ -26,7 +26,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.losses.info_nce import label_info_nce
 from idmetric.losses.recall_at_k import batch_recall_at_k
 from idmetric.models.backbone import Backbone, is_timm
-from idmetric.train import augment, pretrained
+from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.ilgen.config import CLASS_BATCHES, Config
@@ -42,6 +42,7 @@ from idmetric.train.ilgen.data import (
     pass_length,
 )
 from idmetric.train.ilgen.objectives import Contrastive, Retrieval, SoftmaxMargin, mine
+from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe
 from idmetric.train.validate import validation
@@ -202,7 +203,7 @@ def _model(config: Config, processes: Processes) -> Backbone:
             f"{config.backbone} has its own settings: image_size, pool, backbone_args and backbone_weights are for "
             "timm's names"
         )
-    file = pretrained.weights_file(config.backbone, config.backbone_weights) if named else ""
+    file = weights_file(config.backbone, config.backbone_weights) if named else ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # random weights
         model = Backbone(

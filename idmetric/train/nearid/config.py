@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.io.settings import option
-from idmetric.train import pretrained
-from idmetric.train.options import Precision
+from idmetric.train.options import RANDOM, WEIGHTS_HELP, Precision
 
 if TYPE_CHECKING:
     from idmetric.train.nearid.data import Shape
@@ -28,7 +27,7 @@ class Config:
         "frozen model (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with attention "
         "pooling",
     )
-    backbone_weights: str = option("", pretrained.HELP)
+    backbone_weights: str = option("", WEIGHTS_HELP)
     revision: str | None = option(None, "commit of the Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model, for a timm name")
     image_size: int | None = option(None, "side in pixels, for a timm name; none = its own")
@@ -83,7 +82,7 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": pretrained.RANDOM, "image_size": 48,
+    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": RANDOM, "image_size": 48,
     "backbone_args": {"patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
     "batch_size": 8, "epochs": 3, "lr": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
 }  # fmt: skip

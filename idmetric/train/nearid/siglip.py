@@ -19,7 +19,7 @@ from idmetric.checkpoints.weights import load_state
 from idmetric.models import backbone as backbones
 from idmetric.models.nearid import NearID, NearIDConfig
 from idmetric.train.nearid.config import SIGLIP2
-from idmetric.train.pretrained import weights_file
+from idmetric.train.options import weights_file
 
 
 def start(
