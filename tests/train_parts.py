@@ -98,10 +98,11 @@ class Temperature(nn.Module):
         self.register_buffer("uses", torch.zeros((), dtype=torch.long))
         self.uses: Tensor
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+    def forward(self, pairs: Tensor) -> dict[str, Tensor]:
         self.uses += 1
+        a, b = pairs.unbind(1)
         logits = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T / self.log.exp()
-        return F.cross_entropy(logits, torch.arange(len(a)))
+        return {"loss": F.cross_entropy(logits, torch.arange(len(a)))}
 
 
 class Pairs(NamedTuple):
@@ -175,9 +176,8 @@ class PairRecipe:
         found = cached_backward(self.encode, chunks, self.loss, self.processes)
         return {**found, "temperature": self.loss.log.exp(), "images": 2 * len(batch.a)}
 
-    def encode(self, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        a, b = (self.model.embed_pixels(x).cls for x in chunk)
-        return a, b
+    def encode(self, chunk: tuple[Tensor, Tensor]) -> Tensor:
+        return torch.stack([self.model.embed_pixels(x).cls for x in chunk], 1)
 
     def validate(self) -> dict[str, float]:
         self.model.eval()

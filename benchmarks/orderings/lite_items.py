@@ -69,7 +69,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> LiteVisME:
     model: Any = LiteItems(config.model, device=processes.device)
     set_training(model.requires_grad_(True), True)
     loader = Loader(Pictures.of(model, data), found.wording, config.batch_size)
-    return LiteVisME(config, found.data, loader, None, None, model, processes)
+    return LiteVisME(config, found.data, loader, None, model, processes)
 
 
 RECIPE = SimpleNamespace(__name__=__name__, Config=Config, build=build)

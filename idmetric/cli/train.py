@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli import options
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
 from idmetric.io.hints import need_all
-from idmetric.io.progress import Progress
 from idmetric.io.settings import add_options, from_file, values_of
 from idmetric.train.options import Settings
 
@@ -72,7 +71,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     text = "before the first step, read all images (default), or only check that the files exist"
     files.add_argument("--check", choices=("full", "files"), default="full", help=text)
     files.add_argument("--cpu", action="store_true", help="stay on the CPU")
-    options.add_quiet(files, "no progress between the lines of the log")
+    options.add_quiet(files, "no progress of the check of images")
     own = parser.add_argument_group(f"{name} (defaults: the paper's)")
     add_options(own, config)
     run = parser.add_argument_group("run")
@@ -126,10 +125,7 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
                 print("\n".join(plan(name, recipe, data, args, settings, processes)))
             return
 
-    # on a terminal the lines of the log say as much
-    show = processes.main and not args.quiet and not sys.stderr.isatty()
-    with Progress("steps", show, verb="trained") as progress:
-        fit(recipe, args.out, settings, processes, progress=progress)
+    fit(recipe, args.out, settings, processes)
     processes.close()
 
 

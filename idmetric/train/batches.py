@@ -28,6 +28,7 @@ from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.images.regions import cut_out
+from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
 from idmetric.train.augment import Augment
 
@@ -190,10 +191,10 @@ def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray
     images, identities = {keys[row] for row in rows}, {names[row] for row in rows} - {None}
     both = [row for row in np.unique(held_out).tolist() if keys[row] in images or names[row] in identities]
     if both:
-        listed = ", ".join(f"row {row + 1} ({ids[row]})" for row in both[:5])
         raise ManifestError(
-            f"{len(both)} rows of split val show images or identities that are trained on: {listed}: their scores "
-            "would not measure generalization; `idmetric data split` makes splits that no identity crosses"
+            f"{len(both)} rows of split val show images or identities that are trained on, such as row {both[0] + 1} "
+            f"({ids[both[0]]}): their scores would not measure generalization; `idmetric data split` makes splits that "
+            "no identity crosses"
         )
 
 
@@ -223,9 +224,7 @@ def check(
     bad = faults(used, decode=decode, most_ratio=most_ratio, progress=progress)
     if not bad:
         return data
-    listed = "".join(f"\n  {fault}" for fault in bad[:_SHOWN])
-    if len(bad) > _SHOWN:
-        listed += f"\n  and {len(bad) - _SHOWN} more"
+    listed = "".join(f"\n  {line}" for line in first_few([str(fault) for fault in bad], _SHOWN))
     lost = {fault.row for fault in bad}
     if on_error != "skip":
         raise ManifestError(f"{len(lost)} of {len(data)} rows cannot be used:{listed}\n"

@@ -25,7 +25,6 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from idmetric.io.progress import Progress
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter
@@ -83,8 +82,6 @@ def fit(
     out: str | os.PathLike[str],
     settings: Settings,
     processes: Processes,
-    *,
-    progress: Progress | None = None,
 ) -> None:
     """Train a recipe to its end and write the result, or resume a run that was stopped.
 
@@ -92,7 +89,6 @@ def fit(
         out: folder of the run. Result: config.json, model.safetensors (`idmetric.load(out)`), the same of the best
             validation in best/; recipe.json, log.jsonl, tensorboard/, checkpoints/. All processes must see
             the same folder; only the main one writes.
-        progress: called with (steps done, steps) between the lines of the log.
 
     Raises:
         TrainError: if the folder holds something else, a run with other settings, or a running one; if a batch
@@ -116,7 +112,7 @@ def fit(
 
         run = _Run(recipe, out, settings, processes)
         with _Interrupts() as interrupts:
-            run.train(interrupts, progress)
+            run.train(interrupts)
             run.finish(record)
 
 
@@ -153,7 +149,7 @@ class _Run:
             record = state.load(path, self.modules, self.optimizer, processes.scaler)
             self.saved, self.best, self.validated = self.done, record["best"], record["validated"]
 
-    def train(self, interrupts: _Interrupts, progress: Progress | None = None) -> None:
+    def train(self, interrupts: _Interrupts) -> None:
         """Train all steps that are not done yet."""
         settings, recipe, processes = self.settings, self.recipe, self.processes
         steps = range(self.done, recipe.steps)
@@ -174,8 +170,6 @@ class _Run:
                 self.done = step + 1
                 if self._due(settings.log_every):
                     log.training(self.done, meter.read(processes))
-                if progress is not None:
-                    progress(self.done, recipe.steps)
                 improved = self._validation(log)
                 if improved or self._due(settings.save_every):
                     self._save()

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from idmetric.models.embedder import Embedder
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.world.write import Plan
 
 
 class Recipe(Protocol):
@@ -84,3 +88,12 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
+
+
+def rendered(folder: Path, plan: Plan, count: int, validated: int) -> Manifest:
+    """Rendered identities for `--smoke`; the last ones, and the images made from them, are to validate."""
+    from idmetric.data.world.write import write_world
+
+    found = write_world(folder, plan, count)
+    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
+    return found.replace(split=["val" if n >= count - validated else "train" for n in number])

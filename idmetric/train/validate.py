@@ -19,7 +19,6 @@ from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agr
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.matched import Matched, matched
-from idmetric.train.batches import generator
 from idmetric.train.embed import Array, embed_rows, embed_shared
 from idmetric.train.processes import Processes
 
@@ -55,7 +54,7 @@ def validation(
         ImageReadError: naming an image that cannot be read.
     """
     rows = _Rows(data)
-    if not measurable(data):  # before images are read
+    if not len(_queries(rows)[1]) and not _quick(np.ones((len(data), 1)), rows):  # before images are read
         raise ValueError(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
@@ -66,28 +65,6 @@ def validation(
         vectors = embed_shared(model, data, rows.images, processes, batch_size)
     by_row = vectors[rows.image]
     return _retrieval(by_row, rows) | _quick(by_row, rows)
-
-
-def measurable(data: Manifest) -> list[str]:
-    """Names of the measures that `validation` would return, without reading images; for use before training."""
-    rows = _Rows(data)
-    ranked = ["map"] if len(_queries(rows)[1]) else []  # to rank all would take as long as validation
-    return [*ranked, *_quick(np.ones((len(data), 1)), rows)]
-
-
-def sample(data: Manifest, images: int) -> Manifest:
-    """Rows of some whole families (an identity and its edits), always the same ones.
-
-    Args:
-        images: rows at most, unless the first family alone has more.
-    """
-    members = _groups(lineages(data))
-    chosen: list[int] = []
-    for k in generator("validation of retrieval").permutation(len(members)):
-        if chosen and len(chosen) + len(members[k]) > images:
-            break
-        chosen += members[k].tolist()
-    return data.take(np.sort(np.array(chosen, dtype=np.int64)))
 
 
 def _quick(vectors: Array, rows: _Rows) -> dict[str, float]:

@@ -26,7 +26,6 @@ from idmetric.train import state
 from idmetric.train.batches import generator
 from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.processes import Processes
-from idmetric.train.validate import validation
 from idmetric.train.visme import items, recipe, small_qwen
 from idmetric.train.visme.batch_sampler import Batch, ScheduleError, draw
 from idmetric.train.visme.config import SMOKE, Config
@@ -254,7 +253,7 @@ def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
 
 
 def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
-    found = made(data, validate_queries=100, validate_images=0)
+    found = made(data, validate_queries=100)
     scores = found.validate()
     assert set(scores) == {"p@1", "p@1/d0", "p@1/d1"}
     assert found.model.training
@@ -287,24 +286,9 @@ def test_a_text_that_finds_several_images_is_no_mistake() -> None:
     assert not items._same_text((Item(1, "find it"), Item(3, "x")), (Item(1, "find it"), Item(3, "x")))
 
 
-def test_identities_are_also_validated_as_by_retrieval_and_against_distractors(data: Manifest) -> None:
-    found = made(data, validate_images=100)
-    held_out = data.filter(split="val")
-    measured = found.validate()
-    expected = validation(found.model, held_out)
-    assert {"map", "auc", "ssr", "pa"} <= expected.keys()
-    assert {name: measured[name] for name in expected} == pytest.approx(expected)
-    assert not {"map", "ssr"} & made(data, validate_images=0).validate().keys()
-    some = made(data, validate_images=7).views
-    assert some is not None
-    assert len(some) == 6  # two identities with their distractors, whole, and always the same
-    assert some.column("id") == made(data, validate_images=7, seed=5).views.column("id")  # type: ignore[union-attr]
-    assert len({row.identity.strip("~") for row in some if row.identity}) == 2
-
-
 def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: Manifest) -> None:
     split = ["val" if name == "0-0" else s for name, s in zip(data.column("id"), data.column("split"), strict=True)]
-    with pytest.raises(ManifestError, match=r"images or identities that are trained on: row \d+ \(0-0\)"):
+    with pytest.raises(ManifestError, match=r"images or identities that are trained on, such as row \d+ \(0-0\)"):
         made(data.replace(split=split))
     captions = ["val" if name in ("c0", "c1") else s for name, s in zip(data.column("id"), split, strict=True)]
     split = [s if name != "0-0" else "train" for name, s in zip(data.column("id"), captions, strict=True)]
@@ -386,7 +370,7 @@ def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
     assert {"captions", "things-0", "things-1"} == set(record["settings"]["datasets"])
     assert isinstance(load(out, device="cpu"), VisIDEmbed)
     said = capsys.readouterr().out
-    assert all(f" {name} " in said for name in ("p@1", "map", "ssr", "pa"))
+    assert " p@1 " in said
     large = ["--out", str(tmp_path / "no"), "--samples", "13", "--batch-size", "26"]
     assert main(["visme", "--smoke", "--cpu", *large]) == 1
     assert "fewer identities than the 13 samples" in capsys.readouterr().err

@@ -53,7 +53,7 @@ from idmetric.train.idsim.loss import accuracy, compare
 from idmetric.train.loader import seed_all
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, evaluating
+from idmetric.train.recipe import Recipe, evaluating, rendered
 from idmetric.train.validate import validation
 
 
@@ -253,12 +253,10 @@ def smoke_data(folder: Path) -> Manifest:
     from idmetric.data.curate.mine import hard_negatives
     from idmetric.data.curate.triplets import mixture
     from idmetric.data.manifest.table import merge, read
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import Plan
 
     plan = Plan(size=64, views=2, distractors=0, context_edits=1, identity_edits=1, strengths=(0.75,))
-    world = write_world(folder / "world", plan, 6)
-    number = [int(name.split("~")[0].rsplit("-", 1)[1]) for name in world.column("identity")]
-    world = world.replace(split=["val" if n >= 4 else "train" for n in number])
+    world = rendered(folder / "world", plan, 6, 2)
     # nearest by colors instead of a model's features
     looks = np.stack([np.asarray(world.image(k).resize((4, 4)), np.float32).ravel() for k in range(len(world))])
     mined = hard_negatives(world, looks).manifest

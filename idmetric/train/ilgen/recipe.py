@@ -44,17 +44,15 @@ from idmetric.train.ilgen.data import (
 from idmetric.train.ilgen.objectives import Contrastive, Retrieval, SoftmaxMargin, mine
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe
+from idmetric.train.recipe import Recipe, rendered
 from idmetric.train.validate import validation
 
 
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities in four contexts each, some of them to validate."""
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import Plan
 
-    found = write_world(folder / "world", Plan(size=64, views=4, distractors=0), 12)
-    names = sorted(set(found.column("identity")))
-    return found.replace(split=["val" if name in names[9:] else "train" for name in found.column("identity")])
+    return rendered(folder / "world", Plan(size=64, views=4, distractors=0), 12, 3)
 
 
 class ILGen(Recipe):

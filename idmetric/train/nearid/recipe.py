@@ -39,6 +39,7 @@ from idmetric.train.nearid.config import Config
 from idmetric.train.nearid.data import Identity, best_measure, check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
+from idmetric.train.recipe import rendered
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
@@ -47,16 +48,11 @@ _GB = 10**9
 
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities with distractors, others with part-edits as in MTG, and some of both to validate."""
-    from idmetric.data.world.write import Plan, write_world
+    from idmetric.data.world.write import Plan
 
-    near = write_world(folder / "near", Plan(size=64, strengths=(1.0,)), 9)
-    parts = write_world(folder / "parts", Plan(seed=1, size=64, views=2, distractors=0, parts=1), 4)
-    split = [
-        "val" if int(name.split("/")[0].rsplit("-", 1)[1]) >= held_out else "train"
-        for manifest, held_out in ((near, 9 - 3), (parts, 4 - 1))  # first number to validate
-        for name in manifest.column("id")
-    ]
-    return merge([near, parts]).replace(split=split)
+    near = rendered(folder / "near", Plan(size=64, strengths=(1.0,)), 9, 3)
+    parts = rendered(folder / "parts", Plan(seed=1, size=64, views=2, distractors=0, parts=1), 4, 1)
+    return merge([near, parts])
 
 
 class Recipe(Interface):

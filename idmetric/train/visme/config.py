@@ -47,7 +47,6 @@ class Config:
     chunk: int = option(16, "items embedded at once, by gradient caching; changes memory and speed alone")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, slower")
     validate_queries: int = option(256, "queries of each dataset in a validation")
-    validate_images: int = option(1000, "images of whole identities in a validation by mAP, SSR and PA; 0 = none")
     seed: int = option(0, "of the batches, LoRA and dropout")
 
     def __post_init__(self) -> None:
@@ -64,5 +63,5 @@ class Config:
 
 SMOKE: Mapping[str, Any] = {
     "model": RANDOM, "steps": 6, "batch_size": 12, "samples": 4, "hard": 2, "max_pixels": 4 * 28 * 28, "chunk": 8,
-    "lr": 1e-3, "warmup": 1, "validate_queries": 4, "validate_images": 20,
+    "lr": 1e-3, "warmup": 1, "validate_queries": 4,
 }  # fmt: skip

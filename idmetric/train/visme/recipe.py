@@ -30,8 +30,7 @@ from idmetric.train import lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe
-from idmetric.train.validate import measurable, sample, validation
+from idmetric.train.recipe import Recipe, rendered
 from idmetric.train.visme import data as pools
 from idmetric.train.visme import small_qwen
 from idmetric.train.visme.batch_sampler import Data, check, draw
@@ -45,14 +44,11 @@ from idmetric.train.visme.wording import Wording
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities as two datasets with distractors, captioned images as a third, and some to validate."""
     from idmetric.data.manifest.table import merge
-    from idmetric.data.world.write import Plan as World
-    from idmetric.data.world.write import write_world
+    from idmetric.data.world.write import Plan
 
-    found = write_world(folder / "world", World(size=64, views=2, strengths=(0.5,)), 16)
-    number = [int(identity.split("~")[0].rsplit("-", 1)[1]) for identity in found.column("identity")]
-    found = found.replace(
-        dataset=[f"things-{n % 2}" for n in number], split=["val" if n >= 12 else "train" for n in number]
-    )
+    found = rendered(folder / "world", Plan(size=64, views=2, strengths=(0.5,)), 16, 4)
+    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
+    found = found.replace(dataset=[f"things-{n % 2}" for n in number])
     shown = [r for r in found if r.id.endswith("view-0") and r.split == "train"]
     captioned = [Row(None, r.path, id=f"caption-{r.id}", dataset="captions", split="train",
                      text=f"{r.category} number {k}") for k, r in enumerate(shown)]  # fmt: skip
@@ -66,10 +62,10 @@ class VisME(Recipe):
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(
-        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, views: Manifest | None,
-        model: VisIDEmbed, processes: Processes,
+        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, model: VisIDEmbed,
+        processes: Processes,
     ) -> None:  # fmt: skip
-        self.config, self.data, self.loader, self.validation, self.views = config, data, loader, validation, views
+        self.config, self.data, self.loader, self.validation = config, data, loader, validation
         self.model, self.processes = model, processes
         self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
         self.best = "p@1" if validation else ""
@@ -125,16 +121,13 @@ class VisME(Recipe):
         return {"loss": loss, "accuracy": right.float().mean()}
 
     def validate(self) -> Mapping[str, float]:
-        """P@1 of each validation dataset, and their mean (section 5.1); for some identities also mAP, SSR and PA."""
+        """P@1 of each validation dataset, and their mean (section 5.1)."""
         if self.validation is None:
             return {}
-        found = precision_at_1(
+        return precision_at_1(
             self.model, self.loader.pictures, self.validation,
             queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
         )  # fmt: skip
-        if self.views is not None:
-            found |= validation(self.model, self.views, batch_size=self.config.chunk, processes=self.processes)
-        return found
 
     def save(self, folder: Path) -> None:
         """Write the model with LoRA folded into its weights: the result opens without peft."""
@@ -171,10 +164,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     held = None
     if len(rows_in(data, VALIDATION)):
         held = pools.prepare(data, settings, splits=VALIDATION, instructions=config.instructions)
-    views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
-    if views is not None and not measurable(views):
-        views = None
-    return VisME(config, found.data, loader, held, views, model, processes)
+    return VisME(config, found.data, loader, held, model, processes)
 
 
 def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Config) -> None:
