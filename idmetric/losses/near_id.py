@@ -21,6 +21,7 @@ code averages each process's own anchors, and its means over masks are local.)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -33,31 +34,41 @@ TEMPERATURE = 0.07  # section 3.2
 ALPHA = 0.5  # Eq. 3
 
 
-class Tuples(NamedTuple):
+@dataclass(frozen=True)
+class Tuples:
     """A batch of training tuples (section 3.1). Embeddings may have any length: cosines are taken.
 
-    Slots that are not valid may hold anything, also NaN: they do not count, and get zero gradient.
+    Slots that are not valid may hold anything, also NaN: they are set to 0, do not count, and get no gradient.
+
+    Args:
+        anchor: (B, D). positive: (B, P, D). distractor: (B, K, D); K may be 0.
+        positive_valid, distractor_valid: bool (B, P) and (B, K); None = all.
+        identity: int (B,); rows of one identity are not each other's negatives. None = as the paper, where a row that
+            MTG's repetition brings twice into a batch is.
+
+    Raises:
+        ValueError: if shapes do not fit.
     """
 
-    anchor: Tensor  # (B, D)
-    positive: Tensor  # (B, P, D)
-    distractor: Tensor  # (B, K, D); K may be 0
-    positive_valid: Tensor | None = None  # bool (B, P); None = all
-    distractor_valid: Tensor | None = None  # bool (B, K); None = all
-    identity: Tensor | None = None
-    """int (B,); rows of one identity are then not each other's negatives. None = as the paper, where a row that MTG's
-    repetition brings twice into a batch is."""
+    anchor: Tensor
+    positive: Tensor
+    distractor: Tensor
+    positive_valid: Tensor = None  # type: ignore[assignment]  # filled in below, as the next two
+    distractor_valid: Tensor = None  # type: ignore[assignment]
+    identity: Tensor = None  # type: ignore[assignment]
 
-
-class Filled(NamedTuple):
-    """Tuples with all masks, and zeros in missing slots."""
-
-    anchor: Tensor  # (B, D)
-    positive: Tensor  # (B, P, D)
-    distractor: Tensor  # (B, K, D)
-    positive_valid: Tensor  # bool (B, P)
-    distractor_valid: Tensor  # bool (B, K)
-    identity: Tensor  # int (B,)
+    def __post_init__(self) -> None:
+        a, g, r = self.anchor, self.positive, self.distractor
+        fit = a.ndim == 2 and g.ndim == r.ndim == 3 and len(a) == len(g) == len(r) > 0
+        check_shapes(fit, "anchors (B, D), positives (B, P, D) and distractors (B, K, D), B >= 1", a, g, r)
+        for name, x in (("positive", g), ("distractor", r)):
+            valid = getattr(self, f"{name}_valid")
+            valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
+            check_shapes(valid.shape == x.shape[:2], "a mask (B, P) or (B, K) of its embeddings", valid, x)
+            object.__setattr__(self, f"{name}_valid", valid)
+            object.__setattr__(self, name, x.masked_fill(~valid[:, :, None], 0))
+        if self.identity is None:
+            object.__setattr__(self, "identity", torch.arange(len(a), device=a.device))
 
 
 class Terms(NamedTuple):
@@ -103,31 +114,11 @@ def near_id(
 def near_id_terms(tuples: Tuples, *, temperature: float | Tensor = TEMPERATURE) -> Terms:
     """The unweighted terms of `near_id`, to weigh or to log; arguments as there."""
     check_temperature(temperature)
-    batch = fill(tuples)
-    c = batch_cosines(batch)
-    return Terms(_discrimination(c, temperature), ranking(c, temperature=temperature), _cohesion(batch))
+    c = batch_cosines(tuples)
+    return Terms(_discrimination(c, temperature), ranking(c, temperature=temperature), _cohesion(tuples))
 
 
-def fill(tuples: Tuples) -> Filled:
-    """The tuples with their masks filled in and missing slots set to zero.
-
-    Raises:
-        ValueError: if shapes do not fit.
-    """
-    a, g, r = tuples.anchor, tuples.positive, tuples.distractor
-    fit = a.ndim == 2 and g.ndim == r.ndim == 3 and len(a) == len(g) == len(r) > 0
-    check_shapes(fit, "anchors (B, D), positives (B, P, D) and distractors (B, K, D), B >= 1", a, g, r)
-    masks = []
-    for x, valid in ((g, tuples.positive_valid), (r, tuples.distractor_valid)):
-        valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
-        check_shapes(valid.shape == x.shape[:2], "a mask (B, P) or (B, K) of its embeddings", valid, x)
-        masks.append(valid)
-    g, r = (x.masked_fill(~valid[:, :, None], 0) for x, valid in zip((g, r), masks, strict=True))
-    identity = torch.arange(len(a), device=a.device) if tuples.identity is None else tuples.identity
-    return Filled(a, g, r, masks[0], masks[1], identity)
-
-
-def batch_cosines(tuples: Filled) -> Cosines:
+def batch_cosines(tuples: Tuples) -> Cosines:
     """All cosines of a batch."""
     count, slots, _ = tuples.positive.shape
     row = torch.arange(count, device=tuples.anchor.device)
@@ -147,7 +138,7 @@ def ranking(c: Cosines, *, temperature: float | Tensor = TEMPERATURE, pooled: bo
     """L_rank: each distractor above the log-sum-exp of the batch negatives (Eq. 2); 0 without batch negatives.
 
     Args:
-        c: from `batch_cosines(fill(tuples))`.
+        c: from `batch_cosines(tuples)`.
         temperature: tau.
         pooled: mean over all valid distractors at once instead of slot by slot.
     """
@@ -164,7 +155,7 @@ def _discrimination(c: Cosines, temperature: float | Tensor) -> Tensor:
     return _mean_over_slots(whole.masked_fill(~valid.any(1), 0)[:, None] - target, valid)
 
 
-def _cohesion(tuples: Filled) -> Tensor:
+def _cohesion(tuples: Tuples) -> Tensor:
     valid = tuples.positive_valid
     unit = F.normalize(full(tuples.positive), dim=-1).masked_fill(~valid[:, :, None], 0)
     # unit vectors: the mean of cos(g_p, prototype) is the length of their sum over their number

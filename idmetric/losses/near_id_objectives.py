@@ -21,7 +21,7 @@ from torch import Tensor
 
 from idmetric.losses.arrays import check_shapes, check_temperature, cosines, full, masked_logsumexp, masked_mean
 from idmetric.losses.info_nce import info_nce_pairs
-from idmetric.losses.near_id import ALPHA, TEMPERATURE, Tuples, batch_cosines, fill, ranking
+from idmetric.losses.near_id import ALPHA, TEMPERATURE, Tuples, batch_cosines, ranking
 
 BIAS = -10.0  # of SigLIP's logits, as in Zhai et al. 2023 and the released code
 CIRCLE_MARGIN, CIRCLE_SCALE = 0.25, 64.0  # released code
@@ -42,16 +42,15 @@ def symmetric_info_nce(
     Returns:
         A scalar >= 0, the mean of both directions; 0 if no anchor has a positive.
     """
-    batch = fill(tuples)
-    row = torch.arange(len(batch.anchor), device=batch.anchor.device)
-    slot = batch.positive_valid.to(torch.uint8).argmax(1)
-    present, positive = batch.positive_valid[row, slot], batch.positive[row, slot]
+    row = torch.arange(len(tuples.anchor), device=tuples.anchor.device)
+    slot = tuples.positive_valid.to(torch.uint8).argmax(1)
+    present, positive = tuples.positive_valid[row, slot], tuples.positive[row, slot]
     counted = present[:, None] & present
     own = (row[:, None] == row) & counted
-    other = (batch.identity[:, None] != batch.identity) & counted
-    similarity, total = cosines(batch.anchor, positive), []
-    for logits, source in ((similarity, batch.anchor), (similarity.T, positive)):
-        near, near_valid = cosines(source[:, None], batch.distractor)[:, 0], batch.distractor_valid
+    other = (tuples.identity[:, None] != tuples.identity) & counted
+    similarity, total = cosines(tuples.anchor, positive), []
+    for logits, source in ((similarity, tuples.anchor), (similarity.T, positive)):
+        near, near_valid = cosines(source[:, None], tuples.distractor)[:, 0], tuples.distractor_valid
         if not distractors:
             near, near_valid = near[:, :0], near_valid[:, :0]
         everything, negative = torch.cat([logits, near], 1), torch.cat([other, near_valid], 1)
@@ -72,9 +71,8 @@ def oracle_info_nce(
     The paper gives no weight for this row beyond L_disc + alpha L_rank of the table's caption.
     """
     base = symmetric_info_nce(tuples, temperature=temperature, distractors=distractors)
-    batch = fill(tuples)
-    near = cosines(batch.anchor[:, None], batch.distractor)[:, 0]
-    return base + alpha * oracle_ranking(near, oracle, batch.distractor_valid, temperature=temperature)
+    near = cosines(tuples.anchor[:, None], tuples.distractor)[:, 0]
+    return base + alpha * oracle_ranking(near, oracle, tuples.distractor_valid, temperature=temperature)
 
 
 def oracle_ranking(
@@ -122,7 +120,7 @@ def sigmoid_ranked(
     bias cancels in -log sigma(l_r - LSE_b), which is NearID's own L_rank.
 
     Args:
-        tuples: the whole batch.
+        tuples: the whole tuples.
         temperature: tau > 0.
         bias: added to every logit; starts all pairs as "different".
         alpha: weight of the ranking term.
@@ -133,7 +131,7 @@ def sigmoid_ranked(
         A scalar >= 0.
     """
     check_temperature(temperature)
-    c = batch_cosines(fill(tuples))
+    c = batch_cosines(tuples)
     pool, near = c.pool / temperature + bias, c.near / temperature + bias
     pair_terms, near_terms = F.softplus(torch.where(c.own, -pool, pool)), F.softplus(near)
     counted = c.own | c.rest
@@ -153,7 +151,7 @@ def circle_ranked(tuples: Tuples, *, alpha: float = ALPHA, temperature: float = 
     `circle`. (The released code takes plain cosines, and the mean over the batch instead of its maximum.)
 
     Args:
-        tuples: the whole batch.
+        tuples: the whole tuples.
         alpha: weight of the hinge.
         temperature: tau of the hinge's logits.
 
@@ -161,7 +159,7 @@ def circle_ranked(tuples: Tuples, *, alpha: float = ALPHA, temperature: float = 
         A scalar >= 0.
     """
     check_temperature(temperature)
-    c = batch_cosines(fill(tuples))
+    c = batch_cosines(tuples)
     negative = torch.cat([c.rest, c.near_valid], 1)
     base = circle(torch.cat([c.pool, c.near], 1), F.pad(c.own, (0, c.near.shape[1])), negative)
     top = c.pool.masked_fill(~c.rest, -torch.inf).amax(1)

@@ -1,8 +1,8 @@
 """Features of a frozen trunk, kept on disk: each picture passes the trunk once for all epochs and runs.
 
-    cache = FeatureCache(folder, trunk_id(model, "bf16"), limit=100 * 10**9)
-    cache.fill(wanted, compute, processes, each)  # once, by all processes together
-    cache.get(key)                                # (T, D), where `key in cache.files`
+    cache = FeatureCache(folder, trunk_id(model, "bf16"))
+    cache.fill(wanted, compute, processes)        # once, by all processes together
+    cache.get(key)                                # (T, D)
 
     folder/3f2a.../features-91c0....safetensors   up to 256 pictures each, named by their content
 
@@ -36,19 +36,18 @@ PER_FILE = 256
 
 
 class FeatureCache:
-    """Token features by key, within a limit of disk space.
+    """Token features by key.
 
     Args:
         folder: holds the caches of all trunks; all processes must share it.
         trunk: from `trunk_id`.
-        limit: most bytes of this trunk's files.
 
     Raises:
         TrainError: naming a file of the cache that cannot be read.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], trunk: str, limit: int) -> None:
-        self.folder, self.limit = Path(folder) / trunk, limit
+    def __init__(self, folder: str | os.PathLike[str], trunk: str) -> None:
+        self.folder = Path(folder) / trunk
         self.files: dict[str, Path] = {}  # by key
         self.refresh()
 
@@ -58,40 +57,23 @@ class FeatureCache:
         found = sorted(self.folder.glob("features-*.safetensors"))
         self.files = {key: path for path in found for key in _opened(path, os.getpid()).keys()}  # noqa: SIM118
 
-    @property
-    def size(self) -> int:
-        """Bytes of its files."""
-        return sum(path.stat().st_size for path in set(self.files.values()))
-
     def get(self, key: str) -> Tensor:
         """Return the features of a key in the cache."""
         found: Tensor = _opened(self.files[key], os.getpid()).get_tensor(key)
         return found
 
-    def missing(self, wanted: Sequence[str], each: int) -> list[str]:
-        """Return the keys of `wanted` that are missing and for which there is room; `each` takes so many bytes."""
-        missing = [key for key in dict.fromkeys(wanted) if key not in self.files]
-        return missing[: max(0, self.limit - self.size) // each]
-
     def fill(
-        self,
-        wanted: Sequence[str],
-        compute: Callable[[Sequence[str]], Iterable[Tensor]],
-        processes: Processes,
-        each: int,
+        self, wanted: Sequence[str], compute: Callable[[Sequence[str]], Iterable[Tensor]], processes: Processes
     ) -> None:
-        """Add missing features in the order of `wanted`, as far as there is room.
-
-        Processes share the work, and files that are finished survive a stop.
+        """Add missing features. Processes share the work, and files that are finished survive a stop.
 
         Args:
             compute: returns the features (T, D) of up to 256 keys, on any device.
-            each: bytes per feature.
 
         Raises:
             TrainError: if a picture cannot be read or a file not written, e.g. on a full disk.
         """
-        missing = processes.on_main(lambda: self.missing(wanted, each))
+        missing = processes.on_main(lambda: [key for key in dict.fromkeys(wanted) if key not in self.files])
         parts = [missing[k : k + PER_FILE] for k in range(0, len(missing), PER_FILE)]
 
         def write() -> None:
@@ -106,7 +88,6 @@ class FeatureCache:
 
         processes.together(write)
         self.refresh()
-        self.files = processes.on_main(lambda: self.files)  # a shared disk may show others an older list
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,10 +36,9 @@ def random_tuples(seed: int = 0, *, rows: int = 5, views: int = 2, near: int = 3
 
 
 def lists(t: Tuples) -> tuple[list[np.ndarray], list[list[np.ndarray | None]], list[list[np.ndarray | None]]]:
-    def views(x: Tensor, valid: Tensor | None) -> list[list[np.ndarray | None]]:
-        there = torch.ones(x.shape[:2]) if valid is None else valid
+    def views(x: Tensor, valid: Tensor) -> list[list[np.ndarray | None]]:
         return [
-            [v if ok else None for v, ok in zip(row, m, strict=True)] for row, m in zip(x.numpy(), there, strict=True)
+            [v if ok else None for v, ok in zip(row, m, strict=True)] for row, m in zip(x.numpy(), valid, strict=True)
         ]
 
     return list(t.anchor.numpy()), views(t.positive, t.positive_valid), views(t.distractor, t.distractor_valid)
@@ -65,11 +65,9 @@ def test_cohesion_is_its_equation_where_one_of_three_views_is_missing() -> None:
 
 def test_missing_slots_may_hold_nan_and_get_no_gradient() -> None:
     t = random_tuples()
-    assert t.positive_valid is not None
-    assert t.distractor_valid is not None
     p = t.positive.masked_fill(~t.positive_valid[:, :, None], math.nan).requires_grad_()
     r = t.distractor.masked_fill(~t.distractor_valid[:, :, None], math.nan).requires_grad_()
-    loss = near_id(t._replace(positive=p, distractor=r), beta=0.1)
+    loss = near_id(replace(t, positive=p, distractor=r), beta=0.1)
     assert loss.item() == near_id(t, beta=0.1).item()
     loss.backward()
     for x, valid in ((p, t.positive_valid), (r, t.distractor_valid)):
@@ -85,7 +83,7 @@ def test_one_identity_alone_has_no_ranking_and_no_distractor_is_zero() -> None:
     none = random_tuples(near=0, masked=False)
     a, p, r = lists(none)
     assert near_id(none).item() == pytest.approx(loop.discrimination(a, p, r, TAU))
-    invalid = random_tuples()._replace(distractor_valid=torch.zeros(5, 3, dtype=torch.bool))
+    invalid = replace(random_tuples(), distractor_valid=torch.zeros(5, 3, dtype=torch.bool))
     assert near_id_terms(invalid).ranking.item() == 0
 
 
@@ -136,7 +134,7 @@ def test_rows_of_one_identity_are_not_each_others_negatives() -> None:
     a, p, r = lists(t)
     identity = torch.tensor([0, 1, 0, 2, 3])
     without = [0, 1, 3, 4]  # what row 0 sees: everything but row 2
-    only = near_id_terms(t._replace(identity=identity))
+    only = near_id_terms(replace(t, identity=identity))
     plain = near_id_terms(t)
     assert only.discrimination.item() < plain.discrimination.item()
     rows = []
@@ -173,7 +171,7 @@ def test_symmetric_info_nce_is_pytorchs_cross_entropy_and_skips_anchors_without_
     valid[2] = False
     rest = [0, 1, 3, 4]
     fewer = Tuples(t.anchor[rest], t.positive[rest], t.distractor[rest])
-    skipped = symmetric_info_nce(t._replace(positive_valid=valid), distractors=True)
+    skipped = symmetric_info_nce(replace(t, positive_valid=valid), distractors=True)
     assert skipped.item() == pytest.approx(symmetric_info_nce(fewer, distractors=True).item(), rel=1e-12)
 
 
@@ -184,7 +182,6 @@ def test_oracle_ranking_is_ranknet_on_ordered_pairs() -> None:
     oracle = torch.rand(5, 3, generator=g, dtype=torch.float64)
     oracle[4, 1] = oracle[4, 0]
     near = np.array([[0 if x is None else loop.cos(a[i], x) for x in row] for i, row in enumerate(r)])
-    assert t.distractor_valid is not None
     rank = loop.oracle_ranking(near, oracle.numpy(), t.distractor_valid.numpy(), TAU, 0.05)
     got = oracle_ranking(torch.from_numpy(near), oracle, t.distractor_valid)
     assert got.item() == pytest.approx(rank, rel=1e-10)
@@ -259,10 +256,10 @@ def test_neither_missing_views_nor_rows_of_one_identity_are_the_circle_hinges_ne
     positive[2, 0] = t.anchor[0]  # nothing is nearer to anchor 0, but it is of the same identity
     positive[1:3] = positive[1:3] - 3 * t.anchor[3]  # to anchor 3, every negative is farther than a vector of zeros
     positive[0] = positive[0] - 3 * t.anchor[3]
-    t = t._replace(positive=positive, positive_valid=valid, identity=torch.tensor([0, 1, 0, 2]))
+    t = replace(t, positive=positive, positive_valid=valid, identity=torch.tensor([0, 1, 0, 2]))
     terms = []
     for i in range(4):
-        others = [j for j in range(4) if t.identity is not None and t.identity[j] != t.identity[i]]
+        others = [j for j in range(4) if t.identity[j] != t.identity[i]]
         rest = [
             loop.cos(t.anchor[i].numpy(), positive[j, p].numpy()) / TAU for j in others for p in (0, 1) if valid[j, p]
         ]
@@ -302,9 +299,9 @@ def test_circle_of_a_query_without_positives_or_negatives_is_zero() -> None:
 def test_bad_shapes_are_told() -> None:
     t = random_tuples()
     with pytest.raises(ValueError, match="anchors"):
-        near_id(t._replace(positive=t.anchor))
+        near_id(replace(t, positive=t.anchor))
     with pytest.raises(ValueError, match="need a mask"):
-        near_id(t._replace(positive_valid=torch.ones(5, 3, dtype=torch.bool)))
+        near_id(replace(t, positive_valid=torch.ones(5, 3, dtype=torch.bool)))
     with pytest.raises(ValueError, match="temperature"):
         near_id(t, temperature=0)
     with pytest.raises(ValueError, match="two arrays"):

@@ -63,7 +63,6 @@ class Config:
     # speed and memory; these change nothing else
     chunk: int = option(64, "images that pass the trunk, and the head, at once")
     cache: str = option("", "folder for the trunk's features, with --no-augment; runs can share it")
-    cache_gb: float = option(100.0, "most GB of features in that folder")
 
     def __post_init__(self) -> None:
         if self.cache and self.augment:

@@ -199,15 +199,6 @@ def _differ(identity: Identity, oracle: Sequence[float | None], shape: Shape) ->
     return len(set().union(*known)) > 1 and sum(map(bool, known)) > 1
 
 
-def best_measure(data: Manifest, held_out: Sequence[Identity]) -> str:
-    """The measure of validation that marks the best checkpoint: SSR where there are distractors; "" = none."""
-    if not held_out:
-        return ""
-    roles = data.column("role")
-    found = {roles[row] for identity in held_out for rows in identity.near for row in rows}
-    return "ssr" if found - {PARTS} else "part_ssr" if found else "map"
-
-
 def rows_of(identities: Sequence[Identity]) -> Rows:
     """All rows that tuples may hold."""
     found = {row for identity in identities for rows in (identity.views, *identity.near) for row in rows}

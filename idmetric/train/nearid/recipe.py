@@ -36,14 +36,13 @@ from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import Batches
 from idmetric.train.nearid.config import SMOKE as SMOKE
 from idmetric.train.nearid.config import Config
-from idmetric.train.nearid.data import Identity, best_measure, check, digest, find, items, rows_of
+from idmetric.train.nearid.data import Identity, check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
 from idmetric.train.recipe import rendered
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
-_GB = 10**9
 
 
 def smoke_data(folder: Path) -> Manifest:
@@ -62,10 +61,11 @@ class Recipe(Interface):
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
     def __init__(
-        self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, best: str,
-        model: NearID, processes: Processes,
+        self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, model: NearID,
+        processes: Processes,
     ) -> None:  # fmt: skip
-        self.config, self.held_out, self.best, self.model, self.processes = config, held_out, best, model, processes
+        self.config, self.held_out, self.model, self.processes = config, held_out, model, processes
+        self.best = ""  # known with the first validation
         self.rank, self.count = processes.rank, processes.count
         changes = partial(augment.nearid, size=model.image_size, interpolation=model.interpolation)
         self.batches = Batches(
@@ -73,7 +73,7 @@ class Recipe(Interface):
             items(identities, config.repeat), config.shape, config.batch_size, config.seed,
         )  # fmt: skip
         self.steps = config.steps or config.epochs * self.batches.per_epoch
-        free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # "weights" identifies the latter two
+        free = ("chunk", "cache", "backbone_weights", "revision")  # "weights" identifies the latter two
         self.settings: dict[str, Any] = {
             **{name: value for name, value in asdict(config).items() if name not in free},
             "weights": model.revision, "data": digest(data, identities), "identities": len(identities),
@@ -100,25 +100,24 @@ class Recipe(Interface):
         if not self.config.cache:
             return
         trunk = trunk_id(self.model, siglip.trunk_state(self.model), self.processes.precision)
-        cache = FeatureCache(self.config.cache, trunk, int(self.config.cache_gb * _GB))
-        each = self._tokens(torch.zeros(1, 3, *self.model.image_size)).nbytes
-        self.batches.keep(cache, self.steps, self._tokens, each, self.processes, self.config.chunk)
+        cache = FeatureCache(self.config.cache, trunk)
+        self.batches.keep(cache, self.steps, self._tokens, self.processes, self.config.chunk)
 
     # Step
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Run the trunk without gradients, then the head and the loss of all processes' tuples (Eq. 3 or Table 4)."""
-        chunks: list[Tensor] = []
-        if batch["features"] is not None:
-            chunks += batch["features"].to(self.processes.device, non_blocking=True).split(self.config.chunk)
-        if batch["pixels"] is not None:
-            chunks += [self._tokens(part) for part in batch["pixels"].split(self.config.chunk)]
-        padding = batch["each"] - sum(map(len, chunks))  # every process sends the same number
+        chunks = list(batch["pictures"].split(self.config.chunk))
+        if batch["pictures"].dtype == torch.uint8:
+            chunks = [self._tokens(part) for part in chunks]
+        else:
+            chunks = [part.to(self.processes.device, non_blocking=True) for part in chunks]
+        padding = batch["each"] - len(batch["pictures"])  # every process sends the same number
         if padding:
             chunks += torch.split(chunks[0][:1].expand(padding, -1, -1), self.config.chunk)
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
         found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
-        return {**found, "images": float(batch["images"])}
+        return {**found, "images": float(len(batch["pictures"]))}
 
     def _tokens(self, pixels: Tensor) -> Tensor:
         """The frozen trunk's features (B, T, D) of 8-bit pixels, in the precision in which the head reads them."""
@@ -147,7 +146,9 @@ class Recipe(Interface):
         if self.held_out is None:
             return {}
         with self.processes.autocast():
-            return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
+            found = validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
+        self.best = next((name for name in ("ssr", "part_ssr", "map") if name in found), "")
+        return found
 
 
 def values_of(config: Config, tuples: Tuples, oracle: Tensor) -> dict[str, Tensor]:
@@ -181,8 +182,6 @@ def values_of(config: Config, tuples: Tuples, oracle: Tensor) -> dict[str, Tenso
 
 def ordered(tuples: Tuples) -> Tensor:
     """Share of anchors nearer to all their positives than to all their distractors, among anchors with both."""
-    assert tuples.positive_valid is not None
-    assert tuples.distractor_valid is not None
     with torch.no_grad():
         anchor = tuples.anchor[:, None]
         near = cosines(anchor, tuples.positive)[:, 0].masked_fill(~tuples.positive_valid, torch.inf)
@@ -217,4 +216,4 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
         config.backbone, weights=config.backbone_weights, revision=config.revision, image_size=config.image_size,
         backbone_args=config.backbone_args, device=processes.device, seed=config.seed,
     )  # fmt: skip
-    return Recipe(config, data, identities, held_out, best_measure(data, others), model, processes)
+    return Recipe(config, data, identities, held_out, model, processes)
