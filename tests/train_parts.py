@@ -31,7 +31,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.io.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Settings, Stopped, TrainError, fit
-from idmetric.train.processes import MainFailed, Processes
+from idmetric.train.processes import OtherFailed, Processes
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
@@ -98,10 +98,11 @@ class Temperature(nn.Module):
         self.register_buffer("uses", torch.zeros((), dtype=torch.long))
         self.uses: Tensor
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+    def forward(self, pairs: Tensor) -> dict[str, Tensor]:
         self.uses += 1
+        a, b = pairs.unbind(1)
         logits = F.normalize(a, dim=1) @ F.normalize(b, dim=1).T / self.log.exp()
-        return F.cross_entropy(logits, torch.arange(len(a)))
+        return {"loss": F.cross_entropy(logits, torch.arange(len(a)))}
 
 
 class Pairs(NamedTuple):
@@ -175,9 +176,8 @@ class PairRecipe:
         found = cached_backward(self.encode, chunks, self.loss, self.processes)
         return {**found, "temperature": self.loss.log.exp(), "images": 2 * len(batch.a)}
 
-    def encode(self, chunk: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        a, b = (self.model.embed_pixels(x).cls for x in chunk)
-        return a, b
+    def encode(self, chunk: tuple[Tensor, Tensor]) -> Tensor:
+        return torch.stack([self.model.embed_pixels(x).cls for x in chunk], 1)
 
     def validate(self) -> dict[str, float]:
         self.model.eval()
@@ -248,7 +248,7 @@ def exchange(folder: Path, rank: int, port: str) -> None:
     }
     try:
         processes.on_main(lambda: int("x") if rank else _refuse())
-    except (ValueError, MainFailed) as error:
+    except (ValueError, OtherFailed) as error:
         found["failed"] = str(error)
     backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
     found["patience"] = backend.options._timeout.total_seconds()
@@ -287,7 +287,7 @@ def killed_at(step: int, kind: type) -> Iterator[None]:
 def same_results(one: Path, two: Path, *files: str) -> bool:
     """Whether two runs wrote the same model, checkpoint of their last step, and other files, bit for bit."""
     last = max((one / "checkpoints").iterdir()).name
-    names = ("model.safetensors", f"checkpoints/{last}/state.safetensors", *files)
+    names = ("model.safetensors", f"checkpoints/{last}", *files)
     return all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 

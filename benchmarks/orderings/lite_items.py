@@ -2,7 +2,7 @@
 
 It embeds the image of a query or candidate and ignores instructions. A text without image is a unit vector of its own,
 drawn at random, towards which training moves the images that it describes. Batches, loss and optimizer are the
-recipe's; all weights train, without LoRA. Options of the recipe that concern instructions, captions, LoRA and memory
+recipe's; all weights train, without LoRA. Options of the recipe that concern instructions, LoRA and memory
 have no effect.
 """
 
@@ -25,9 +25,9 @@ from idmetric.train.ilgen.recipe import set_training
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe
 from idmetric.train.visme import data as pools
+from idmetric.train.visme.batch_sampler import check
 from idmetric.train.visme.config import Config
 from idmetric.train.visme.items import Loader
-from idmetric.train.visme.pools import usable
 from idmetric.train.visme.recipe import VisME
 
 
@@ -65,11 +65,11 @@ class LiteVisME(VisME):
 def build(config: Config, data: Manifest, processes: Processes) -> LiteVisME:
     """Samples, schedule and model, as `idmetric.train.visme.recipe.build` without validation."""
     found = pools.prepare(data, VisIDConfig())
-    used = usable(found.data, config)
+    check(found.data, config)
     model: Any = LiteItems(config.model, device=processes.device)
     set_training(model.requires_grad_(True), True)
-    loader = Loader(Pictures.of(model, data), found.wording, used, config.batch_size, config.same)
-    return LiteVisME(config, used, loader, None, None, model, processes)
+    loader = Loader(Pictures.of(model, data), found.wording, config.batch_size)
+    return LiteVisME(config, found.data, loader, None, model, processes)
 
 
 RECIPE = SimpleNamespace(__name__=__name__, Config=Config, build=build)

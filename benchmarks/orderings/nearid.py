@@ -164,7 +164,7 @@ def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> 
     data = some(learnt, seed)
     settings = {
         "backbone": str(start), "augment": False, "mask_prob": 0.0,  # as the released code trains
-        "cache": str(options.out / "features"), "cache_gb": 8.0, "precision": "no", "steps": size.steps,
+        "cache": str(options.out / "features"), "precision": "no", "steps": size.steps,
         "batch_size": len(set(data.column("category"))), "lr": size.rate, "chunk": 512, **row.settings,
     }  # fmt: skip
     recipe = SimpleNamespace(Config=Config, build=build, __name__=nearid.__name__)

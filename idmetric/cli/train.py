@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli import options
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
 from idmetric.io.hints import need_all
-from idmetric.io.progress import Progress
 from idmetric.io.settings import add_options, from_file, values_of
 from idmetric.train.options import Settings
 
@@ -66,19 +65,17 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files.add_argument("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
     files.add_argument("--out", type=Path, metavar="DIR", help="folder of the run, new or to be resumed")
     files.add_argument("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
-    text = "start over; an earlier run in --out is renamed to DIR.1, DIR.2, ..."
-    files.add_argument("--fresh", action="store_true", help=text)
     files.add_argument("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
     files.add_argument("--dry-run", action="store_true", help="print the plan and stop")
     options.add_on_error(files, fail="stop and list all", skip="train without them")
     text = "before the first step, read all images (default), or only check that the files exist"
     files.add_argument("--check", choices=("full", "files"), default="full", help=text)
     files.add_argument("--cpu", action="store_true", help="stay on the CPU")
-    options.add_quiet(files, "no progress between the lines of the log")
+    options.add_quiet(files, "no progress of the check of images")
     own = parser.add_argument_group(f"{name} (defaults: the paper's)")
     add_options(own, config)
     run = parser.add_argument_group("run")
-    add_options(run, Settings, but={"resume", *(f.name for f in fields(config))})
+    add_options(run, Settings, but={f.name for f in fields(config)})
 
 
 def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
@@ -91,8 +88,6 @@ def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
     saved = from_file(args.config, Settings, module.Config) if args.config else {}
     values = {**(module.SMOKE if args.smoke else {}), **saved, **given}
     own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
-    if odd := values.keys() - own - of_run:
-        raise ValueError(f"SMOKE of {module.__name__} names {sorted(odd)}, which are not settings")
     config = module.Config(**{name: value for name, value in values.items() if name in own})
     shared = {name: getattr(config, name) for name in own & of_run}
     settings = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
@@ -106,96 +101,63 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
         CommandError: if a setting, the data or the output is wrong.
         idmetric.train.loop.TrainError, Stopped: as `fit`.
     """
+    from idmetric.io.output import check
+    from idmetric.train import run_folder
+    from idmetric.train.loader import seed_all
+    from idmetric.train.loop import fit
+    from idmetric.train.processes import Processes
     from idmetric.train.state import TrainError
 
-    with fixable(TrainError):  # once training runs, such errors are bugs
+    with fixable(TrainError), tempfile.TemporaryDirectory() as scratch:  # once training runs, such errors are bugs
         if args.out is None and not args.dry_run:
             raise ValueError("--out DIR is needed: the folder of the run")
         if args.data is None and not args.smoke:
             raise ValueError("--data FILE is needed: the manifest to train on (or --smoke, which renders its own)")
         config, settings = configure(module, args)
-        from idmetric.train.processes import Processes
-
         processes = Processes(settings.precision, args.cpu)
         if not args.dry_run:
-            from idmetric.io.output import check
-            from idmetric.train import run_folder
-
-            processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
-    with tempfile.TemporaryDirectory() as scratch:
-        with fixable(TrainError):
-            recipe, data = _recipe(module, args, config, settings, processes, Path(scratch))
+            processes.on_main(lambda: (check(args.out / run_folder.FILE, parents=True), run_folder.read(args.out)))
+        data = _data(module, args, processes, Path(scratch) if args.dry_run else args.out / run_folder.SMOKE_DATA)
+        seed_all(settings.seed)  # new weights follow from the seed
+        recipe = module.build(config, data, processes)
         if args.dry_run:
             if processes.main:
                 print("\n".join(plan(name, recipe, data, args, settings, processes)))
             return
-        from idmetric.train.loop import fit
 
-        # on a terminal the lines of the log say as much
-        show = processes.main and not args.quiet and not sys.stderr.isatty()
-        with Progress("steps", show, verb="trained") as progress:
-            fit(recipe, args.out, settings, processes, progress=progress)
+    fit(recipe, args.out, settings, processes)
     processes.close()
 
 
-def _recipe(
-    module: Any, args: argparse.Namespace, config: Any, settings: Settings, processes: Processes, scratch: Path
-) -> tuple[Recipe, Manifest]:
-    from idmetric.data.manifest.table import read
-    from idmetric.train.loader import seed_all
-    from idmetric.train.run_folder import SMOKE_DATA
-
-    data = None if args.data is None else _checked(read(args.data), module, args, processes)
-    if not args.dry_run:
-        processes.on_main(lambda: _claim(args))
-    if data is None:
-        folder = scratch if args.dry_run else args.out / SMOKE_DATA
-        processes.on_main(lambda: len(module.smoke_data(folder)))
-        data = module.smoke_data(folder)  # reads the existing files
-    seed_all(settings.seed)  # new weights follow from the seed
-    recipe: Recipe = module.build(config, data, processes)
-    return recipe, data
-
-
-def _checked(data: Manifest, module: Any, args: argparse.Namespace, processes: Processes) -> Manifest:
-    """The manifest without unreadable rows, which the main process finds for all."""
-
-    def rows() -> list[int] | None:
-        kept = _readable(data, args, getattr(module, "MASKS", False), getattr(module, "MOST_RATIO", None))
-        names = set(kept.column("id"))
-        return None if len(kept) == len(data) else [i for i, x in enumerate(data.column("id")) if x in names]
-
-    found = processes.on_main(rows)
-    return data if found is None else data.take(found)
-
-
-def _readable(
-    data: Manifest, args: argparse.Namespace, masks: bool = False, most_ratio: float | None = None
-) -> Manifest:
+def _data(module: Any, args: argparse.Namespace, processes: Processes, smoke: Path) -> Manifest:
+    """The manifest without unreadable rows, which the main process finds for all; or that of --smoke."""
     from idmetric.cli.data.common import progress
+    from idmetric.data.manifest.table import read
     from idmetric.train.batches import check
 
-    shown = partial(progress, quiet=args.quiet)
-    decode = args.check == "full"
-    return check(data, args.on_error, masks=masks, decode=decode, most_ratio=most_ratio, progress=shown)
+    if args.data is None:
+        processes.on_main(lambda: len(module.smoke_data(smoke)))
+        made: Manifest = module.smoke_data(smoke)  # reads the existing files
+        return made
+    data = read(args.data)
 
+    def kept() -> list[int]:
+        found = check(
+            data, args.on_error, masks=getattr(module, "MASKS", False), decode=args.check == "full",
+            most_ratio=getattr(module, "MOST_RATIO", None), progress=partial(progress, quiet=args.quiet),
+        )  # fmt: skip
+        names = set(found.column("id"))
+        return [row for row, name in enumerate(data.column("id")) if name in names]
 
-def _claim(args: argparse.Namespace) -> None:
-    from idmetric.train import run_folder
-
-    if args.fresh:
-        moved = run_folder.move_aside(args.out)
-        if moved is not None:
-            print(f"the run in {args.out} is now in {moved}", flush=True)
-    else:
-        run_folder.read(args.out)  # raises where it holds something else
+    rows = processes.on_main(kept)
+    return data if len(rows) == len(data) else data.take(rows)
 
 
 def plan(
     name: str, recipe: Recipe, data: Manifest, args: argparse.Namespace, settings: Settings, processes: Processes
 ) -> list[str]:
     """Describe a run, as lines of text."""
-    from idmetric.train import run_folder, state
+    from idmetric.train import state
     from idmetric.train.loader import worker_count
     from idmetric.train.recipe import parameter_counts
 
@@ -210,11 +172,9 @@ def plan(
         f"loading processes of each: {worker_count(settings.workers, processes)}",
     }
     if args.out is not None:
-        done = max(state.folders(args.out), default=0)
-        there = run_folder.read(args.out) is not None and not args.fresh
-        lines["out"] = f"{args.out}, {f'a run with {done} steps done' if there else 'a new run'}"
-    settled = run_folder.flat(recipe.settings)
-    return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in settled.items()]
+        done = max(state.checkpoints(args.out), default=0)
+        lines["out"] = f"{args.out}, {f'a run with {done} steps done' if done else 'a new run'}"
+    return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in recipe.settings.items()]
 
 
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
@@ -228,7 +188,7 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
 
 def _main(name: str, args: argparse.Namespace) -> int:
-    packages = {"accelerate": "accelerate", "pyarrow": "pyarrow"}
+    packages = {"accelerate": "accelerate", "pyarrow": "pyarrow", "tensorboard": "tensorboard"}
     if name in ("idsim", "visme"):
         packages["peft"] = "peft"
     if name == "visme":
@@ -239,7 +199,7 @@ def _main(name: str, args: argparse.Namespace) -> int:
     need_all(f"idmetric train {name}", extras)
     from idmetric.io.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
-    from idmetric.train.processes import MainFailed
+    from idmetric.train.processes import OtherFailed
 
     try:
         module = importlib.import_module(RECIPES[name][0])
@@ -247,7 +207,7 @@ def _main(name: str, args: argparse.Namespace) -> int:
     except Stopped as stopped:
         say(str(stopped))
         return 128 + stopped.signal
-    except MainFailed as error:  # the main process prints all of it
+    except OtherFailed as error:  # which prints all of it
         raise CommandError(str(error).partition("\n")[0]) from error
     except (TrainError, ImportError, OutputError) as error:
         raise CommandError(str(error)) from error

@@ -36,6 +36,12 @@ def masked_logsumexp(values: Tensor, valid: Tensor, dim: int = -1) -> Tensor:
     return kept.logsumexp(dim).masked_fill(none.squeeze(dim), -torch.inf)
 
 
+def check_shapes(fit: bool, need: str, *given: Tensor) -> None:
+    """Raise ValueError, which names the shapes, unless they fit."""
+    if not fit:
+        raise ValueError(f"need {need}, got {', '.join(str(tuple(x.shape)) for x in given)}")
+
+
 def check_temperature(temperature: float | Tensor) -> None:
     """Raise ValueError for a number that is not positive; a tensor is taken as it is, to spare the GPU a stop."""
     if not isinstance(temperature, Tensor) and not temperature > 0:

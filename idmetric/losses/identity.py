@@ -129,7 +129,6 @@ class IdentityLoss(nn.Module):
         own = _frozen(metric)
         if checkpoint:
             _checkpoint_blocks(own)
-        self.checkpoint = checkpoint
         self.__dict__["_metric"] = own  # no submodule, see the module's docstring
         with torch.inference_mode(False):  # tensors made under it could not join a graph later
             self._embed_references(references, labeled(masks, mask_id), batch_size)
@@ -138,12 +137,10 @@ class IdentityLoss(nn.Module):
     # References
 
     def _embed_references(self, references: Images | Embedding, masks: Masks, batch_size: int) -> None:
-        if isinstance(references, list | tuple) and not references:
-            raise ValueError("no references: give at least one image of the subject, or its embedding")
         with torch.no_grad(), self._precision():
             found = self._metric.as_embedding(references, masks, self.outside, needs_patches(self.distance), batch_size)
         if not len(found):
-            raise ValueError("no references: the embedding holds no image")
+            raise ValueError("no images: give at least one reference of the subject")
         if needs_patches(self.distance) and found.patches is None:
             raise ValueError(
                 f"distance {self.distance!r} compares patch tokens, which these references lack: embed them with "
@@ -179,16 +176,6 @@ class IdentityLoss(nn.Module):
     def metric(self) -> Embedder:
         """The loss's own frozen module over the metric's weights."""
         return self._metric
-
-    def signature(self) -> dict[str, str]:
-        """Model, exact weights, distance and use of references, to report with a training run."""
-        own = self._metric.signature(self.distance)
-        return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
-
-    def extra_repr(self) -> str:
-        """Settings for `repr`."""
-        options = f"aggregate={self.aggregate}, reduction={self.reduction}, checkpoint={self.checkpoint}"
-        return f"{self._metric.label}, distance={self.distance}, references={len(self._cls)}, {options}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = dict(self._buffers)

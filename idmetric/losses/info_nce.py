@@ -10,11 +10,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from idmetric.losses.arrays import check_temperature, cosines, full, masked_logsumexp, masked_mean
+from idmetric.losses.arrays import check_shapes, check_temperature, cosines, full, masked_logsumexp, masked_mean
 
 
 def info_nce(
@@ -45,8 +47,8 @@ def info_nce(
     Raises:
         ValueError: if shapes do not fit, there are no anchors, or temperature <= 0.
     """
-    if positive.ndim != 1 or negative.ndim != 2 or len(negative) != len(positive) or not len(positive):
-        raise ValueError(f"need shapes (B,) and (B, N), B >= 1; got {tuple(positive.shape)}, {tuple(negative.shape)}")
+    fit = positive.ndim == 1 and negative.ndim == 2 and len(negative) == len(positive) > 0
+    check_shapes(fit, "(B,) and (B, N), B >= 1", positive, negative)
     check_temperature(temperature)
     logits = torch.cat([full(positive)[:, None] - margin, full(negative)], 1) / temperature
     if valid is not None:
@@ -83,8 +85,8 @@ def query_target_info_nce(
     Returns:
         A scalar >= 0, mean over queries. In float32 or better.
     """
-    if query.ndim != 2 or query.shape != target.shape or not len(query):
-        raise ValueError(f"need queries and targets (B, D), B >= 1; got {tuple(query.shape)}, {tuple(target.shape)}")
+    fit = query.ndim == 2 and query.shape == target.shape and len(query) > 0
+    check_shapes(fit, "queries and targets (B, D), B >= 1", query, target)
     own = torch.eye(len(query), dtype=torch.bool, device=query.device)
     other = ~own if identity is None else identity[:, None] != identity[None]
     similarity = cosines(query, target)
@@ -105,7 +107,6 @@ def label_info_nce(
     label: Tensor,
     *,
     temperature: float | Tensor = 0.05,
-    siblings: bool = False,
 ) -> Tensor:
     """Every image is a query, images of its class are its positives, all others negatives (ILGen supplement B).
 
@@ -113,18 +114,14 @@ def label_info_nce(
         embedding: (N, D), of any length: cosines are taken.
         label: int (N,), the class of each image; classes of one image give no term.
         temperature: tau > 0; ILGen uses 0.05.
-        siblings: see `info_nce_pairs`.
 
     Returns:
         A scalar >= 0, mean over queries that have a positive. In float32 or better.
     """
-    if embedding.ndim != 2 or label.shape != embedding.shape[:1]:
-        raise ValueError(f"need shapes (N, D) and (N,), got {tuple(embedding.shape)} and {tuple(label.shape)}")
+    check_shapes(embedding.ndim == 2 and label.shape == embedding.shape[:1], "(N, D) and (N,)", embedding, label)
     same = label[:, None] == label[None]
     myself = torch.eye(len(label), dtype=torch.bool, device=label.device)
-    return info_nce_pairs(
-        cosines(embedding, embedding), same & ~myself, ~same, temperature=temperature, siblings=siblings
-    )
+    return info_nce_pairs(cosines(embedding, embedding), same & ~myself, ~same, temperature=temperature)
 
 
 def info_nce_pairs(
@@ -133,28 +130,48 @@ def info_nce_pairs(
     negative: Tensor,
     *,
     temperature: float | Tensor,
-    siblings: bool = False,
 ) -> Tensor:
     """InfoNCE of each (query, positive) pair, averaged over a query's positives, then over queries that have one.
+
+    A query's other positives are not in the denominator, so that a perfect ranking has loss 0.
 
     Args:
         similarity: (Q, N), higher = more alike.
         positive: bool (Q, N).
         negative: bool (Q, N); entries that are neither positive nor negative do not count.
         temperature: tau > 0.
-        siblings: True keeps a query's other positives in the denominator, as in supervised contrastive learning
-            (Khosla et al. 2020, Eq. 2); False leaves them out, so that a perfect ranking has loss 0.
 
     Returns:
         A scalar >= 0; 0 where no query has a positive. In float32 or better.
     """
-    if similarity.ndim != 2 or not similarity.shape == positive.shape == negative.shape:
-        shapes = [tuple(x.shape) for x in (similarity, positive, negative)]
-        raise ValueError(f"need three arrays (Q, N), got {shapes[0]}, {shapes[1]} and {shapes[2]}")
+    fit = similarity.ndim == 2 and similarity.shape == positive.shape == negative.shape
+    check_shapes(fit, "three arrays (Q, N)", similarity, positive, negative)
     check_temperature(temperature)
     logits = full(similarity) / temperature
-    if siblings:
-        terms = masked_logsumexp(logits, positive | negative)[:, None] - logits
-    else:
-        terms = F.softplus(masked_logsumexp(logits, negative)[:, None] - logits)
+    terms = F.softplus(masked_logsumexp(logits, negative)[:, None] - logits)
     return masked_mean(masked_mean(terms, positive, 1), positive.any(1))
+
+
+class LearnableTemperature(nn.Module):
+    """A temperature that is learned with the model (VisME Eq. 3): tau > 0 is the exponential of a parameter.
+
+    VisME learns tau from 0.02 (section 5.1 and Table 5) and states neither its parametrization nor a bound. The
+    logarithm is CLIP's choice, and so is the bound: 0.01 there keeps cosines from being scaled by more than 100.
+
+    Args:
+        initial: first value, > 0.
+        minimum: lowest value, > 0 and at most `initial`. A step below it is set back by the next call.
+
+    Leave the parameter out of weight decay, which would pull tau towards 1.
+    """
+
+    def __init__(self, initial: float = 0.02, *, minimum: float = 0.01) -> None:
+        super().__init__()
+        self.minimum = minimum
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(initial)))
+
+    def forward(self) -> Tensor:
+        """The temperature, a scalar tensor with a graph."""
+        with torch.no_grad():
+            self.log_temperature.clamp_(min=math.log(self.minimum))
+        return self.log_temperature.exp()

@@ -12,11 +12,8 @@ The other own positives stay in L_disc's denominator; other anchors' distractors
 direction anchor -> pool alone, though the text of the paper's Table 10 calls it symmetric.
 
 **Masks** ("we average only over valid positives and distractors using masks (omitted for clarity)"): a missing view
-or distractor is not a target and appears in no sum. The released code masks targets only. `released=True` follows it:
-
-- missing positives stay in G, with whatever embedding they were given, in both terms;
-- missing distractors stay in L_disc's denominator;
-- L_rank is the mean over all valid (i, k) at once, L_coh the mean over all valid views, those without a sibling at 0.
+or distractor is not a target and appears in no sum. The released code masks targets only: missing slots stay in its
+denominators, which we do not follow.
 
 **Several processes.** Gather first: a batch is the whole batch, and each process gets the same loss. (The released
 code averages each process's own anchors, and its means over masks are local.)
@@ -24,43 +21,54 @@ code averages each process's own anchors, and its means over masks are local.)
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.losses.arrays import check_temperature, cosines, full, masked_logsumexp, masked_mean
+from idmetric.losses.arrays import check_shapes, check_temperature, cosines, full, masked_logsumexp, masked_mean
 
 TEMPERATURE = 0.07  # section 3.2
 ALPHA = 0.5  # Eq. 3
 
 
-class Tuples(NamedTuple):
+@dataclass(frozen=True)
+class Tuples:
     """A batch of training tuples (section 3.1). Embeddings may have any length: cosines are taken.
 
-    Slots that are not valid may hold anything, also NaN: they do not count, and get zero gradient.
+    Slots that are not valid may hold anything, also NaN: they are set to 0, do not count, and get no gradient.
+
+    Args:
+        anchor: (B, D). positive: (B, P, D). distractor: (B, K, D); K may be 0.
+        positive_valid, distractor_valid: bool (B, P) and (B, K); None = all.
+        identity: int (B,); rows of one identity are not each other's negatives. None = as the paper, where a row that
+            MTG's repetition brings twice into a batch is.
+
+    Raises:
+        ValueError: if shapes do not fit.
     """
 
-    anchor: Tensor  # (B, D)
-    positive: Tensor  # (B, P, D)
-    distractor: Tensor  # (B, K, D); K may be 0
-    positive_valid: Tensor | None = None  # bool (B, P); None = all
-    distractor_valid: Tensor | None = None  # bool (B, K); None = all
-    identity: Tensor | None = None
-    """int (B,); rows of one identity are then not each other's negatives. None = as the paper, where a row that MTG's
-    repetition brings twice into a batch is."""
+    anchor: Tensor
+    positive: Tensor
+    distractor: Tensor
+    positive_valid: Tensor = None  # type: ignore[assignment]  # filled in below, as the next two
+    distractor_valid: Tensor = None  # type: ignore[assignment]
+    identity: Tensor = None  # type: ignore[assignment]
 
-
-class Filled(NamedTuple):
-    """Tuples with all masks, and zeros in missing slots."""
-
-    anchor: Tensor  # (B, D)
-    positive: Tensor  # (B, P, D)
-    distractor: Tensor  # (B, K, D)
-    positive_valid: Tensor  # bool (B, P)
-    distractor_valid: Tensor  # bool (B, K)
-    identity: Tensor  # int (B,)
+    def __post_init__(self) -> None:
+        a, g, r = self.anchor, self.positive, self.distractor
+        fit = a.ndim == 2 and g.ndim == r.ndim == 3 and len(a) == len(g) == len(r) > 0
+        check_shapes(fit, "anchors (B, D), positives (B, P, D) and distractors (B, K, D), B >= 1", a, g, r)
+        for name, x in (("positive", g), ("distractor", r)):
+            valid = getattr(self, f"{name}_valid")
+            valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
+            check_shapes(valid.shape == x.shape[:2], "a mask (B, P) or (B, K) of its embeddings", valid, x)
+            object.__setattr__(self, f"{name}_valid", valid)
+            object.__setattr__(self, name, x.masked_fill(~valid[:, :, None], 0))
+        if self.identity is None:
+            object.__setattr__(self, "identity", torch.arange(len(a), device=a.device))
 
 
 class Terms(NamedTuple):
@@ -87,7 +95,6 @@ def near_id(
     temperature: float | Tensor = TEMPERATURE,
     alpha: float = ALPHA,
     beta: float = 0.0,
-    released: bool = False,
 ) -> Tensor:
     """The NearID loss, L_disc + alpha L_rank + beta L_coh (Eq. 3; formulas: module).
 
@@ -96,50 +103,23 @@ def near_id(
         temperature: tau > 0; fixed at 0.07 in the paper.
         alpha: weight of the ranking term (0.5; Table 8 varies it).
         beta: weight of the cohesion term; 0 = none, 0.1 = the paper's "+ Pos. Cohesion" (section 0.E.6).
-        released: treat masks as the released code does (module).
 
     Returns:
         A scalar >= 0, in float32 or better.
     """
-    terms = near_id_terms(tuples, temperature=temperature, released=released)
+    terms = near_id_terms(tuples, temperature=temperature)
     return terms.discrimination + alpha * terms.ranking + beta * terms.cohesion
 
 
-def near_id_terms(tuples: Tuples, *, temperature: float | Tensor = TEMPERATURE, released: bool = False) -> Terms:
+def near_id_terms(tuples: Tuples, *, temperature: float | Tensor = TEMPERATURE) -> Terms:
     """The unweighted terms of `near_id`, to weigh or to log; arguments as there."""
     check_temperature(temperature)
-    batch = fill(tuples, keep_missing=released)
-    c = batch_cosines(batch, keep_missing=released)
-    return Terms(
-        _discrimination(c, batch.positive.shape[1], temperature, released),
-        ranking(c, temperature=temperature, pooled=released),
-        _cohesion(batch, released),
-    )
+    c = batch_cosines(tuples)
+    return Terms(_discrimination(c, temperature), ranking(c, temperature=temperature), _cohesion(tuples))
 
 
-def fill(tuples: Tuples, *, keep_missing: bool = False) -> Filled:
-    """The tuples with their masks filled in and missing slots set to zero (left alone with `keep_missing`).
-
-    Raises:
-        ValueError: if shapes do not fit.
-    """
-    a, g, r = tuples.anchor, tuples.positive, tuples.distractor
-    if a.ndim != 2 or g.ndim != 3 or r.ndim != 3 or not len(a) == len(g) == len(r) or not len(a):
-        shapes = ", ".join(str(tuple(x.shape)) for x in (a, g, r))
-        raise ValueError(f"need anchors (B, D), positives (B, P, D), distractors (B, K, D), B >= 1; got {shapes}")
-    masks = []
-    for x, valid in ((g, tuples.positive_valid), (r, tuples.distractor_valid)):
-        if valid is not None and valid.shape != x.shape[:2]:
-            raise ValueError(f"a mask of shape {tuple(valid.shape)} does not fit embeddings {tuple(x.shape)}")
-        masks.append(torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid)
-    if not keep_missing:
-        g, r = (x.masked_fill(~valid[:, :, None], 0) for x, valid in zip((g, r), masks, strict=True))
-    identity = torch.arange(len(a), device=a.device) if tuples.identity is None else tuples.identity
-    return Filled(a, g, r, masks[0], masks[1], identity)
-
-
-def batch_cosines(tuples: Filled, *, keep_missing: bool = False) -> Cosines:
-    """All cosines of a batch; `keep_missing` leaves missing positives among the batch negatives."""
+def batch_cosines(tuples: Tuples) -> Cosines:
+    """All cosines of a batch."""
     count, slots, _ = tuples.positive.shape
     row = torch.arange(count, device=tuples.anchor.device)
     mine = row[:, None] == row.repeat_interleave(slots)
@@ -149,7 +129,7 @@ def batch_cosines(tuples: Filled, *, keep_missing: bool = False) -> Cosines:
         pool=cosines(tuples.anchor, tuples.positive.flatten(0, 1)),
         near=cosines(tuples.anchor[:, None], tuples.distractor)[:, 0],
         own=mine & valid,
-        rest=other if keep_missing else other & valid,
+        rest=other & valid,
         near_valid=tuples.distractor_valid,
     )
 
@@ -158,7 +138,7 @@ def ranking(c: Cosines, *, temperature: float | Tensor = TEMPERATURE, pooled: bo
     """L_rank: each distractor above the log-sum-exp of the batch negatives (Eq. 2); 0 without batch negatives.
 
     Args:
-        c: from `batch_cosines(fill(tuples))`.
+        c: from `batch_cosines(tuples)`.
         temperature: tau.
         pooled: mean over all valid distractors at once instead of slot by slot.
     """
@@ -167,30 +147,21 @@ def ranking(c: Cosines, *, temperature: float | Tensor = TEMPERATURE, pooled: bo
     return masked_mean(terms, c.near_valid) if pooled else _mean_over_slots(terms, c.near_valid)
 
 
-def _discrimination(c: Cosines, slots: int, temperature: float | Tensor, released: bool) -> Tensor:
-    count = len(c.pool)
-    row = torch.arange(count, device=c.pool.device)
+def _discrimination(c: Cosines, temperature: float | Tensor) -> Tensor:
     logits = torch.cat([c.pool, c.near], 1) / temperature
-    if released:
-        mine = (row[:, None] == row.repeat_interleave(slots)).expand(count, -1)
-        counted = torch.cat([c.rest | mine, torch.ones_like(c.near_valid)], 1)
-    else:
-        counted = torch.cat([c.rest | c.own, c.near_valid], 1)
-    whole = masked_logsumexp(logits, counted)
-    target = (c.pool / temperature).view(count, count, slots)[row, row]
-    valid = c.own.view(count, count, slots)[row, row]
+    whole = masked_logsumexp(logits, torch.cat([c.rest | c.own, c.near_valid], 1))
+    row = torch.arange(len(c.pool), device=c.pool.device)
+    target, valid = (x.view(len(row), len(row), -1)[row, row] for x in (c.pool / temperature, c.own))
     return _mean_over_slots(whole.masked_fill(~valid.any(1), 0)[:, None] - target, valid)
 
 
-def _cohesion(tuples: Filled, released: bool) -> Tensor:
+def _cohesion(tuples: Tuples) -> Tensor:
     valid = tuples.positive_valid
     unit = F.normalize(full(tuples.positive), dim=-1).masked_fill(~valid[:, :, None], 0)
     # unit vectors: the mean of cos(g_p, prototype) is the length of their sum over their number
     count = valid.sum(1)
     spread: Tensor = 1 - torch.linalg.vector_norm(unit.sum(1), dim=1) / count.clamp_min(1)
-    spread = spread.masked_fill(count < 2, 0)
-    weight = count if released else torch.ones_like(count)
-    return (spread * weight).sum() / weight.sum().clamp_min(1)
+    return spread.masked_fill(count < 2, 0).mean()
 
 
 def _mean_over_slots(terms: Tensor, valid: Tensor) -> Tensor:

@@ -10,7 +10,7 @@
 | Circle (ext., + hard>batch margin rank) | `circle_ranked(tuples)` |
 
 Table 4 is short: where it gives no number or no normalization, the released code's is taken, and said so. Masks are
-those of `near_id`: missing entries appear in no sum, unless `released=True` follows the released code.
+those of `near_id`: missing entries appear in no sum.
 """
 
 from __future__ import annotations
@@ -19,55 +19,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.losses.arrays import check_temperature, cosines, full, masked_logsumexp, masked_mean
+from idmetric.losses.arrays import check_shapes, check_temperature, cosines, full, masked_logsumexp, masked_mean
 from idmetric.losses.info_nce import info_nce_pairs
-from idmetric.losses.near_id import ALPHA, TEMPERATURE, Cosines, Tuples, batch_cosines, fill, ranking
+from idmetric.losses.near_id import ALPHA, TEMPERATURE, Tuples, batch_cosines, ranking
 
 BIAS = -10.0  # of SigLIP's logits, as in Zhai et al. 2023 and the released code
 CIRCLE_MARGIN, CIRCLE_SCALE = 0.25, 64.0  # released code
 
 
 def symmetric_info_nce(
-    tuples: Tuples,
-    *,
-    temperature: float | Tensor = TEMPERATURE,
-    distractors: bool = False,
-    released: bool = False,
+    tuples: Tuples, *, temperature: float | Tensor = TEMPERATURE, distractors: bool = False
 ) -> Tensor:
     """Symmetric softmax cross-entropy between anchors and one positive each (Table 4, InfoNCE and "+ R neg").
 
     Args:
         tuples: the whole batch; the positive is an anchor's first valid one (the released code draws it at random).
             Anchors without a positive take no part.
-        temperature: tau > 0; the released code learns it from 0.07 (see `LearnableTemperature`).
+        temperature: tau > 0.
         distractors: append each anchor's own distractors to its row of both softmaxes ("+ R neg"): in the direction
             positive -> anchor they are compared with the positive.
-        released: follow the released code: an anchor without a positive gives no term of its own, but it and the
-            embedding in its first slot stay among the negatives of the others.
 
     Returns:
         A scalar >= 0, the mean of both directions; 0 if no anchor has a positive.
     """
-    batch = fill(tuples, keep_missing=released)
-    row = torch.arange(len(batch.anchor), device=batch.anchor.device)
-    slot = batch.positive_valid.to(torch.uint8).argmax(1)
-    present, positive = batch.positive_valid[row, slot], batch.positive[row, slot]
-    counted = present[:, None] if released else present[:, None] & present
+    row = torch.arange(len(tuples.anchor), device=tuples.anchor.device)
+    slot = tuples.positive_valid.to(torch.uint8).argmax(1)
+    present, positive = tuples.positive_valid[row, slot], tuples.positive[row, slot]
+    counted = present[:, None] & present
     own = (row[:, None] == row) & counted
-    other = (batch.identity[:, None] != batch.identity) & counted
-    similarity, total = cosines(batch.anchor, positive), []
-    for logits, source in ((similarity, batch.anchor), (similarity.T, positive)):
-        near, near_valid = cosines(source[:, None], batch.distractor)[:, 0], batch.distractor_valid
+    other = (tuples.identity[:, None] != tuples.identity) & counted
+    similarity, total = cosines(tuples.anchor, positive), []
+    for logits, source in ((similarity, tuples.anchor), (similarity.T, positive)):
+        near, near_valid = cosines(source[:, None], tuples.distractor)[:, 0], tuples.distractor_valid
         if not distractors:
             near, near_valid = near[:, :0], near_valid[:, :0]
-        total.append(
-            info_nce_pairs(
-                torch.cat([logits, near], 1),
-                F.pad(own, (0, near.shape[1])),
-                torch.cat([other, near_valid], 1),
-                temperature=temperature,
-            )
-        )
+        everything, negative = torch.cat([logits, near], 1), torch.cat([other, near_valid], 1)
+        total.append(info_nce_pairs(everything, F.pad(own, (0, near.shape[1])), negative, temperature=temperature))
     return (total[0] + total[1]) / 2
 
 
@@ -75,21 +62,17 @@ def oracle_info_nce(
     tuples: Tuples,
     oracle: Tensor,
     *,
-    temperature: float | Tensor = TEMPERATURE,
+    temperature: float = TEMPERATURE,
     distractors: bool = False,
     alpha: float = ALPHA,
-    rank_temperature: float = TEMPERATURE,
-    released: bool = False,
 ) -> Tensor:
     """`symmetric_info_nce` plus alpha times `oracle_ranking` (Table 4, "+ Oracle"); arguments as there.
 
     The paper gives no weight for this row beyond L_disc + alpha L_rank of the table's caption.
     """
-    base = symmetric_info_nce(tuples, temperature=temperature, distractors=distractors, released=released)
-    batch = fill(tuples)
-    near = cosines(batch.anchor[:, None], batch.distractor)[:, 0]
-    rank = oracle_ranking(near, oracle, batch.distractor_valid, temperature=rank_temperature)
-    return base + alpha * rank
+    base = symmetric_info_nce(tuples, temperature=temperature, distractors=distractors)
+    near = cosines(tuples.anchor[:, None], tuples.distractor)[:, 0]
+    return base + alpha * oracle_ranking(near, oracle, tuples.distractor_valid, temperature=temperature)
 
 
 def oracle_ranking(
@@ -108,13 +91,12 @@ def oracle_ranking(
             values form no pair.
         valid: bool (B, K); None = all.
         margin: m of Table 4, which gives no number; 0.05 is the released code's.
-        temperature: tau of l = similarity / tau, as the table defines it. The released code takes plain cosines: 1.
+        temperature: tau of l = similarity / tau, as the table defines it. (The released code takes plain cosines.)
 
     Returns:
         A scalar >= 0, mean over pairs; 0 without any.
     """
-    if similarity.ndim != 2 or similarity.shape != oracle.shape:
-        raise ValueError(f"need two arrays (B, K), got {tuple(similarity.shape)} and {tuple(oracle.shape)}")
+    check_shapes(similarity.ndim == 2 and similarity.shape == oracle.shape, "two arrays (B, K)", similarity, oracle)
     check_temperature(temperature)
     ordered = oracle[:, :, None] > oracle[:, None]
     if valid is not None:
@@ -138,7 +120,7 @@ def sigmoid_ranked(
     bias cancels in -log sigma(l_r - LSE_b), which is NearID's own L_rank.
 
     Args:
-        tuples: the whole batch.
+        tuples: the whole tuples.
         temperature: tau > 0.
         bias: added to every logit; starts all pairs as "different".
         alpha: weight of the ranking term.
@@ -149,7 +131,7 @@ def sigmoid_ranked(
         A scalar >= 0.
     """
     check_temperature(temperature)
-    c = batch_cosines(fill(tuples))
+    c = batch_cosines(tuples)
     pool, near = c.pool / temperature + bias, c.near / temperature + bias
     pair_terms, near_terms = F.softplus(torch.where(c.own, -pool, pool)), F.softplus(near)
     counted = c.own | c.rest
@@ -162,35 +144,27 @@ def sigmoid_ranked(
     return pairs + hard + alpha * ranking(c, temperature=temperature, pooled=True)
 
 
-def circle_ranked(
-    tuples: Tuples,
-    *,
-    alpha: float = ALPHA,
-    rank_temperature: float = TEMPERATURE,
-    released: bool = False,
-) -> Tensor:
+def circle_ranked(tuples: Tuples, *, alpha: float = ALPHA, temperature: float = TEMPERATURE) -> Tensor:
     """Circle loss with distractors among the negatives, plus a hinge (Table 4, "Circle + Rank").
 
     The hinge is (1/K) sum_k [ max_b l_b - l_rk + m ]+ over batch negatives b, with l = cos / tau and m as in
-    `circle`.
+    `circle`. (The released code takes plain cosines, and the mean over the batch instead of its maximum.)
 
     Args:
-        tuples: the whole batch.
+        tuples: the whole tuples.
         alpha: weight of the hinge.
-        rank_temperature: tau of the hinge's logits.
-        released: as the released code does: missing positives stay among the circle's negatives, and the hinge takes
-            plain cosines and is averaged over the whole pool, in which an anchor's own and missing positives count
-            as 0, instead of taken at its maximum.
+        temperature: tau of the hinge's logits.
 
     Returns:
         A scalar >= 0.
     """
-    c = batch_cosines(fill(tuples, keep_missing=released), keep_missing=released)
+    check_temperature(temperature)
+    c = batch_cosines(tuples)
     negative = torch.cat([c.rest, c.near_valid], 1)
     base = circle(torch.cat([c.pool, c.near], 1), F.pad(c.own, (0, c.near.shape[1])), negative)
-    c = batch_cosines(fill(tuples))
-    rank = _mean_hinge(c) if released else _max_hinge(c, rank_temperature)
-    return base + alpha * rank
+    top = c.pool.masked_fill(~c.rest, -torch.inf).amax(1)
+    hinge = F.relu((top[:, None] - c.near) / temperature + CIRCLE_MARGIN)
+    return base + alpha * masked_mean(hinge, c.near_valid)
 
 
 def circle(
@@ -221,15 +195,3 @@ def circle(
     far = masked_logsumexp(scale * weight_n * (s - margin), negative)
     both = positive.any(1) & negative.any(1)
     return F.softplus((near + far).masked_fill(~both, -torch.inf)).mean()
-
-
-def _max_hinge(c: Cosines, temperature: float) -> Tensor:
-    check_temperature(temperature)
-    top = c.pool.masked_fill(~c.rest, -torch.inf).amax(1)
-    gap = (top[:, None] - c.near) / temperature + CIRCLE_MARGIN
-    return masked_mean(F.relu(gap), c.near_valid)
-
-
-def _mean_hinge(c: Cosines) -> Tensor:
-    gap = F.relu(c.pool[:, None] - c.near[:, :, None] + CIRCLE_MARGIN).masked_fill(~c.rest[:, None], 0)
-    return masked_mean(gap.mean(2), c.near_valid)

@@ -9,9 +9,8 @@ For a query q, its positives P_q and its database Omega, with similarities s and
 **The floor is above 0.** sigma(k - r) is far from a step at recall_temperature 1, so a perfect ranking still costs:
 0.128 for three positives and k = 1, 2, 4, 8.
 
-**Does the database hold the query?** ILGen's has NB - 1 images: it does not. The code released with recall@k keeps
-the query in, at similarity 1 to itself, which adds about 1 to every rank (floor 0.356); `query_in_database=True`
-follows it.
+**The database does not hold the query:** ILGen's has NB - 1 images. (The code released with recall@k keeps the query
+in, at similarity 1 to itself, which adds about 1 to every rank.)
 
 **Memory.** Only positives are ranked: Q * P * N comparisons for Q queries with at most P positives among N images
 (400 * 3 * 1600 for ILGen's batch: 8 MB per array), in chunks of at most `MOST`, recomputed on the way back.
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from idmetric.losses.arrays import check_temperature, cosines, full, masked_mean
+from idmetric.losses.arrays import check_shapes, check_temperature, cosines, full, masked_mean
 
 KS = (1, 2, 4, 8)  # supplement B
 MOST = 2**24  # comparisons held at once; one query may exceed it
@@ -53,9 +52,8 @@ def recall_at_k(
     Returns:
         A scalar in [0, 1], mean over queries that have a positive; 0 where none has. In float32 or better.
     """
-    if similarity.ndim != 2 or not similarity.shape == positive.shape == database.shape:
-        shapes = [tuple(x.shape) for x in (similarity, positive, database)]
-        raise ValueError(f"need three arrays (Q, N), got {shapes[0]}, {shapes[1]} and {shapes[2]}")
+    fit = similarity.ndim == 2 and similarity.shape == positive.shape == database.shape
+    check_shapes(fit, "three arrays (Q, N)", similarity, positive, database)
     if not ks or min(ks) < 1:
         raise ValueError(f"ks must be one or more whole numbers >= 1, got {list(ks)}")
     check_temperature(rank_temperature)
@@ -77,7 +75,6 @@ def batch_recall_at_k(
     label: Tensor,
     *,
     query: Tensor | None = None,
-    query_in_database: bool = False,
     ks: Sequence[int] = KS,
     rank_temperature: float = 0.01,
     recall_temperature: float = 1.0,
@@ -88,21 +85,19 @@ def batch_recall_at_k(
         embedding: (N, D), of any length: cosines are taken.
         label: int (N,), the class of each image, in any order.
         query: indices (Q,) of the images that query, one per class in ILGen; None = all, as in the released code.
-        query_in_database: keep each query in its own database, as in the released code.
         ks, rank_temperature, recall_temperature: as in `recall_at_k`.
 
     Returns:
         A scalar in [0, 1], mean over queries with another image of their class.
     """
-    if embedding.ndim != 2 or label.shape != embedding.shape[:1]:
-        raise ValueError(f"need shapes (N, D) and (N,), got {tuple(embedding.shape)} and {tuple(label.shape)}")
+    check_shapes(embedding.ndim == 2 and label.shape == embedding.shape[:1], "(N, D) and (N,)", embedding, label)
     if query is None:
         query = torch.arange(len(label), device=label.device)
     myself = query[:, None] == torch.arange(len(label), device=label.device)
     return recall_at_k(
         cosines(embedding[query], embedding),
         (label[query][:, None] == label[None]) & ~myself,
-        torch.ones_like(myself) if query_in_database else ~myself,
+        ~myself,
         ks=ks,
         rank_temperature=rank_temperature,
         recall_temperature=recall_temperature,

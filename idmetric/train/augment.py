@@ -13,11 +13,9 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.random import Generator
 from PIL import Image
-from torch import Tensor
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import InterpolationMode
 
@@ -32,26 +30,19 @@ def idsim(
     rng: Generator,
     *,
     size: Size,
-    scale: Range = (0.9, 1.0),
-    jitter: tuple[float, float, float] = (0.2, 0.2, 0.08),
-    jitter_p: float = 0.8,
-    blur_p: float = 0.5,
-    keep_shape: bool = True,
     interpolation: str = "bicubic",
 ) -> Image.Image:
     """ID-Sim, C.4: random resized crop (ratio 1), color jitter (brightness, contrast, saturation), Gaussian blur.
 
-    Args:
-        keep_shape: crop in the image's own shape, as if it were first squashed to a square, as the metric does.
-            Otherwise crops are squares: a photo of 3:4 then always becomes its central square at scales above 0.75.
-            The paper doesn't say which; for square images the two are the same.
+    Crops have the image's own shape, as if it were first squashed to a square, as the metric does: at a scale of 0.9 a
+    photo of 3:4 has no square crop. The paper doesn't say which; for square images the two are the same.
     """
-    ratio = image.width / image.height if keep_shape else 1.0
+    ratio = image.width / image.height
     return _transformed(
         image, rng,
-        v2.RandomResizedCrop(size, scale, (ratio, ratio), InterpolationMode(interpolation)),
-        v2.RandomApply([v2.ColorJitter(*jitter)], jitter_p),
-        v2.RandomApply([v2.GaussianBlur(7, (0.05, 0.6))], blur_p),
+        v2.RandomResizedCrop(size, (0.9, 1.0), (ratio, ratio), InterpolationMode(interpolation)),
+        v2.RandomApply([v2.ColorJitter(0.2, 0.2, 0.08)], 0.8),
+        v2.RandomApply([v2.GaussianBlur(7, (0.05, 0.6))], 0.5),
     )  # fmt: skip
 
 
@@ -60,10 +51,6 @@ def nearid(
     rng: Generator,
     *,
     size: Size,
-    flip: float = 0.5,
-    jitter: tuple[float, float, float, float] = (0.2, 0.2, 0.2, 0.05),
-    shift: float = 0.1,
-    scale: Range = (0.9, 1.1),
     interpolation: str = "bilinear",
 ) -> Image.Image:
     """NearID, section 4.1: "standard augmentations (color jitter, flipping, translation/scale) are applied per slot".
@@ -75,9 +62,9 @@ def nearid(
     return _transformed(
         image, rng,
         v2.Resize(size, InterpolationMode(interpolation)),
-        v2.RandomHorizontalFlip(flip),
-        v2.ColorJitter(*jitter),
-        v2.RandomAffine(0, (shift, shift), scale, interpolation=InterpolationMode.BILINEAR),
+        v2.RandomHorizontalFlip(0.5),
+        v2.ColorJitter(0.2, 0.2, 0.2, 0.05),
+        v2.RandomAffine(0, (0.1, 0.1), (0.9, 1.1), interpolation=InterpolationMode.BILINEAR),
     )  # fmt: skip
 
 
@@ -89,7 +76,6 @@ def ilgen(
     scale: Range = (0.2, 1.0),
     gray_p: float = 0.2,
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.4),
-    flip: float = 0.5,
     interpolation: str = "bicubic",
 ) -> Image.Image:
     """ILGen, training details: "random cropping, resizing, flipping, color jitter, and mapping to grayscale".
@@ -101,7 +87,7 @@ def ilgen(
         v2.RandomResizedCrop(size, scale, interpolation=InterpolationMode(interpolation)),
         v2.RandomGrayscale(gray_p),
         v2.ColorJitter(*jitter),
-        v2.RandomHorizontalFlip(flip),
+        v2.RandomHorizontalFlip(0.5),
     )  # fmt: skip
 
 
@@ -111,12 +97,3 @@ def _transformed(image: Image.Image, rng: Generator, *steps: Callable[[Any], Any
         for step in steps:
             image = step(image)
     return image
-
-
-def add_noise(pixels: Tensor, strength: float, rng: Generator) -> Tensor:
-    """Pixels (3, H, W) in [0, 1] with Gaussian noise of this standard deviation, clamped to [0, 1].
-
-    ID-Sim's section 4.1 names it among the augmentations, without a number; its list in C.4 lacks it.
-    """
-    noise = torch.from_numpy(rng.standard_normal(tuple(pixels.shape), dtype=np.float32))
-    return (pixels + strength * noise.to(pixels)).clamp(0, 1)

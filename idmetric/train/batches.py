@@ -2,7 +2,7 @@
 
 pictures = Pictures.of(model, data, partial(augment.idsim, size=model.image_size))
 rows = batch_rows(step, len(data), 32, seed)
-pixels = pictures.batch(rows, (seed, step))            # (32, 3, H, W), the same whenever it is asked for
+pixels = pictures.read(rows[0], generator(seed, step, 0))     # (3, H, W), the same whenever it is asked for
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from hashlib import blake2b
 from typing import Any, Literal, cast
 
 import numpy as np
-import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
@@ -29,8 +28,9 @@ from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import WHITE, Color
 from idmetric.images.read import ImageLike, ImageReadError, describe, read_image, to_pixels
 from idmetric.images.regions import cut_out
+from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
-from idmetric.train.augment import Augment, add_noise
+from idmetric.train.augment import Augment
 
 Rows = Sequence[int] | NDArray[np.integer]
 Size = tuple[int, int]  # height, width
@@ -123,13 +123,12 @@ class Pictures:
         """Pictures with the preprocessing of a model that sees all images at one size."""
         return cls(data, model.image_size, model.interpolation, model.background, augment, model.fit)
 
-    def read(self, row: int, rng: Generator | None = None, *, foreground: bool = False, noise: float = 0.0) -> Tensor:
+    def read(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
         """The pixels (3, H, W) of a row, float32 in [0, 1].
 
         Args:
-            rng: random generator of augmentation and noise; not needed without them.
+            rng: random generator of the augmentation; not needed without it.
             foreground: paint everything outside the row's mask black, before the augmentation (NearID, section 4.1).
-            noise: standard deviation of Gaussian noise, added last (see `idmetric.train.augment.add_noise`).
 
         Raises:
             ImageReadError: if the image cannot be read, or the mask selects nothing.
@@ -144,38 +143,15 @@ class Pictures:
         if self.augment is not None:
             image = self.augment(cast(Image.Image, image), cast(Generator, rng))
         try:
-            pixels = to_pixels(
+            return to_pixels(
                 image, self.size, background=self.background, interpolation=self.interpolation, fit=self.fit
             )
         except ImageReadError as error:  # an augmented image has no name
             raise ImageReadError(describe(source), error.reason) from error
-        return add_noise(pixels, noise, cast(Generator, rng)) if noise else pixels
 
     def read_bytes(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
         """As `read`, in uint8: a quarter of the memory, and exactly the values of an 8-bit image of that size."""
         return (self.read(row, rng, foreground=foreground) * 255).round().byte()
-
-    def batch(
-        self,
-        rows: Rows,
-        key: Sequence[int | str] = (),
-        *,
-        places: Sequence[int] | None = None,
-        noise: Sequence[float] | None = None,
-    ) -> Tensor:
-        """The pixels (B, 3, H, W) of some rows.
-
-        Args:
-            key: seed, step and the like; each picture draws from `generator(*key, place)`.
-            places: of the rows in the global batch, if they are a process's share; default 0, 1, ...
-            noise: of each row, see `read`.
-        """
-        places = range(len(rows)) if places is None else places
-        noise = [0.0] * len(rows) if noise is None else noise
-        return torch.stack([
-            self.read(int(row), generator(*key, place), noise=strength)
-            for row, place, strength in zip(rows, places, noise, strict=True)
-        ])  # fmt: skip
 
     def _foreground(self, row: int, source: str | bytes) -> ImageLike:
         """The image at its own size on black."""
@@ -215,10 +191,10 @@ def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray
     images, identities = {keys[row] for row in rows}, {names[row] for row in rows} - {None}
     both = [row for row in np.unique(held_out).tolist() if keys[row] in images or names[row] in identities]
     if both:
-        listed = ", ".join(f"row {row + 1} ({ids[row]})" for row in both[:5])
         raise ManifestError(
-            f"{len(both)} rows of split val show images or identities that are trained on: {listed}: their scores "
-            "would not measure generalization; `idmetric data split` makes splits that no identity crosses"
+            f"{len(both)} rows of split val show images or identities that are trained on, such as row {both[0] + 1} "
+            f"({ids[both[0]]}): their scores would not measure generalization; `idmetric data split` makes splits that "
+            "no identity crosses"
         )
 
 
@@ -248,9 +224,7 @@ def check(
     bad = faults(used, decode=decode, most_ratio=most_ratio, progress=progress)
     if not bad:
         return data
-    listed = "".join(f"\n  {fault}" for fault in bad[:_SHOWN])
-    if len(bad) > _SHOWN:
-        listed += f"\n  and {len(bad) - _SHOWN} more"
+    listed = "".join(f"\n  {line}" for line in first_few([str(fault) for fault in bad], _SHOWN))
     lost = {fault.row for fault in bad}
     if on_error != "skip":
         raise ManifestError(f"{len(lost)} of {len(data)} rows cannot be used:{listed}\n"

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from idmetric.train.processes import Processes
@@ -33,8 +32,7 @@ def batches(recipe: Any, steps: range, seed: int, workers: int, processes: Proce
         sampler=steps,
         num_workers=count,
         prefetch_factor=getattr(recipe, "prefetch", 2) if count else None,
-        # processes that start as copies need not import torch again; elsewhere copies are not safe
-        multiprocessing_context=("fork" if sys.platform == "linux" else "spawn") if count else None,
+        multiprocessing_context="fork" if count else None,  # copies need not import torch again
         worker_init_fn=_start_worker,
         pin_memory=processes.device.type == "cuda",
     )
@@ -62,14 +60,6 @@ class Steps(Dataset[Any]):
             expected = isinstance(error, OSError | ValueError)
             return Failure(str(error) if expected else traceback.format_exc())
 
-    def __getstate__(self) -> dict[str, Any]:
-        """The state without models, for loading processes that do not start as copies."""
-        light = object.__new__(type(self.recipe))
-        for name, value in vars(self.recipe).items():
-            heavy = isinstance(value, nn.Module | torch.optim.Optimizer | Processes)
-            object.__setattr__(light, name, None if heavy else value)
-        return {**vars(self), "recipe": light}
-
 
 class Failure(str):
     """The reason why a batch could not be loaded, in place of the batch."""
@@ -82,8 +72,10 @@ def _start_worker(_: int) -> None:
 
 
 def worker_count(asked: int, processes: Processes) -> int:
-    """Loading processes of this training process; -1 asks for one per core of its share, at most 8."""
-    if asked >= 0:
-        return asked
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, cores // processes.local_count))
+    """Loading processes of this training process; -1 asks for one per core of its share, at most 8.
+
+    Outside of Linux there are none: copies of a process are not safe there.
+    """
+    if sys.platform != "linux":
+        return 0
+    return asked if asked >= 0 else max(1, min(8, len(os.sched_getaffinity(0)) // processes.local_count))

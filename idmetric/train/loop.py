@@ -16,30 +16,65 @@ import dataclasses
 import math
 import os
 import signal
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from idmetric.io.progress import Progress
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter
+from idmetric.train.options import Settings as Settings  # part of this module
 from idmetric.train.processes import OtherFailed, Processes
-from idmetric.train.recipe import Recipe as Recipe  # part of this module
-from idmetric.train.recipe import Settings as Settings
+from idmetric.train.recipe import Recipe as Recipe
 from idmetric.train.recipe import evaluating, parameter_counts
 from idmetric.train.state import TrainError as TrainError
-from idmetric.train.stop import Interrupts, dump
-from idmetric.train.stop import NotFinite as NotFinite
-from idmetric.train.stop import Stopped as Stopped
 
 BEST = "best"  # folder of the result with the best validation
-FAILED = "failed"  # folder of batches that gave NaN
-_FREE = ("save_every", "keep", "validate_every", "log_every", "workers", "wandb", "resume")  # may change in between
+_FREE = ("save_every", "keep", "validate_every", "log_every", "workers")  # may change in between
 _SMALLEST_SCALE = 2.0**-10  # of the fp16 loss; after 26 overflows in a row, every step will overflow
+
+
+class NotFinite(TrainError):
+    """A loss or gradient that is NaN or infinite."""
+
+
+class Stopped(Exception):
+    """Training was asked to stop (SIGTERM, Ctrl-C) and has written a checkpoint.
+
+    Attributes:
+        step: steps done. signal: number of the signal.
+    """
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__(f"stopped after step {step}, which is saved: the same command resumes from there")
+        self.step, self.signal = step, number
+
+
+class _Interrupts:
+    """Within the block, SIGTERM and Ctrl-C only set `number`; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self.before = {n: signal.signal(n, self._ask) for n in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.number and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.number = number
 
 
 def fit(
@@ -47,8 +82,6 @@ def fit(
     out: str | os.PathLike[str],
     settings: Settings,
     processes: Processes,
-    *,
-    progress: Progress | None = None,
 ) -> None:
     """Train a recipe to its end and write the result, or resume a run that was stopped.
 
@@ -56,19 +89,19 @@ def fit(
         out: folder of the run. Result: config.json, model.safetensors (`idmetric.load(out)`), the same of the best
             validation in best/; recipe.json, log.jsonl, tensorboard/, checkpoints/. All processes must see
             the same folder; only the main one writes.
-        progress: called with (steps done, steps) between the lines of the log.
 
     Raises:
         TrainError: if the folder holds something else, a run with other settings, or a running one; if a batch
-            cannot be loaded; if a checkpoint cannot be written.
-        NotFinite: at the first NaN or infinite loss or gradient. Its batch is saved; the weights stay finite.
+            cannot be loaded; if a checkpoint cannot be read.
+        OutputError: if a file cannot be written.
+        NotFinite: at the first NaN or infinite loss or gradient; the weights stay finite.
         Stopped: after SIGTERM or Ctrl-C, once a checkpoint is written.
     """
     out = Path(out)
     with contextlib.ExitStack() as held:
         processes.on_main(lambda: held.enter_context(run_folder.own_folder(out)))
         record = _record(recipe, settings, processes)
-        if processes.on_main(lambda: run_folder.prepare(out, record, settings.resume)):
+        if processes.on_main(lambda: run_folder.prepare(out, record)):
             if processes.main:
                 print(f"{out}: this run is finished already; nothing to do", flush=True)
             return
@@ -78,8 +111,8 @@ def fit(
             prepare(out)
 
         run = _Run(recipe, out, settings, processes)
-        with Interrupts() as interrupts:
-            run.train(interrupts, progress)
+        with _Interrupts() as interrupts:
+            run.train(interrupts)
             run.finish(record)
 
 
@@ -111,20 +144,17 @@ class _Run:
         self.done, self.saved, self.validated = 0, 0, 0
         self.best: dict[str, Any] | None = None
         processes.copy_from_main(t for m in self.modules.values() for t in (*m.parameters(), *m.buffers()))
-        if found := processes.on_main(lambda: state.folders(out)):
-            step, folder = max(found.items())
-            state.load(folder, self.modules, self.optimizer, processes.scaler)
-            record = state.read_record(folder)
-            self.done = self.saved = step
-            self.best, self.validated = record["best"], record.get("validated", step)
+        if found := processes.on_main(lambda: state.checkpoints(out)):
+            self.done, path = max(found.items())
+            record = state.load(path, self.modules, self.optimizer, processes.scaler)
+            self.saved, self.best, self.validated = self.done, record["best"], record["validated"]
 
-    def train(self, interrupts: Interrupts, progress: Progress | None = None) -> None:
+    def train(self, interrupts: _Interrupts) -> None:
         """Train all steps that are not done yet."""
         settings, recipe, processes = self.settings, self.recipe, self.processes
         steps = range(self.done, recipe.steps)
         feed = batches(recipe, steps, settings.seed, settings.workers, processes)
-        with Log(self.out, recipe.steps) as log, contextlib.closing(feed):
-            processes.on_main(lambda: log.open(self.done, settings.wandb, recipe.settings))
+        with Log(self.out, self.done, recipe.steps, processes.main) as log, contextlib.closing(feed):
             log.line(_headline(self))
             if self.done == 0 and settings.validate_every:
                 self._validate(log)
@@ -140,8 +170,6 @@ class _Run:
                 self.done = step + 1
                 if self._due(settings.log_every):
                     log.training(self.done, meter.read(processes))
-                if progress is not None:
-                    progress(self.done, recipe.steps)
                 improved = self._validation(log)
                 if improved or self._due(settings.save_every):
                     self._save()
@@ -149,7 +177,7 @@ class _Run:
     def _due(self, every: int) -> bool:
         return self.done == self.recipe.steps or (every > 0 and self.done % every == 0)
 
-    def _agree(self, step: int, batch: Any, interrupts: Interrupts) -> None:
+    def _agree(self, step: int, batch: Any, interrupts: _Interrupts) -> None:
         """Stop all processes together if one could not load its batch or was asked to stop."""
         own = batch if isinstance(batch, Failure) else ""
         failed, stopped = self.processes.any(own != "", interrupts.number != 0)
@@ -175,7 +203,7 @@ class _Run:
         # with fp16, gradients may overflow for a while
         good = scaler.get_scale() >= _SMALLEST_SCALE if scaler.is_enabled() else math.isfinite(norm)
         if any(self.processes.any(not (good and math.isfinite(values["loss"])))):
-            self._refuse(step, batch, values["loss"], norm)
+            self._refuse(step, values["loss"], norm)
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -185,17 +213,12 @@ class _Run:
             values["skipped"] = float(not math.isfinite(norm))
         return {**values, "gradient_norm": norm} if math.isfinite(norm) else values
 
-    def _refuse(self, step: int, batch: Any, loss: float, norm: float) -> NoReturn:
-        place = self.out / FAILED / f"step-{step + 1:06d}-process-{self.processes.rank}"
-        try:
-            dump(batch, place, {"step": step + 1, "loss": str(loss), "gradient_norm": str(norm)})
-            kept = f"the batch is in {place}.safetensors and .json"
-        except Exception as error:  # such as a full disk: the first error must still be reported
-            kept = f"the batch cannot be saved ({error})"
+    def _refuse(self, step: int, loss: float, norm: float) -> NoReturn:
         self.processes.any(False)  # a launcher ends all processes as soon as one has failed
         raise NotFinite(
-            f"step {step + 1}: the loss is {loss:g} and the norm of its gradient {norm:g}; {kept}, the weights are as "
-            f"before it; the last checkpoint is of step {self.saved}"
+            f"step {step + 1}: the loss is {loss:g} and the norm of its gradient {norm:g}; the weights are as before "
+            f"it, the last checkpoint is of step {self.saved}. Try a lower learning rate or another --precision; "
+            f"`recipe.load({step})` gives the batch"
         )
 
     def _validation(self, log: Log) -> bool:
@@ -229,17 +252,12 @@ class _Run:
 
     def _scores(self) -> dict[str, float]:
         """The main process's scores. All processes stop together if validation fails in one."""
-        own: dict[str, float] | str
         try:
-            own = dict(self.recipe.validate())
+            own = self.processes.together(lambda: dict(self.recipe.validate()))
         # an image that cannot be read, a model that has diverged, an accelerator without room
         except (OSError, ValueError, torch.OutOfMemoryError, OtherFailed) as error:
-            own = str(error)
-        found = self.processes.all_values(own)
-        for values in found:
-            if isinstance(values, str):
-                raise TrainError(f"validation after step {self.done}: {values}")
-        return cast("dict[str, float]", found[0])
+            raise TrainError(f"validation after step {self.done}: {error}") from error
+        return self.processes.all_values(own)[0]
 
     def _save_progress(self) -> None:
         if self.saved < self.done:
@@ -266,11 +284,11 @@ class _Run:
 
         def write() -> None:
             self.recipe.save(self.out)
-            folders = state.folders(self.out)
-            if self.best is not None and self.best["step"] in folders:
-                state.load_weights(folders[self.best["step"]], self.modules)
+            files = state.checkpoints(self.out)
+            if self.best is not None and self.best["step"] in files:
+                state.load_weights(files[self.best["step"]], self.modules)
                 self.recipe.save(self.out / BEST)
-                state.load_weights(folders[self.done], self.modules)
+                state.load_weights(files[self.done], self.modules)
             run_folder.write(self.out, {**record, "finished": True, "best": self.best})
 
         self.processes.on_main(write)

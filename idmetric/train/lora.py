@@ -43,7 +43,7 @@ def attach(
     rank: int = 16,
     alpha: float = 32,
     dropout: float = 0.05,
-    targets: str | Sequence[str] = "vit",
+    targets: str = "vit",
     *,
     seed: int = 0,
 ) -> nn.Module:
@@ -54,34 +54,29 @@ def attach(
     Args:
         module: such as the timm model in `IDSim.backbone`.
         rank, alpha, dropout: ID-Sim C.1; VisME, section 5.1, has the same rank and alpha.
-        targets: a key of `TARGETS`, or one or more regular expressions of whole names of linear layers.
+        targets: a key of `TARGETS`, or a regular expression of whole names of linear layers.
         seed: of A's random values, the same on any device; torch's global random state does not change.
 
     Returns:
         The module.
 
     Raises:
-        ValueError: if no linear layer has such a name, listing their names; if there is LoRA already.
+        ValueError: if no linear layer has such a name, listing their names.
         ImportError: without peft.
     """
     try:
         import peft
     except ImportError as error:
         raise ImportError(f"LoRA needs peft: {install('train')}") from error
-    if _layers(module):
-        raise ValueError("the module has LoRA already: attach it once, or fold it first")
     names = target_names(module, targets)
     passing = _reading_weights(module, names)
     config = peft.LoraConfig(
         r=rank, lora_alpha=alpha, lora_dropout=dropout, bias="none",
         target_modules="|".join(re.escape(name) for name in names),  # whole names: a list would match endings
     )  # fmt: skip
-    state = torch.default_generator.get_state()
-    try:
+    with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators as well
         peft.inject_adapter_in_model(config, module, _NAME)
-    finally:
-        torch.default_generator.set_state(state)
     for _, layer in _layers(module):
         for part in (layer.lora_A[_NAME], layer.lora_B[_NAME]):
             part.to(torch.promote_types(part.weight.dtype, torch.float32))
@@ -91,22 +86,19 @@ def attach(
     return module
 
 
-def target_names(module: nn.Module, targets: str | Sequence[str]) -> list[str]:
+def target_names(module: nn.Module, targets: str) -> list[str]:
     """Names of the linear layers that `attach` would change.
 
     Raises:
         ValueError: if no name fits, listing the linear layers of the module.
     """
-    patterns = [targets] if isinstance(targets, str) else list(targets)
-    patterns = [TARGETS.get(pattern, pattern) for pattern in patterns]
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    found = [name for name in linear if any(re.fullmatch(pattern, name) for pattern in patterns)]
+    found = [name for name in linear if re.fullmatch(TARGETS.get(targets, targets), name)]
     if not found:
-        kinds = list(dict.fromkeys(re.sub(r"\d+", "N", name) for name in linear))
-        there = ", ".join(kinds[:20]) + (", ..." if len(kinds) > 20 else "") if kinds else "none at all"
+        kinds = dict.fromkeys(re.sub(r"\d+", "N", name) for name in linear)
         raise ValueError(
-            f"{type(module).__name__} has no linear layers named {targets!r}, so there is nothing to attach LoRA to. "
-            f"Its linear layers: {there} (N: numbers). Give targets as a regular expression of whole names, or one of "
+            f"{type(module).__name__} has no linear layers named {targets!r} for LoRA. Its linear layers: "
+            f"{', '.join(kinds) or 'none'} (N: numbers). Give a regular expression of whole names, or one of "
             f"{', '.join(TARGETS)}"
         )
     return found

@@ -1,13 +1,16 @@
-"""How to run any recipe. Loads no torch."""
+"""How to run any recipe, and where a timm model's first weights come from. Loads no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from idmetric.io.settings import option
 
 Precision = Literal["no", "bf16", "fp16"]  # of mixed precision
+RANDOM = "random"
+WEIGHTS_HELP = "its weights: a local file or folder instead of the Hub's; random = new ones, for experiments"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,36 @@ class Settings:
     keep: int = option(2, "latest checkpoints to keep, in addition to the best one; 0 = all")
     validate_every: int = option(500, "steps between validations, the first before training; 0 = at the end only")
     log_every: int = option(10, "steps between lines of the log")
-    workers: int = option(-1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none")
-    wandb: str = option("", "project of Weights & Biases to log to as well")
-    resume: bool = option(True, "resume the run in the folder, if there is one; otherwise refuse it")
+    workers: int = option(
+        -1, "loading processes of each training process; -1 = one per core, at most 8; 0 = none, as outside of Linux"
+    )
+
+
+def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
+    """The file of a timm model's weights (`--backbone-weights`); "" for random ones, which only "random" asks for.
+
+    Args:
+        backbone: timm's name.
+        given: "", those of its Hub repository; a file in timm's format, or a folder with it as model.safetensors;
+            "random".
+        revision: commit of the Hub repository.
+
+    Raises:
+        CheckpointError: if they are not there or cannot be fetched.
+    """
+    from idmetric.checkpoints import format as checkpoint
+    from idmetric.checkpoints.errors import CheckpointError
+    from idmetric.checkpoints.hub import Hub
+    from idmetric.models import backbone as backbones
+
+    if given == RANDOM:
+        return ""
+    if not given:
+        try:
+            return backbones.pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. To train, name a local file or folder: --backbone-weights PATH") from error
+    path = Path(given, checkpoint.WEIGHTS) if Path(given).is_dir() else Path(given)
+    if not path.is_file():
+        raise CheckpointError(f"--backbone-weights {given}: no such file, {path} (random = new ones, for experiments)")
+    return str(path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -32,10 +31,6 @@ class OtherFailed(RuntimeError):
     """Raised in a process when another one failed; that one reports the reason."""
 
 
-class MainFailed(OtherFailed):
-    """Raised in the other processes when the main one failed; it reports the reason."""
-
-
 class Processes:
     """The processes of a training run, seen from one of them.
 
@@ -48,9 +43,10 @@ class Processes:
         main: whether this is the process that writes. device: device of its model.
         scaler: scales the loss for "fp16" (disabled otherwise).
 
+    Every process holds a whole model, whatever accelerate's configuration says about DeepSpeed, FSDP and precision.
+
     Raises:
         ImportError: without accelerate.
-        ValueError: if `accelerate launch` is configured to split the model (DeepSpeed, FSDP).
     """
 
     def __init__(self, precision: Precision = "no", cpu: bool = False) -> None:
@@ -58,7 +54,6 @@ class Processes:
             from accelerate import PartialState
         except ImportError as error:
             raise ImportError(f"training needs accelerate: {install('train')}") from error
-        _check_launcher(precision)
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
         self.precision: Precision = precision
         self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process
@@ -115,33 +110,26 @@ class Processes:
         return tuple(map(bool, values.tolist()))
 
     def on_main(self, run: Callable[[], T]) -> T:
-        """Call `run` in the main process, and return its result in all, which wait for it.
-
-        Raises:
-            Exception: of `run`, in the main process; MainFailed with its text in the others, which stop waiting.
-        """
-        result, error, text = _attempt(run) if self.main else (None, None, "")
-        value, text = self.all_values((result, text))[0] if self.count > 1 else (result, text)
-        if error is not None:
-            raise error
-        if text:
-            raise MainFailed(f"the main process failed: {text}")
-        return cast(T, value)
+        """Call `run` in the main process, and return its result in all, which wait for it; errors as in `together`."""
+        result = self.together(lambda: run() if self.main else None)
+        return cast(T, self.all_values(result)[0])
 
     def together(self, run: Callable[[], T]) -> T:
         """Call `run` in each process, and return its own result; if one fails, all fail.
 
         Raises:
-            Exception: of `run`, in the processes where it failed; OtherFailed with its text in the others.
+            Exception: of `run`, in the processes where it failed; OtherFailed with its text in the others, which stop
+                waiting.
         """
-        result, error, own = _attempt(run)
-        texts = self.all_values(own)
-        if error is not None:
-            raise error
-        for rank, text in enumerate(texts):
+        try:
+            result = run()
+        except Exception as error:
+            self.all_values(f"{type(error).__name__}: {error}")
+            raise
+        for rank, text in enumerate(self.all_values("")):
             if text:
                 raise OtherFailed(f"process {rank} failed: {text}")
-        return cast(T, result)
+        return result
 
     def all_values(self, value: T) -> list[T]:
         """A small value (numbers, text, dicts of them) of each process, in order of ranks."""
@@ -173,14 +161,6 @@ class Processes:
             dist.destroy_process_group()
 
 
-def _attempt(run: Callable[[], T]) -> tuple[T | None, Exception | None, str]:
-    """The result of `run`, or its error and a text about it for the other processes."""
-    try:
-        return run(), None, ""
-    except Exception as error:
-        return None, error, f"{type(error).__name__}: {error}"
-
-
 class _Gather(torch.autograd.Function):
     """all_gather on axis 0. Its backward pass sums gradients over processes and takes this process's rows."""
 
@@ -197,17 +177,3 @@ class _Gather(torch.autograd.Function):
         whole = gradient.contiguous().clone()
         dist.all_reduce(whole)
         return whole[ctx.rows], None, None
-
-
-def _check_launcher(precision: Precision) -> None:
-    """Refuse options of `accelerate launch` that the loop does not support, rather than ignore them silently."""
-    for name in ("DEEPSPEED", "FSDP"):
-        if os.environ.get(f"ACCELERATE_USE_{name}", "false").lower() in ("true", "1"):
-            raise ValueError(
-                f"accelerate's configuration asks for {name}, which splits the model; here every process holds a "
-                "whole one: choose plain multi-GPU in `accelerate config`, or start with torchrun"
-            )
-    asked = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if asked not in ("no", precision):
-        text = f"accelerate's mixed precision {asked} is not used: it is {precision} here, see --precision"
-        warnings.warn(text, stacklevel=3)

@@ -1,17 +1,20 @@
-"""The interface between a recipe and the loop: the loop's settings, and the methods of a recipe."""
+"""The interface between a recipe and the loop."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from idmetric.models.embedder import Embedder
-from idmetric.train.options import Settings as Settings  # part of this module
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.data.world.write import Plan
 
 
 class Recipe(Protocol):
@@ -50,7 +53,7 @@ class Recipe(Protocol):
     def load(self, step: int) -> Any:
         """This process's share of a step's batch: nested dicts, lists, tuples of CPU tensors and plain values.
 
-        Called in loading processes, with a copy of the recipe without its modules: reads data, nothing else.
+        Called in loading processes, with a copy of the recipe: reads data, nothing else.
         """
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
@@ -85,3 +88,12 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
     finally:
         for part, mode in modes.items():
             part.training = mode
+
+
+def rendered(folder: Path, plan: Plan, count: int, validated: int) -> Manifest:
+    """Rendered identities for `--smoke`; the last ones, and the images made from them, are to validate."""
+    from idmetric.data.world.write import write_world
+
+    found = write_world(folder, plan, count)
+    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
+    return found.replace(split=["val" if n >= count - validated else "train" for n in number])

@@ -12,7 +12,8 @@ from typing import Any
 
 from idmetric.io import json_file
 from idmetric.io.lock import locked
-from idmetric.train.state import TrainError, replace_text
+from idmetric.io.output import replacing
+from idmetric.train.state import TrainError
 from idmetric.version import __version__
 
 FILE = "recipe.json"
@@ -22,22 +23,17 @@ _PACKAGES = ("torch", "timm", "torchvision", "accelerate", "peft", "transformers
 
 
 def make(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """The contents of recipe.json.
+    """The contents of recipe.json, with the versions of the packages on which the weights depend.
 
     Args:
         settings: values that decide the weights: they must be the same in a resumed run. more: values that may differ.
     """
-    plain = json.loads(json.dumps(settings))
-    return {"recipe": name, "settings": plain, **more, "versions": versions(), "finished": False}
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the installed packages on which the weights depend."""
-    found = {"idmetric": __version__, "python": platform.python_version()}
+    versions = {"idmetric": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            versions[package] = metadata.version(package)
+    plain = json.loads(json.dumps(settings))
+    return {"recipe": name, "settings": plain, **more, "versions": versions, "finished": False}
 
 
 @contextmanager
@@ -54,24 +50,27 @@ def own_folder(out: Path) -> Iterator[None]:
         yield
 
 
-def prepare(out: Path, record: Mapping[str, Any], resume: bool) -> bool:
+def prepare(out: Path, record: Mapping[str, Any]) -> bool:
     """Write the record of a run into its folder, unless the run in it is finished; returns whether it is.
 
     Raises:
-        TrainError: if the folder holds something else, or a run with other settings (which are named), or any run
-            without `resume`.
+        TrainError: if the folder holds something else, or a run with other settings (which are named).
     """
     old = read(out)
-    if old is not None and not resume:
-        raise TrainError(f"{out} holds a run already: resume it, name another --out, or move it by --fresh")
-    if old is not None and (changes := differences(old, record)):
-        listed = "\n  ".join(changes)
-        raise TrainError(
-            f"{out} holds a run with other settings; start it as it was, name another --out, or start over with "
-            f"--fresh:\n  {listed}"
-        )
-    if old is not None and old.get("finished"):
-        return True
+    if old is not None:
+        before, now = ({"recipe": run.get("recipe"), **run["settings"]} for run in (old, record))
+        changes = [
+            f"{name}: {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
+            for name in dict.fromkeys([*before, *now])
+            if before.get(name, "not set") != now.get(name, "not set")
+        ]
+        if changes:
+            listed = "\n  ".join(changes)
+            raise TrainError(
+                f"{out} holds a run with other settings: start it as it was, or name another --out:\n  {listed}"
+            )
+        if old.get("finished"):
+            return True
     write(out, record)
     return False
 
@@ -86,58 +85,20 @@ def read(out: Path) -> dict[str, Any] | None:
         raise TrainError(f"--out {out} is a file: name a folder")
     path = out / FILE
     if not path.is_file():
-        ours = (SMOKE_DATA, _LOCK)
-        others = sorted(p.name for p in out.iterdir() if p.name not in ours) if out.is_dir() else []
+        others = sorted(p.name for p in out.iterdir() if p.name not in (SMOKE_DATA, _LOCK)) if out.is_dir() else []
         if others:
             raise TrainError(f"--out {out} holds other files ({', '.join(others[:3])}): name a new folder")
         return None
     try:
         found = json_file.read(path)
-    except (OSError, ValueError) as error:
-        raise TrainError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
-        raise TrainError(f"--out {out} holds a {FILE} that does not describe a training run: name a new folder")
-    return found
+        if not isinstance(found["settings"], dict):
+            raise TypeError
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise TrainError(f"{path} does not describe a training run: name a new folder") from error
+    return dict(found)
 
 
 def write(out: Path, record: Mapping[str, Any]) -> None:
     """Write recipe.json atomically."""
-    replace_text(out / FILE, json.dumps(record, indent=2) + "\n")
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Each setting in which two runs differ, as text: "lr: 0.1 there, 0.2 now"."""
-    before, now = (flat({"recipe": run.get("recipe"), **run["settings"]}) for run in (old, new))
-    return [
-        f"{name}: {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
-        for name in dict.fromkeys([*before, *now])
-        if before.get(name, "not set") != now.get(name, "not set")
-    ]
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested objects into one, with names joined by dots."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {f"{prefix}{name}": value}
-    return found
-
-
-def move_aside(out: Path) -> Path | None:
-    """Rename the folder of a run to the first free of out.1, out.2, ...; None if there was no run.
-
-    Raises:
-        TrainError: if the folder holds something other than a run, or a running one.
-    """
-    if read(out) is None:
-        return None
-    with own_folder(out):
-        pass  # no run is using it
-    found = out.resolve()
-    number = 1
-    while (target := found.with_name(f"{found.name}.{number}")).exists():
-        number += 1
-    found.rename(target)
-    if out.is_symlink():
-        found.mkdir()  # where the link leads
-    return target
+    with replacing(out / FILE) as temporary:
+        temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

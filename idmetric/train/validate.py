@@ -6,19 +6,19 @@ validation(model, data.filter(split="val"))  # {"map": 0.81, "auc": 0.97, "ssr":
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, lineages, matched_sets, parent_rows
+from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, lineages, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.models.embedder import Embedder
-from idmetric.train.batches import generator
+from idmetric.protocols.common.matched import Matched, matched
 from idmetric.train.embed import Array, embed_rows, embed_shared
 from idmetric.train.processes import Processes
 
@@ -54,56 +54,26 @@ def validation(
         ImageReadError: naming an image that cannot be read.
     """
     rows = _Rows(data)
-    if not _measurable(rows):  # before images are read
+    if not len(_queries(rows)[1]) and not _quick(np.ones((len(data), 1)), rows):  # before images are read
         raise ValueError(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
         )
     if processes is None:
-        return _measure(embed_rows(model, data, rows.images, batch_size), rows)
-    vectors = embed_shared(model, data, rows.images, processes, batch_size)
-    return processes.on_main(lambda: _measure(vectors, rows))
-
-
-def measurable(data: Manifest) -> list[str]:
-    """Names of the measures that `validation` would return, without reading images; for use before training."""
-    return _measurable(_Rows(data))
-
-
-def sample(data: Manifest, images: int) -> Manifest:
-    """Rows of some whole families (an identity and its edits), always the same ones.
-
-    Args:
-        images: rows at most, unless the first family alone has more.
-    """
-    members = _groups(lineages(data))
-    chosen: list[int] = []
-    for k in generator("validation of retrieval").permutation(len(members)):
-        if chosen and len(chosen) + len(members[k]) > images:
-            break
-        chosen += members[k].tolist()
-    return data.take(np.sort(np.array(chosen, dtype=np.int64)))
-
-
-def _measurable(rows: _Rows) -> list[str]:
-    ranked = ["map"] if len(_queries(rows)[1]) else []  # to rank all would take as long as validation
-    return [*ranked, *_cheap(np.ones((len(rows.image), 1)), rows)]
-
-
-def _measure(vectors: Array, rows: _Rows) -> dict[str, float]:
-    """All measures, from the features of `rows.images`."""
+        vectors = embed_rows(model, data, rows.images, batch_size)
+    else:
+        vectors = embed_shared(model, data, rows.images, processes, batch_size)
     by_row = vectors[rows.image]
-    return _retrieval(by_row, rows) | _cheap(by_row, rows)
+    return _retrieval(by_row, rows) | _quick(by_row, rows)
 
 
-def _cheap(vectors: Array, rows: _Rows) -> dict[str, float]:
+def _quick(vectors: Array, rows: _Rows) -> dict[str, float]:
     """All measures but retrieval."""
     return (
         _families(vectors, rows)
         | _triplets(vectors, rows)
-        | _margins(vectors, rows, ("distractor", "identity-edit"))
-        | _margins(vectors, rows, ("part-edit",), "part_")
-        | _oracle(vectors, rows)
+        | _rates("", _margins(vectors, _matched(rows, ("distractor", "identity-edit"))))
+        | _part_edits(vectors, rows)
     )
 
 
@@ -112,22 +82,18 @@ class _Rows:
 
     Attributes:
         images: first row of each different image, (M,). image: place in `images` of each row's image, (N,).
-        identity: its number, -1 where unknown. family: see `lineages`. parent: row, or -1.
-        role, engine, group, slot: as in the manifest. oracle: NaN if there is none.
+        identity: its number, -1 where unknown. family: see `lineages`. view: whether the role is that of a view.
     """
 
     def __init__(self, data: Manifest) -> None:
-        names = data.column("identity")
+        self.data, names = data, data.column("identity")
         first: dict[tuple[str, str | None], int] = {}  # an image with two identities counts as two
         keys = zip(image_keys(data), names, strict=True)
         shown = [first.setdefault(key, row) for row, key in enumerate(keys)]
         self.images, self.image = np.unique(np.array(shown, dtype=np.int64), return_inverse=True)
         number = {name: k for k, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
         self.identity = np.array([number.get(n, -1) for n in names], dtype=np.int64)
-        self.family, self.parent = lineages(data), parent_rows(data)
-        columns = (np.array(data.column(c), dtype=object) for c in ("role", "engine", "group", "slot"))
-        self.role, self.engine, self.group, self.slot = columns
-        self.oracle = np.array(data.column("oracle"), dtype=float)
+        self.family, self.view = lineages(data), np.isin(data.column("role"), VIEW_ROLES)
 
 
 # Retrieval and verification
@@ -159,7 +125,7 @@ def _families(vectors: Array, rows: _Rows) -> dict[str, float]:
         chosen = named[members]
         if len(np.unique(rows.identity[chosen])) == 1:
             continue
-        view = np.isin(rows.role[chosen].astype(str), VIEW_ROLES)
+        view = rows.view[chosen]
         # two edits may look alike, and whether they show one identity is unknown
         pairs = np.triu(view[:, None] | view, 1)
         scores.append((vectors[chosen] @ vectors[chosen].T)[pairs])
@@ -172,8 +138,9 @@ def _families(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
     slots: dict[object, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for row in np.flatnonzero(np.isin(rows.slot.astype(str), ("anchor", "positive", "negative"))):
-        slots[rows.group[row]][rows.slot[row]].append(int(row))
+    for row, (group, slot) in enumerate(zip(rows.data.column("group"), rows.data.column("slot"), strict=True)):
+        if slot is not None:
+            slots[group][slot].append(row)
     wins = [
         comparable(vectors[a] @ vectors[p] - vectors[a] @ vectors[n]) > 0
         for group in slots.values()
@@ -187,63 +154,50 @@ def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
 # Matched contexts
 
 
-def _margins(vectors: Array, rows: _Rows, roles: Sequence[str], prefix: str = "") -> dict[str, float]:
-    """SSR and PA; a sample is an identity's views, each with its distractor by one engine (the first, second, ...)."""
-    made, views = _made_from(rows, roles), list(_views(rows))
-    samples = matched_sets(
-        (owner, place, rows.engine[row], row)
-        for owner, own in enumerate(views)
-        for place, view in enumerate(own)
-        for row in made.get(int(rows.image[view]), ())
-    )
-    margins = []
-    for (owner, _, _), distractors in samples.items():
-        x = vectors[views[owner]]
-        if len(x) < 2:
-            continue
-        against = np.full(len(x), np.nan)
-        for place, row in distractors.items():
-            against[place] = x[place] @ vectors[row]
-        margins.append(directed_margins(x @ x.T, against))
-    if not margins:
+def _matched(rows: _Rows, roles: Sequence[str]) -> Matched:
+    """Views of identities, each with its image of these roles by one engine, as NearID's protocol matches them."""
+    data, parents, engine = rows.data, parent_rows(rows.data), rows.data.column("engine")
+    made = np.isin(data.column("role"), roles) & (parents >= 0)
+    concerned = rows.view & np.isin(rows.identity, rows.identity[parents[made]])
+    chosen = np.flatnonzero(made | concerned)
+    found = matched(data.take(chosen), roles, lambda row: engine[chosen[row]] or "")
+    # -1 stays -1
+    views, images = (np.append(chosen, -1)[places] for places in (found.views, found.made))
+    return replace(found, views=views, made=images)
+
+
+def _cosines(vectors: Array, a: Rows, b: Rows) -> Array:
+    """Cosines of rows to rows; NaN where one of them is missing (-1)."""
+    found = np.einsum("...d,...d", vectors[a], vectors[b])
+    return np.where((a >= 0) & (b >= 0), found, np.nan)
+
+
+def _margins(vectors: Array, samples: Matched) -> Array:
+    views = samples.views
+    between = _cosines(vectors, *np.broadcast_arrays(views[:, :, None], views[:, None]))
+    return directed_margins(between, _cosines(vectors, views, samples.made))
+
+
+def _rates(prefix: str, margins: Array) -> dict[str, float]:
+    """SSR and PA, if any margin is valid."""
+    if not np.isfinite(margins).any():
         return {}
     rates = margin_rates(margins)
     return {f"{prefix}ssr": rates.ssr, f"{prefix}pa": rates.pa}
 
 
-def _oracle(vectors: Array, rows: _Rows) -> dict[str, float]:
-    """Mean correlation with the oracle, over two views of each identity: NearID's M-O and M-O pair."""
-    own = _made_from(rows, ("part-edit",))
-    similarity, oracle = [], []
-    for views in _views(rows):
-        two = sorted(views, key=lambda view: int(rows.image[view]) not in own)[:2]  # views with edits first
-        made = [[r for r in own.get(int(rows.image[v]), ()) if not np.isnan(rows.oracle[r])] for v in two]
-        for edits in zip_longest(*made):  # the first, second, ... of each view
-            similarity.append(np.full((2, 2), np.nan))
-            oracle.append(np.full(2, np.nan))
-            for j, row in enumerate(edits):
-                if row is not None:
-                    oracle[-1][j] = rows.oracle[row]
-                    similarity[-1][: len(two), j] = vectors[two] @ vectors[row]
-    if not oracle or (np.isfinite(oracle).sum(0) < 2).all():
-        return {}
-    found = oracle_agreement(np.stack(similarity), np.stack(oracle))
-    return ({} if found.whole is None else {"oracle": found.whole}) | {"oracle_pair": found.pair}
-
-
-def _views(rows: _Rows) -> Iterator[Rows]:
-    """The views of each identity, one row for each image, in the manifest's order."""
-    chosen = np.isin(rows.role.astype(str), VIEW_ROLES) & (rows.identity >= 0)
-    shown = rows.images[chosen[rows.images]]
-    return (shown[members] for members in _groups(rows.identity[shown]))
-
-
-def _made_from(rows: _Rows, roles: Sequence[str]) -> dict[int, list[int]]:
-    """Rows of these roles by their parent's image, one row for each image."""
-    found: dict[int, dict[int, int]] = defaultdict(dict)
-    for row in np.flatnonzero(np.isin(rows.role.astype(str), roles) & (rows.parent >= 0)):
-        found[int(rows.image[rows.parent[row]])].setdefault(int(rows.image[row]), int(row))
-    return {parent: list(made.values()) for parent, made in found.items()}
+def _part_edits(vectors: Array, rows: _Rows) -> dict[str, float]:
+    """SSR and PA against part-edits, and their correlation with the oracle: NearID's M-O and M-O pair."""
+    samples = _matched(rows, ("part-edit",)).of_edited_views()
+    found = _rates("part_", _margins(vectors, samples))
+    oracle = np.array([*rows.data.column("oracle"), None], dtype=float)[samples.made]  # -1, a missing image: the last
+    views, made = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None])
+    try:
+        agreement = oracle_agreement(_cosines(vectors, views, made), oracle)
+    except ValueError:  # fewer than two scores
+        return found
+    whole = {} if agreement.whole is None else {"oracle": agreement.whole}
+    return {**found, **whole, "oracle_pair": agreement.pair}
 
 
 def _groups(numbers: Rows) -> list[Rows]:

@@ -128,10 +128,3 @@ def test_literals_of_the_options_are_those_of_the_protocols() -> None:
     assert tuple(CATEGORIES) == options.CATEGORIES
     assert get_args(get_type_hints(options.CalibrateOptions)["method"]) == METHODS
     assert options.StudyOptions().agreement == AGREEMENT
-
-
-def test_the_bias_of_the_recipe_is_the_loss_s() -> None:
-    from idmetric.losses import near_id_objectives
-    from idmetric.train.nearid import config
-
-    assert config.BIAS == near_id_objectives.BIAS

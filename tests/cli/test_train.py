@@ -16,7 +16,7 @@ import torch
 from idmetric import load
 from idmetric.cli import train as cli
 from idmetric.io.settings import add_options, from_file, option, values_of
-from idmetric.train.processes import MainFailed
+from idmetric.train.processes import OtherFailed
 from tests import train_parts
 from tests.runner import Runner
 
@@ -71,29 +71,6 @@ def test_smoke_needs_no_data(tmp_path: Path, run: Runner) -> None:
     assert record["settings"]["steps"] == 2
     assert record["run"]["validate_every"] == 1
     assert (tmp_path / "run/smoke-data/manifest.parquet").is_file()
-    assert run("pairs --smoke --cpu --out", tmp_path / "run", "--fresh", "--steps", "1") == 0
-    assert json.loads((tmp_path / "run/recipe.json").read_text())["settings"]["steps"] == 1
-
-
-def test_fresh_moves_the_old_run_and_deletes_nothing(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
-) -> None:
-    given = ["pairs", "--data", data, "--out", tmp_path / "run", *QUICK, "--fresh"]
-    for rate in ("0.01", "0.02", "0.03"):
-        assert run(*given, "--lr", rate) == 0
-    rates = [
-        json.loads((tmp_path / n / "recipe.json").read_text())["settings"]["lr"] for n in ("run.1", "run.2", "run")
-    ]
-    assert rates == [0.01, 0.02, 0.03]
-    assert f"the run in {tmp_path / 'run'} is now in {tmp_path / 'run.2'}" in capsys.readouterr().out
-    (tmp_path / "link").symlink_to(tmp_path / "run")
-    assert run(*given[:3], "--out", tmp_path / "link", *given[5:], "--lr", "0.04") == 0
-    assert json.loads((tmp_path / "run.3" / "recipe.json").read_text())["settings"]["lr"] == 0.03
-    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]["lr"] == 0.04
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.tex").touch()
-    run.fails("holds other files (thesis.tex)", "pairs --data", data, "--out", tmp_path / "mine", *QUICK, "--fresh")
-    assert (tmp_path / "mine/thesis.tex").exists()
 
 
 @pytest.mark.parametrize("kind", ["json", "toml"])
@@ -186,23 +163,15 @@ def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(data: Path, tmp_pa
     run.fails("idmetric-train: error: the batch of step 2 cannot be loaded: lost.png", *given, "--missing", "1")
 
 
-def test_a_missing_package_is_an_error_and_not_a_trace(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: Runner
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    assert run("pairs --data", data, "--out", tmp_path / "run", *QUICK, "--wandb", "mine") == 1
-    assert capsys.readouterr().err.endswith("idmetric-train: error: --wandb needs wandb: pip install wandb\n")
-
-
 def test_other_processes_tell_in_a_line_that_the_main_one_failed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: Runner
 ) -> None:
     def fail(*_: Any) -> None:
-        raise MainFailed("the main process failed: ManifestError: 2 rows cannot be used:\n  row 4\n  row 6")
+        raise OtherFailed("process 0 failed: ManifestError: 2 rows cannot be used:\n  row 4\n  row 6")
 
     monkeypatch.setattr(cli, "run", fail)
     assert run("pairs") == 1
-    said = "the main process failed: ManifestError: 2 rows cannot be used:\n"
+    said = "process 0 failed: ManifestError: 2 rows cannot be used:\n"
     assert capsys.readouterr().err == f"idmetric-train: error: {said}"
 
 
@@ -212,13 +181,12 @@ def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str],
     for part in (
         "--batch-size N pairs per step (section 4.1) (default: 8)", "--optimizer {adamw,sgd}",
         "in the encoder, 10% of it",
-        "--sizes [N ...] of the pictures (default: 16 16)", "--symmetric, --no-symmetric", "--wandb TEXT",
+        "--sizes [N ...] of the pictures (default: 16 16)", "--symmetric, --no-symmetric",
         "pairs (defaults: the paper's)", "--precision {no,bf16,fp16}", "--on-error {fail,skip}",
     ):  # fmt: skip
         assert part in said, part
     assert said.count("--seed N of everything") == 1
     assert "all random numbers follow" not in said  # the recipe has its own
-    assert "--resume" not in said
 
 
 @pytest.mark.parametrize("name", ["idsim", "nearid", "visme", "ilgen"])

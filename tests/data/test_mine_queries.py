@@ -77,7 +77,7 @@ def test_merged_negatives_are_trained_on(data: Manifest, vectors: np.ndarray) ->
     names = whole.column("id")
     assert len(found.data.pools[0]) == 12  # negatives are no samples
     for query in range(0, 24, 2):
-        near = {names[row] for row in found.data.designated(query).tolist()}
+        near = {names[row] for row in found.data.hard.get(query, ())}
         assert near == set(mined.filter(group=whole[query].group).column("x_source"))
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -35,10 +36,9 @@ def random_tuples(seed: int = 0, *, rows: int = 5, views: int = 2, near: int = 3
 
 
 def lists(t: Tuples) -> tuple[list[np.ndarray], list[list[np.ndarray | None]], list[list[np.ndarray | None]]]:
-    def views(x: Tensor, valid: Tensor | None) -> list[list[np.ndarray | None]]:
-        there = torch.ones(x.shape[:2]) if valid is None else valid
+    def views(x: Tensor, valid: Tensor) -> list[list[np.ndarray | None]]:
         return [
-            [v if ok else None for v, ok in zip(row, m, strict=True)] for row, m in zip(x.numpy(), there, strict=True)
+            [v if ok else None for v, ok in zip(row, m, strict=True)] for row, m in zip(x.numpy(), valid, strict=True)
         ]
 
     return list(t.anchor.numpy()), views(t.positive, t.positive_valid), views(t.distractor, t.distractor_valid)
@@ -63,56 +63,11 @@ def test_cohesion_is_its_equation_where_one_of_three_views_is_missing() -> None:
     assert near_id_terms(t).cohesion.item() == pytest.approx(loop.cohesion(p), rel=1e-10)
 
 
-def released_loss(t: Tuples, tau: float) -> float:
-    """The formula recorded from the released code: G holds every slot, masks choose targets and ranked distractors."""
-    a, slots, near = t.anchor.numpy(), t.positive.numpy(), t.distractor.numpy()
-    assert t.positive_valid is not None
-    assert t.distractor_valid is not None
-    rows, views, _ = slots.shape
-    main, tier = [], []
-    for p in range(views):
-        terms = []
-        for i in range(rows):
-            everything = [loop.cos(a[i], slots[j, q]) / tau for j in range(rows) for q in range(views)]
-            everything += [loop.cos(a[i], r) / tau for r in near[i]]
-            if t.positive_valid[i, p]:
-                terms.append(loop.log_sum_exp(everything) - loop.cos(a[i], slots[i, p]) / tau)
-        main.append(terms)
-    for i in range(rows):
-        rest = [loop.cos(a[i], slots[j, q]) / tau for j in range(rows) if j != i for q in range(views)]
-        for k in range(near.shape[1]):
-            if t.distractor_valid[i, k]:
-                tier.append(loop.softplus(loop.log_sum_exp(rest) - loop.cos(a[i], near[i, k]) / tau))
-    return loop.mean_over_slots(main) + 0.5 * loop.mean(tier)
-
-
-def test_the_switch_follows_the_released_code_which_keeps_missing_slots_in_the_sums() -> None:
-    t = random_tuples()
-    assert near_id(t, released=True).item() == pytest.approx(released_loss(t, TAU), rel=1e-10)
-    full = random_tuples(masked=False)
-    assert near_id(full, released=True).item() == pytest.approx(near_id(full).item(), rel=1e-12)
-    other = t._replace(positive=t.positive.clone())
-    other.positive[0, 1] += 1  # a missing view
-    assert near_id(other).item() == near_id(t).item()
-    assert near_id(other, released=True).item() != near_id(t, released=True).item()
-
-
-def test_released_cohesion_is_the_mean_over_all_valid_views() -> None:
-    t = random_tuples()
-    _, p, _ = lists(t)
-    pairs = [row for row in p if all(v is not None for v in row)]
-    assert len(pairs) == 3
-    expected = sum(2 * loop.cohesion([row]) for row in pairs) / 8  # 8 valid views, 6 of them with a sibling
-    assert near_id_terms(t, released=True).cohesion.item() == pytest.approx(expected, rel=1e-10)
-
-
 def test_missing_slots_may_hold_nan_and_get_no_gradient() -> None:
     t = random_tuples()
-    assert t.positive_valid is not None
-    assert t.distractor_valid is not None
     p = t.positive.masked_fill(~t.positive_valid[:, :, None], math.nan).requires_grad_()
     r = t.distractor.masked_fill(~t.distractor_valid[:, :, None], math.nan).requires_grad_()
-    loss = near_id(t._replace(positive=p, distractor=r), beta=0.1)
+    loss = near_id(replace(t, positive=p, distractor=r), beta=0.1)
     assert loss.item() == near_id(t, beta=0.1).item()
     loss.backward()
     for x, valid in ((p, t.positive_valid), (r, t.distractor_valid)):
@@ -128,7 +83,7 @@ def test_one_identity_alone_has_no_ranking_and_no_distractor_is_zero() -> None:
     none = random_tuples(near=0, masked=False)
     a, p, r = lists(none)
     assert near_id(none).item() == pytest.approx(loop.discrimination(a, p, r, TAU))
-    invalid = random_tuples()._replace(distractor_valid=torch.zeros(5, 3, dtype=torch.bool))
+    invalid = replace(random_tuples(), distractor_valid=torch.zeros(5, 3, dtype=torch.bool))
     assert near_id_terms(invalid).ranking.item() == 0
 
 
@@ -179,7 +134,7 @@ def test_rows_of_one_identity_are_not_each_others_negatives() -> None:
     a, p, r = lists(t)
     identity = torch.tensor([0, 1, 0, 2, 3])
     without = [0, 1, 3, 4]  # what row 0 sees: everything but row 2
-    only = near_id_terms(t._replace(identity=identity))
+    only = near_id_terms(replace(t, identity=identity))
     plain = near_id_terms(t)
     assert only.discrimination.item() < plain.discrimination.item()
     rows = []
@@ -216,7 +171,7 @@ def test_symmetric_info_nce_is_pytorchs_cross_entropy_and_skips_anchors_without_
     valid[2] = False
     rest = [0, 1, 3, 4]
     fewer = Tuples(t.anchor[rest], t.positive[rest], t.distractor[rest])
-    skipped = symmetric_info_nce(t._replace(positive_valid=valid), distractors=True)
+    skipped = symmetric_info_nce(replace(t, positive_valid=valid), distractors=True)
     assert skipped.item() == pytest.approx(symmetric_info_nce(fewer, distractors=True).item(), rel=1e-12)
 
 
@@ -227,7 +182,6 @@ def test_oracle_ranking_is_ranknet_on_ordered_pairs() -> None:
     oracle = torch.rand(5, 3, generator=g, dtype=torch.float64)
     oracle[4, 1] = oracle[4, 0]
     near = np.array([[0 if x is None else loop.cos(a[i], x) for x in row] for i, row in enumerate(r)])
-    assert t.distractor_valid is not None
     rank = loop.oracle_ranking(near, oracle.numpy(), t.distractor_valid.numpy(), TAU, 0.05)
     got = oracle_ranking(torch.from_numpy(near), oracle, t.distractor_valid)
     assert got.item() == pytest.approx(rank, rel=1e-10)
@@ -276,11 +230,10 @@ def test_a_mean_over_pairs_leaves_a_share_of_the_batch_to_positives() -> None:
         assert pull[True] / pull[False] == pytest.approx(count)
 
 
-def circle_part(t: Tuples, *, keep_missing: bool = False) -> float:
-    a, p, r = lists(t if not keep_missing else t._replace(positive_valid=None))
-    _, mine, _ = lists(t)
+def circle_part(t: Tuples) -> float:
+    a, p, r = lists(t)
     return loop.mean([
-        loop.circle([loop.cos(a[i], g) for g in mine[i] if g is not None],
+        loop.circle([loop.cos(a[i], g) for g in p[i] if g is not None],
                     [loop.cos(a[i], g) for j in range(5) if j != i for g in p[j] if g is not None]
                     + [loop.cos(a[i], x) for x in r[i] if x is not None], 0.25, 64.0)
         for i in range(5)
@@ -293,15 +246,6 @@ def test_circle_ranked_is_the_circle_loss_plus_a_hinge() -> None:
     hinge = loop.max_hinge(a, p, r, TAU, 0.25)
     assert hinge > 0
     assert circle_ranked(t).item() == pytest.approx(circle_part(t) + 0.5 * hinge, rel=1e-9)
-    terms = [
-        loop.mean([
-            max(0.0, loop.cos(a[i], g) - loop.cos(a[i], x) + 0.25) if j != i and g is not None else 0.0
-            for j, row in enumerate(p) for g in row
-        ])
-        for i in range(5) for x in r[i] if x is not None
-    ]  # fmt: skip
-    released = circle_part(t, keep_missing=True) + 0.5 * loop.mean(terms)
-    assert circle_ranked(t, released=True).item() == pytest.approx(released, rel=1e-9)
 
 
 def test_neither_missing_views_nor_rows_of_one_identity_are_the_circle_hinges_negatives() -> None:
@@ -312,10 +256,10 @@ def test_neither_missing_views_nor_rows_of_one_identity_are_the_circle_hinges_ne
     positive[2, 0] = t.anchor[0]  # nothing is nearer to anchor 0, but it is of the same identity
     positive[1:3] = positive[1:3] - 3 * t.anchor[3]  # to anchor 3, every negative is farther than a vector of zeros
     positive[0] = positive[0] - 3 * t.anchor[3]
-    t = t._replace(positive=positive, positive_valid=valid, identity=torch.tensor([0, 1, 0, 2]))
+    t = replace(t, positive=positive, positive_valid=valid, identity=torch.tensor([0, 1, 0, 2]))
     terms = []
     for i in range(4):
-        others = [j for j in range(4) if t.identity is not None and t.identity[j] != t.identity[i]]
+        others = [j for j in range(4) if t.identity[j] != t.identity[i]]
         rest = [
             loop.cos(t.anchor[i].numpy(), positive[j, p].numpy()) / TAU for j in others for p in (0, 1) if valid[j, p]
         ]
@@ -355,9 +299,9 @@ def test_circle_of_a_query_without_positives_or_negatives_is_zero() -> None:
 def test_bad_shapes_are_told() -> None:
     t = random_tuples()
     with pytest.raises(ValueError, match="anchors"):
-        near_id(t._replace(positive=t.anchor))
-    with pytest.raises(ValueError, match="mask of shape"):
-        near_id(t._replace(positive_valid=torch.ones(5, 3, dtype=torch.bool)))
+        near_id(replace(t, positive=t.anchor))
+    with pytest.raises(ValueError, match="need a mask"):
+        near_id(replace(t, positive_valid=torch.ones(5, 3, dtype=torch.bool)))
     with pytest.raises(ValueError, match="temperature"):
         near_id(t, temperature=0)
     with pytest.raises(ValueError, match="two arrays"):

@@ -162,13 +162,12 @@ def recall_at_k(
     queries: Sequence[int],
     ks: Sequence[int],
     *,
-    query_in_database: bool = False,
     t_rank: float = 0.01,
     t_recall: float = 1.0,
 ) -> float:
     losses = []
     for q in queries:
-        database = [z for z in range(len(label)) if z != q or query_in_database]
+        database = [z for z in range(len(label)) if z != q]
         positives = [x for x in range(len(label)) if label[x] == label[q] and x != q]
         if not positives:
             continue
@@ -182,13 +181,12 @@ def recall_at_k(
     return mean(losses)
 
 
-def label_info_nce(embedding: Sequence[Array], label: Sequence[int], tau: float, siblings: bool) -> float:
+def label_info_nce(embedding: Sequence[Array], label: Sequence[int], tau: float) -> float:
     queries = []
     for q, x in enumerate(embedding):
         logits = [cos(x, z) / tau for z in embedding]
         own = [z for z in range(len(label)) if label[z] == label[q] and z != q]
         others = [logits[z] for z in range(len(label)) if label[z] != label[q]]
         if own:
-            extra = {p: [logits[z] for z in own if z != p] if siblings else [] for p in own}
-            queries.append(mean([one_of(logits[p], others + extra[p]) for p in own]))
+            queries.append(mean([one_of(logits[p], others) for p in own]))
     return mean(queries)

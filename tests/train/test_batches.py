@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, Dataset
 
 from idmetric import IDSim, ImageReadError
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
@@ -101,7 +100,7 @@ def test_processes_share_a_batch_in_order() -> None:
 
 def test_pixels_are_those_that_the_model_sees(photos: Manifest, metric: IDSim) -> None:
     pictures = Pictures.of(metric, photos)
-    pixels = pictures.batch(range(len(photos)))
+    pixels = torch.stack([pictures.read(row) for row in range(len(photos))])
     assert pixels.shape == (6, 3, 64, 64)
     assert pixels.dtype == torch.float32
     for row in range(len(photos)):
@@ -137,63 +136,29 @@ def test_sizes_may_follow_the_image(photos: Manifest) -> None:
     assert halves.read(3).shape == (3, 30, 22)  # turned upright
 
 
-def test_masking_comes_before_augmentation_and_noise_after_it(photos: Manifest) -> None:
+def test_masking_comes_before_augmentation(photos: Manifest) -> None:
     seen: list[Image.Image] = []
 
     def spy(image: Image.Image, rng: np.random.Generator) -> Image.Image:
         seen.append(image)
         return image
 
-    pictures = Pictures(photos, (32, 32), augment=spy)
-    pixels = pictures.read(0, generator(0), foreground=True, noise=0.1)
+    Pictures(photos, (32, 32), augment=spy).read(0, generator(0), foreground=True)
     assert seen[0].size == (60, 44)  # before the resize
     assert seen[0].getpixel((0, 0)) == (0, 0, 0)
-    assert pixels[:, 0, :8].unique().numel() > 4  # the black is noisy
-    assert pixels.min() >= 0
-    assert pixels.max() <= 1
-
-
-def test_a_picture_depends_on_its_place_in_the_batch_and_on_nothing_else(photos: Manifest) -> None:
-    pictures = Pictures(photos, (32, 32), augment=partial(augment.idsim, size=(32, 32)))
-    whole = pictures.batch([0, 0, 1, 2], (7, 3), noise=[0, 0.1, 0, 0.1])
-    twice = pictures.batch([0, 0], (7, 3))
-    assert not twice[0].equal(twice[1])
-    part = pictures.batch([1, 2], (7, 3), places=[2, 3], noise=[0, 0.1])
-    assert part.equal(whole[2:])
-    assert not pictures.batch([1, 2], (7, 4), places=[2, 3]).equal(pictures.batch([1, 2], (7, 3), places=[2, 3]))
-    with pytest.raises(ValueError, match=r"shorter|longer"):
-        pictures.batch([0, 1], (0,), noise=[0.1])
-
-
-class Steps(Dataset[torch.Tensor]):
-    """Batches as a loader's processes make them."""
-
-    def __init__(self, pictures: Pictures) -> None:
-        self.pictures = pictures
-
-    def __len__(self) -> int:
-        return 4
-
-    def __getitem__(self, step: int) -> torch.Tensor:
-        rows = batch_rows(step, len(self.pictures.data), 3, seed=1)
-        return self.pictures.batch(rows, (1, step), noise=[0.05] * 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_worker_processes_read_the_same_batches(photos: Manifest, context: str) -> None:
-    steps = Steps(Pictures(photos, (32, 32), augment=partial(augment.ilgen, size=(32, 32))))
-    alone = [steps[k] for k in range(4)]
-    loader = DataLoader(steps, batch_size=None, num_workers=2, multiprocessing_context=context)
-    assert all(x.equal(y) for x, y in zip(alone, loader, strict=True))
 
 
 def test_threads_and_pickles_read_the_same(photos: Manifest) -> None:
     pictures = Pictures(photos, (32, 32), augment=partial(augment.nearid, size=(32, 32)))
-    alone = pictures.batch(range(6), (0, 0))
-    assert pickle.loads(pickle.dumps(pictures)).batch(range(6), (0, 0)).equal(alone)
+
+    def read(some: Pictures) -> torch.Tensor:
+        return torch.stack([some.read(row, generator(0, 0, row)) for row in range(6)])
+
+    alone = read(pictures)
+    assert not pictures.read(0, generator(0, 0, 0)).equal(pictures.read(0, generator(0, 0, 1)))
+    assert (pictures.read_bytes(0, generator(0, 0, 0)).float() / 255).equal(alone[0])
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: pictures.batch(range(6), (0, 0)), range(4)))
+        found = list(pool.map(read, [pictures, pickle.loads(pickle.dumps(pictures))] * 2))
     assert all(x.equal(alone) for x in found)
 
 
@@ -241,10 +206,3 @@ def test_unreadable_images_are_skipped_with_what_depends_on_them(broken: Manifes
         check(broken)
     with pytest.raises(ManifestError, match="no usable row is left"):
         check(broken.take([1, 4]), on_error="skip")
-
-
-def test_a_long_list_is_cut(tmp_path: Path) -> None:
-    data = Manifest.from_rows([Row("x", f"{k}.png") for k in range(50)], tmp_path)
-    with pytest.raises(ManifestError, match=r"(?s)50 of 50 rows.*row 20, .*and 30 more") as caught:
-        check(data)
-    assert "row 21," not in str(caught.value)

@@ -27,12 +27,12 @@ from idmetric.models.released_idsim import resample_dinov2_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import Config
-from idmetric.train.idsim.data import Share, read_triplets
-from idmetric.train.idsim.loss import compare, patch_similarity
-from idmetric.train.idsim.recipe import IDSimRecipe, build, patch_accuracy, untrained
+from idmetric.train.idsim.data import read_triplets
+from idmetric.train.idsim.loss import compare
+from idmetric.train.idsim.recipe import IDSimRecipe, build, untrained
 from idmetric.train.loop import Settings, fit
 from idmetric.train.processes import Processes
-from tests.reference.losses_loop import cos, mean, one_of, softplus
+from tests.reference.losses_loop import cos, mean, one_of
 from tests.reference.sinkhorn_loop import sinkhorn
 from tests.train_parts import a_minute_offline, in_two_processes, killed_at, launched, same_results
 
@@ -41,7 +41,7 @@ CONFIG = Config(
     backbone="vit_small_patch16_dinov3", backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3},
     backbone_weights="random", image_size=SIDE, hidden=24, batch_size=3, accumulation=2, epochs=2, precision="no",
 )  # fmt: skip
-PLAIN = replace(CONFIG, dropout=0.0, augment=False, noise=0.0)
+PLAIN = replace(CONFIG, dropout=0.0, augment=False)
 SETTINGS = Settings(save_every=2, validate_every=0, log_every=1, workers=0)
 
 
@@ -137,10 +137,8 @@ def test_the_smoke_run_ends_in_a_model_that_opens_without_peft(smoke: Path, monk
 def test_defaults_are_the_papers() -> None:
     papers = {
         "rank": 16, "alpha": 32, "dropout": 0.05, "hidden": 512, "image_size": 448, "lr": 3e-4, "batch_size": 8,
-        "accumulation": 4, "epochs": 3, "precision": "bf16", "noise": 0.0, "patch_weight": 1.0, "max_tokens": 1024,
-        "blur": 0.05, "scaling": 0.05, "crop": (0.9, 1.0), "jitter": (0.2, 0.2, 0.08), "jitter_p": 0.8, "blur_p": 0.5,
-        "terms": "both", "objective": "infonce", "patch_metric": "sinkhorn", "negatives": "batch", "margin": 0.0,
-        "hinge_margin": 0.1, "backbone": "vit_large_patch16_dinov3.lvd1689m",
+        "accumulation": 4, "epochs": 3, "precision": "bf16", "patch_weight": 1.0, "augment": True,
+        "terms": "both", "negatives": "batch", "margin": 0.0, "backbone": "vit_large_patch16_dinov3.lvd1689m",
         "backbone_weights": "",  # pretrained ones, fetched
     }  # fmt: skip
     assert asdict(Config()).items() >= papers.items()
@@ -163,45 +161,38 @@ def wrong(data: Manifest, config: Config = PLAIN) -> str:
     return str(caught.value)
 
 
-WRONG: dict[str, Callable[[list[Row]], list[Row]]] = {
-    "group 'all-0' has no negative: .*mine triplets": lambda rows: [
-        row for row in rows if row.slot != "negative"
-    ],
-    "none has a group and the slot anchor, positive, negative; `idmetric data mine triplets`": lambda rows: [
-        replace(row, group=None, slot=None) for row in rows
-    ],
-    "the splits are test": lambda rows: [replace(row, split="test") for row in rows],
-    "no triplets of split validation": lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")],
-    "group 'all-0' has a positive of another identity than its anchor's": lambda rows: [
-        rows[0], replace(rows[1], identity="other"), *rows[2:]
-    ],
-    "group 'all-0' has a negative of its anchor's identity": lambda rows: [
-        *rows[:2], replace(rows[2], identity="thing-0"), *rows[3:]
-    ],
-    "group 'all-0' has an anchor without identity": lambda rows: [replace(row, identity=None) for row in rows],
-    "group 'all-0' has several anchors": lambda rows: [*rows, replace(rows[0], id="again")],
+NO_TRIPLET = "group 'all-0' is no triplet.*idmetric data mine triplets"
+WRONG: dict[str, tuple[str, Callable[[list[Row]], list[Row]]]] = {
+    "no negative": (NO_TRIPLET, lambda rows: [row for row in rows if row.slot != "negative"]),
+    "no group": (
+        "no triplets in split training of 18 rows.*`idmetric data mine triplets`",
+        lambda rows: [replace(row, group=None, slot=None) for row in rows],
+    ),
+    "another split": ("the splits are test", lambda rows: [replace(row, split="test") for row in rows]),
+    "nothing to validate": (
+        "no triplets in split validation", lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")]
+    ),
+    "another positive": (NO_TRIPLET, lambda rows: [rows[0], replace(rows[1], identity="other"), *rows[2:]]),
+    "the same negative": (NO_TRIPLET, lambda rows: [*rows[:2], replace(rows[2], identity="thing-0"), *rows[3:]]),
+    "no identity": (NO_TRIPLET, lambda rows: [replace(row, identity=None) for row in rows]),
+    "two anchors": (NO_TRIPLET, lambda rows: [*rows, replace(rows[0], id="again")]),
 }  # fmt: skip
 
 
 def test_wrong_data_are_refused_with_how_to_fix_them(tmp_path: Path) -> None:
     rows = triplets(tmp_path)
-    for text, changed in WRONG.items():
-        assert re.search(text, wrong(Manifest.from_rows(changed(rows), tmp_path))), text
+    for name, (text, changed) in WRONG.items():
+        assert re.search(text, wrong(Manifest.from_rows(changed(rows), tmp_path))), name
     whole = Manifest.from_rows(rows, tmp_path)
     assert "6 items do not fill a batch of 8" in wrong(whole, replace(PLAIN, batch_size=4))
     names = ["mug" if row.slot != "negative" else f"{row.group}~edit" for row in rows]
     one = whole.replace(identity=names)
     assert re.search("all 6 triplets are of one identity, 'mug'.*--negatives single", wrong(one))
     build(replace(PLAIN, negatives="single"), one, Processes(cpu=True))
-
-
-def test_rows_of_other_splits_stay_out_of_training(data: Manifest) -> None:
-    trained, held_out = read_triplets(data, TRAINING), read_triplets(data, VALIDATION)
-    splits = np.array(data.column("split"), dtype=object)
-    assert len(trained) == 6
-    assert len(held_out) == 4
-    assert set(splits[trained.rows].ravel()) == {None}
-    assert set(splits[held_out.rows].ravel()) == {"val"}
+    two = Processes(cpu=True)
+    two.count = 4
+    with pytest.raises(ValueError, match="4 processes cannot share 2 micro-batches"):
+        build(PLAIN, whole, two)
 
 
 def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manifest) -> None:
@@ -210,7 +201,9 @@ def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manif
         held_out = data.column("split").index("val")
         shared = [values[0] if k in (held_out, held_out + 1) else v for k, v in enumerate(values)]
         message = wrong(data.replace(**{column: shared}))
-        text = f"2 rows of split val show images or identities that are trained on: row {held_out + 1} (val-0/0)"
+        text = (
+            f"2 rows of split val show images or identities that are trained on, such as row {held_out + 1} (val-0/0)"
+        )
         assert text in message
         assert "idmetric data split" in message
 
@@ -241,33 +234,9 @@ def test_one_of_several_positives_and_negatives_is_drawn_each_time(tmp_path: Pat
     assert several.draw(1, (0, 7, 5)) == [3, 4, 5]
 
 
-def test_noise_gives_no_negative_away(tmp_path: Path) -> None:
-    rows = triplets(tmp_path, 12)
-    same = {row.group: row.path for row in rows if row.slot == "anchor"}
-    data = Manifest.from_rows([replace(row, path=same[row.group]) for row in rows], tmp_path)  # three equal pictures
-    found = recipe(replace(PLAIN, noise=0.1, batch_size=12, accumulation=1), data)
-    [clean] = recipe(replace(PLAIN, batch_size=12, accumulation=1), data).load(0)
-    right = []
-    for step in range(20):
-        [part] = found.load(step)
-        pixels = part.pixels.double()
-        near, far = (pixels[0] - pixels[slot] for slot in (1, 2))
-        right.append(((near.abs() < far.abs()).double() + (near.abs() == far.abs()).double() / 2).mean())
-        if step == 0:
-            change = part.pixels - clean.pixels
-            inside = (clean.pixels > 0.35) & (clean.pixels < 0.65)  # what clamping leaves alone
-            for slot in range(3):
-                assert 0.08 < float(change[slot][inside[slot]].std()) < 0.12
-    assert float(torch.stack(right).mean()) == pytest.approx(0.5, abs=0.01)
-
-
 def test_pictures_are_augmented_by_the_papers_steps_as_seed_step_and_place_say(data: Manifest) -> None:
-    config = replace(CONFIG, noise=0.0, crop=(0.5, 0.6), jitter=(0.4, 0.3, 0.2), jitter_p=0.9, blur_p=0.7)
-    found = recipe(config, data)
-    part = found.load(0)[1]
-    steps = partial(
-        augment.idsim, size=(SIDE, SIDE), scale=(0.5, 0.6), jitter=(0.4, 0.3, 0.2), jitter_p=0.9, blur_p=0.7
-    )
+    part = recipe(CONFIG, data).load(0)[1]
+    steps = partial(augment.idsim, size=(SIDE, SIDE))
     for slot in range(3):
         for k, row in enumerate(part.rows[slot]):
             image = steps(data.image(row), generator(0, 0, 3 * (3 + k) + slot))
@@ -296,46 +265,30 @@ def by_hand(found: IDSimRecipe, data: Manifest, step: int = 0) -> dict[str, floa
 
 def _terms(config: Config, kind: str, one: list[list[Any]], names: list[list[str | None]]) -> list[float]:
     temperature = config.temperature if kind == "cls" else config.patch_temperature
-    threshold = config.threshold if kind == "cls" else config.patch_threshold
     out = []
     for i in range(len(one[0])):
         others = [one[2][i]]
         if config.negatives == "batch":
             others += [one[slot][j] for slot in (1, 2) for j in range(len(one[0]))
                        if j != i and names[slot][j] != names[0][i]]  # fmt: skip
-        right = _similarity(config, kind, one[0][i], one[1][i])
-        wrong_ = [_similarity(config, kind, one[0][i], other) for other in others]
-        if config.objective == "infonce":
-            out.append(one_of((right - config.margin) / temperature, [x / temperature for x in wrong_]))
-        elif config.objective == "hinge":
-            out.append(mean([max(0.0, config.hinge_margin - right + x) for x in wrong_]))
-        else:
-            same = softplus(-(right - threshold) / temperature)
-            out.append((same + mean([softplus((x - threshold) / temperature) for x in wrong_])) / 2)
+        right = _similarity(kind, one[0][i], one[1][i])
+        wrong_ = [_similarity(kind, one[0][i], other) for other in others]
+        out.append(one_of((right - config.margin) / temperature, [x / temperature for x in wrong_]))
     return out
 
 
-def _similarity(config: Config, kind: str, a: Any, b: Any) -> float:
+def _similarity(kind: str, a: Any, b: Any) -> float:
     if kind == "cls":
         return cos(a.cls[0].double().numpy(), b.cls[0].double().numpy())
     x, y = a.patches[0].double().numpy(), b.patches[0].double().numpy()
-    if config.patch_metric == "cosine":
-        return mean([cos(p, q) for p, q in zip(x, y, strict=True)])
-    if config.patch_metric == "pooled":
-        return cos(x.mean(0), y.mean(0))
-    return -sinkhorn(x, y, **config.sinkhorn)[0]
+    return -sinkhorn(x, y, blur=0.05, scaling=0.05, debias=True, diameter=2.0)[0]
 
 
 SWITCHES: dict[str, dict[str, Any]] = {
     "the defaults": {},
     "the hard negative alone": {"negatives": "single"},
     "C.3": {"negatives": "single", "margin": 0.1},
-    "cosine of patches, place by place": {"patch_metric": "cosine"},
-    "cosine of the mean patch": {"patch_metric": "pooled", "negatives": "single"},
-    "hinge": {"objective": "hinge", "hinge_margin": 0.3},
-    "bce": {"objective": "bce", "threshold": 0.2, "patch_threshold": -0.4},
     "temperatures and margin": {"temperature": 0.2, "patch_temperature": 0.1, "margin": 0.1},
-    "geomloss's settings in the release": {"debias": False, "diameter": None, "negatives": "single"},
 }
 
 
@@ -379,42 +332,11 @@ def test_candidates_of_the_anchors_identity_are_no_negatives() -> None:
     chance = torch.Generator().manual_seed(0)
     anchor, positive, negative = torch.randn(3, 4, 6, generator=chance)
     identity = torch.tensor([[0, 1, 1, 2], [0, 1, 1, 2], [1, 5, 0, 7]])  # two triplets of 1; two negatives show others'
-    found = compare(anchor, positive, negative, identity, 0, "batch")
-    assert found.positive.tolist() == [0, 1, 2, 3]
+    found = compare(anchor, positive, negative, identity, "batch")
+    assert found.positive.equal(found.values[range(4), range(4)])
     assert found.negative.int().tolist() == [
         [0, 1, 1, 1, 1, 1, 0, 1], [1, 0, 0, 1, 0, 1, 1, 1], [1, 0, 0, 1, 0, 1, 1, 1], [1, 1, 1, 0, 1, 1, 1, 1],
     ]  # fmt: skip
-    half = compare(anchor[2:], positive, negative, identity, 2, "batch")
-    assert half.positive.tolist() == [2, 3]
-    assert half.negative.equal(found.negative[2:])
-    assert half.values.allclose(found.values[2:])
-
-
-def test_sinkhorn_similarity_is_one_for_pairs_and_matrices() -> None:
-    chance = torch.Generator().manual_seed(0)
-    x = torch.nn.functional.normalize(torch.randn(5, 7, 6, generator=chance), dim=-1)
-    a, b = x[:2], x[2:]
-    for metric in ("sinkhorn", "cosine", "pooled"):
-        whole = patch_similarity(a, b, metric)
-        assert whole.shape == (2, 3)
-        assert patch_similarity(a, torch.stack([b, b.flip(0)]), metric).allclose(
-            torch.stack([whole[0], whole[1].flip(0)]), atol=1e-5
-        )
-
-
-def test_at_most_so_many_patches_are_compared(data: Manifest) -> None:
-    whole, some = recipe(PLAIN, data), recipe(replace(PLAIN, max_tokens=4), data)
-    part = some.load(0)[0]
-    tokens = torch.arange(9.0)[None, :, None].expand(9, 9, 2)
-    seen = {}
-    for step in range(20):
-        [_, (_, found)] = some._terms(tokens[:, 0], tokens, replace(part, place=(step, 0)))
-        assert found.shape == (9, 4, 2)
-        seen[step] = tuple(found[0, :, 0].tolist())
-        assert sorted(set(seen[step])) == list(seen[step])
-    assert set().union(*seen.values()) == set(range(9))
-    [_, (_, found)] = whole._terms(tokens[:, 0], tokens, part)
-    assert found is tokens
 
 
 # What trains
@@ -447,23 +369,17 @@ def test_the_head_that_no_loss_sees_stays_frozen(terms: Any, other: str, data: M
     assert all((p.grad is not None) == p.requires_grad for p in found.model.parameters())
 
 
-@pytest.mark.parametrize(
-    "change", [{}, {"features": "final"}, {"residual": False}, {"center": False}, {"alpha": 8.0}], ids=str
-)
-def test_the_saved_model_scores_as_the_trained_one(change: dict[str, Any], data: Manifest, tmp_path: Path) -> None:
-    found = recipe(replace(PLAIN, **change), data)
+@pytest.mark.parametrize("alpha", [32.0, 8.0])
+def test_the_saved_model_scores_as_the_trained_one(alpha: float, data: Manifest, tmp_path: Path) -> None:
+    found = recipe(replace(PLAIN, alpha=alpha), data)
     found.save(tmp_path)
     saved = IDSim(tmp_path, device="cpu")
     found.model.eval()
     with torch.no_grad():
         pixels = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-        ours, theirs, plain = (m(pixels) for m in (found.model, saved, recipe(PLAIN, data).model.eval()))
+        ours, theirs = (m(pixels) for m in (found.model, saved))
     assert theirs.cls.allclose(ours.cls, atol=1e-5)
     assert theirs.patches.allclose(ours.patches, atol=1e-5)  # type: ignore[union-attr]
-    if change:
-        assert not theirs.cls.allclose(plain.cls, atol=1e-3)
-    else:
-        assert abs(theirs.cls.mean(1)).max() < 1e-6  # centered
     assert theirs.cls.norm(dim=1).allclose(torch.ones(2), atol=1e-5)
 
 
@@ -525,11 +441,6 @@ def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> No
     assert not any(p.requires_grad for p in found.parameters())
 
 
-def test_an_encoder_without_such_layers_is_refused(data: Manifest) -> None:
-    config = replace(PLAIN, backbone="resnet18", backbone_args={"channels": [8, 16, 24, 32]})
-    assert "no linear layers named 'vit'" in wrong(data, config)
-
-
 # Validation
 
 
@@ -553,20 +464,6 @@ def test_validation_scores_triplets_by_class_features_and_patches(data: Manifest
     assert "triplet_patch" not in recipe(replace(PLAIN, validate_patches=0), data).validate()
 
 
-def test_a_few_triplets_are_compared_by_patches_always_the_same(data: Manifest) -> None:
-    found = recipe(PLAIN, data)
-    held_out = read_triplets(data, VALIDATION)
-    one = [patch_accuracy(found.model, found.loader.pictures, held_out, 1, 3) for _ in range(2)]
-    assert one[0] == one[1]
-    assert set(one[0].values()) <= {0.0, 1.0}
-
-
-def test_without_rows_of_val_nothing_is_validated(tmp_path: Path) -> None:
-    found = recipe(PLAIN, Manifest.from_rows(triplets(tmp_path), tmp_path))
-    assert found.validate() == {}
-    assert found.best == ""
-
-
 # The run
 
 
@@ -578,7 +475,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(data: Manifest, tmp_path: Pat
     train("whole", workers=2)
     with killed_at(3, IDSimRecipe):
         train("run")
-    assert max(state.folders(tmp_path / "run")) == 2
+    assert max(state.checkpoints(tmp_path / "run")) == 2
     train("run")
     assert same_results(tmp_path / "whole", tmp_path / "run")
 
@@ -596,8 +493,7 @@ def train_as(out: Path, file: Path, rank: int, port: str) -> None:
     """Train as one of two processes."""
     launched(rank, port)
     processes = Processes(cpu=True)
-    for name, config in TOGETHER.items():
-        save_file(trained(config, read(file), processes), out / f"{name}-{rank}.safetensors")
+    save_file(trained(CONFIG, read(file), processes), out / f"{rank}.safetensors")
     processes.close()
 
 
@@ -615,38 +511,17 @@ def trained(config: Config, data: Manifest, processes: Processes) -> dict[str, T
     return {n: p.detach().clone() for n, p in changed.items()}
 
 
-# dropout follows from the micro-batch where one process embeds it whole
-TOGETHER = {
-    "micro-batches": replace(CONFIG, max_tokens=5),
-    "parts": replace(CONFIG, batch_size=6, accumulation=1, dropout=0.0, epochs=2, max_tokens=5),
-}
-
-
 @pytest.mark.slow
 def test_two_processes_train_the_weights_of_one(data: Manifest, tmp_path: Path) -> None:
-    file, alone = tmp_path / "data.parquet", dict[str, dict[str, Tensor]]()
+    file = tmp_path / "data.parquet"
     data.filter(split=None).write(file)
-
-    def train_alone() -> None:
-        alone.update({name: trained(c, read(file), Processes(cpu=True)) for name, c in TOGETHER.items()})
-
-    assert in_two_processes(train_as, tmp_path, file, meanwhile=train_alone, seconds=180) == [0, 0]
-    for name, config in TOGETHER.items():
-        fresh = recipe(config, data).model.state_dict()
-        for rank in (0, 1):
-            shared = load_file(tmp_path / f"{name}-{rank}.safetensors")
-            for n, p in alone[name].items():
-                assert (p - shared[n]).abs().max() < 2e-5, (name, rank, n)
-        assert max(float((p - fresh[n]).abs().max()) for n, p in alone[name].items()) > 5e-4
-
-
-def test_processes_that_cannot_share_a_step_are_refused() -> None:
-    assert Share.of(8, 4, 1, 2) == Share(range(2, 4), range(8))
-    assert Share.of(8, 4, 3, 4) == Share(range(3, 4), range(8))
-    assert Share.of(8, 4, 5, 8) == Share(range(4), range(5, 6))
-    for count in (3, 16):
-        with pytest.raises(ValueError, match=f"{count} processes can share neither 4 micro-batches nor 8 .*batch_size"):
-            Share.of(8, 4, 0, count)
+    assert in_two_processes(train_as, tmp_path, file, seconds=180) == [0, 0]
+    alone, fresh = trained(CONFIG, read(file), Processes(cpu=True)), recipe(CONFIG, data).model.state_dict()
+    for rank in (0, 1):
+        shared = load_file(tmp_path / f"{rank}.safetensors")
+        for n, p in alone.items():
+            assert (p - shared[n]).abs().max() < 2e-5, (rank, n)
+    assert max(float((p - fresh[n]).abs().max()) for n, p in alone.items()) > 5e-4
 
 
 def test_patches_alone_need_validation_by_patches() -> None:

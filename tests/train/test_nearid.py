@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -23,7 +22,6 @@ from idmetric.models import backbone
 from idmetric.train import state
 from idmetric.train.batches import generator
 from idmetric.train.features import FeatureCache, picture_keys, trunk_id
-from idmetric.train.loader import Steps
 from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.config import SMOKE, Config
@@ -251,8 +249,7 @@ def loss_by_hand(run: Recipe, data: Manifest) -> float:
         cosines = np.array(
             [[0.0 if r is None else slow.cos(a, r) for r in x] for a, x in zip(anchor, near, strict=True)]
         )
-        own = 1.0 if run.config.released_loss else tau
-        rank = slow.oracle_ranking(cosines, oracle, ~np.isnan(oracle), own, 0.05)
+        rank = slow.oracle_ranking(cosines, oracle, ~np.isnan(oracle), tau, 0.05)
         assert rank > 0
         others = near if objective == "oracle-distractors" else None
         return slow.symmetric(anchor, [x[0] for x in positive], others, tau) + alpha * rank
@@ -263,8 +260,8 @@ def loss_by_hand(run: Recipe, data: Manifest) -> float:
             for r in near[i]
             if r is not None
         ]
-        bias, summed = run.config.sigmoid_bias, run.config.sigmoid_per_anchor
-        return slow.sigmoid_pairs(anchor, positive, near, tau, bias, summed) + alpha * slow.mean(ranks)
+        summed = run.config.sigmoid_per_anchor
+        return slow.sigmoid_pairs(anchor, positive, near, tau, -10.0, summed) + alpha * slow.mean(ranks)
     circles = []
     for i, a in enumerate(anchor):
         own = [slow.cos(a, g) for g in positive[i] if g is not None]
@@ -286,8 +283,8 @@ def test_a_steps_loss_is_that_of_its_images_embedded_one_by_one(objective: str, 
     ("objective", "changed"),
     [
         ("nearid", {"temperature": 0.2, "alpha": 1.3}), ("siglip", {"alpha": 1.3}), ("circle", {"alpha": 1.3}),
-        ("siglip", {"sigmoid_bias": -7.0}), ("siglip", {"sigmoid_per_anchor": True}),
-        ("info-nce-distractors", {"temperature": 0.2}), ("oracle", {"alpha": 1.3}), ("oracle", {"released_loss": True}),
+        ("siglip", {"sigmoid_per_anchor": True}), ("info-nce-distractors", {"temperature": 0.2}),
+        ("oracle", {"alpha": 1.3}),
     ],
 )  # fmt: skip
 def test_temperature_weight_and_reading_of_the_loss_count(
@@ -296,10 +293,6 @@ def test_temperature_weight_and_reading_of_the_loss_count(
     run = once(data, objective, **changed)
     assert loss(run) == pytest.approx(loss_by_hand(run, data), rel=2e-4)
     assert unlike(loss(run), loss(once(data, objective)))
-
-
-def test_the_circles_hinge_is_read_in_two_ways(data: Manifest) -> None:
-    assert unlike(loss(once(data, "circle")), loss(once(data, "circle", released_loss=True)))
 
 
 def test_gradients_are_the_same_for_any_chunk(data: Manifest) -> None:
@@ -323,7 +316,7 @@ def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: 
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved == trained
     assert all(p.grad is None for name, p in run.model.named_parameters() if name not in trained)
-    stored = load_file(state.folders(tmp_path / "run")[3] / "state.safetensors")
+    stored = load_file(state.checkpoints(tmp_path / "run")[3])
     assert {name for name in stored if name.startswith("model/")} == {f"model/{name}" for name in trained}
 
 
@@ -348,10 +341,8 @@ def test_the_rate_warms_up_and_falls_as_a_cosine(data: Manifest) -> None:
 def test_the_defaults_are_the_papers() -> None:
     papers = {
         "alpha": 0.5, "temperature": 0.07, "beta": 0.0, "objective": "nearid", "lr": 1e-4, "weight_decay": 1e-4,
-        "warmup": 100, "batch_size": 128, "epochs": 11, "mask_prob": 1.0, "mask_prob_apn": (0.5, 0.2, 0.6), "repeat": 4,
+        "warmup": 100, "batch_size": 128, "epochs": 11, "mask_prob": 1.0, "repeat": 4,
         "precision": "fp16", "augment": True, "backbone": "google/siglip2-so400m-patch14-384",
-        # the paper gives no strengths: these are the released code's
-        "flip": 0.5, "jitter": (0.2, 0.2, 0.2, 0.05), "shift": 0.1, "scale": (0.9, 1.1),
     }  # fmt: skip
     assert asdict(Config()).items() >= papers.items()
 
@@ -373,42 +364,12 @@ def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> N
     assert run.config.shape.positives == 1
 
 
-def test_released_masks_leave_missing_views_in_the_denominator(data: Manifest) -> None:
-    plain, released = (once(data, "nearid", beta=0.0, released_loss=flag) for flag in (False, True))
-    batch = released.load(0)
-    assert not batch["valid"].all()
-    assert set(batch["index"][~batch["valid"]].tolist()) == {len(batch["pixels"])}
-    # the loss by hand: missing positives are one more negative each, missing distractors one in the denominator; they
-    # are zeros once normalized, as the released code pads
-    blank = torch.tensor(released.model.mean).view(3, 1, 1).expand(3, *released.model.image_size)
-    pictures = [*(batch["pixels"].float() / 255), blank]
-    vectors = [released.model(x[None]).cls[0].detach().double().numpy() for x in pictures]
-    slots = [[vectors[k] for k in row] for row in batch["index"].tolist()]
-    tau, valid = 0.07, batch["valid"].numpy()
-    pool = [x for row in slots for x in row[1:3]]
-    terms: list[list[float]] = [[], []]
-    crowd, ranks = [], []
-    for i, row in enumerate(slots):
-        whole = slow.log_sum_exp([slow.cos(row[0], x) / tau for x in (*pool, *row[3:])])
-        for p in (0, 1):
-            if valid[i, 1 + p]:
-                terms[p].append(whole - slow.cos(row[0], row[1 + p]) / tau)
-        crowd = [slow.cos(row[0], x) / tau for j, other in enumerate(slots) if j != i for x in other[1:3]]
-        ranks += [
-            slow.softplus(slow.log_sum_exp(crowd) - slow.cos(row[0], row[3 + k]) / tau)
-            for k in range(3) if valid[i, 3 + k]
-        ]  # fmt: skip
-    expected = slow.mean_over_slots(terms) + 0.5 * slow.mean(ranks)
-    assert loss(released) == pytest.approx(expected, rel=2e-5)
-    assert loss(plain) != pytest.approx(expected, rel=1e-4)
-
-
-def test_an_identity_twice_in_a_batch_is_its_own_negative_on_request_alone(data: Manifest) -> None:
+def test_an_identity_twice_in_a_batch_is_not_its_own_negative(data: Manifest) -> None:
     run = recipe(data, batch_size=14)  # all of an epoch: part-edits four times
     batch = run.load(0)
     assert len(set(batch["identity"].tolist())) == 8
-    spared, not_spared = (r.step(batch)["ranking"] for r in (run, recipe(data, repeats_are_negatives=True)))
-    assert float(not_spared) > float(spared) + 0.05
+    apart = {**batch, "identity": torch.arange(14)}
+    assert float(run.step(apart)["ranking"]) > float(run.step(batch)["ranking"]) + 0.05
 
 
 def test_other_switches_change_what_they_say(data: Manifest) -> None:
@@ -426,26 +387,15 @@ def test_other_switches_change_what_they_say(data: Manifest) -> None:
     seeds = [recipe(data, seed=s).batches.tuples(0)[0] for s in (0, 0, 1)]
     assert np.array_equal(seeds[0], seeds[1])
     assert not np.array_equal(seeds[0], seeds[2])
-    still, moving = recipe(data).load(0)["pixels"], recipe(data, augment=True).load(0)["pixels"]
+    still, moving = recipe(data).load(0)["pictures"], recipe(data, augment=True).load(0)["pictures"]
     assert not still.equal(moving)
-    assert moving.equal(recipe(data, augment=True).load(0)["pixels"])
-    none = recipe(data, augment=True, flip=0.0, jitter=(0.0,) * 4, shift=0.0, scale=(1.0, 1.0)).load(0)["pixels"]
-    assert (none.int() - still.int()).abs().max() <= 1
-    learnt = recipe(data, learn_temperature=True)
-    assert set(learnt.modules()) == {"model", "temperature"}
-    learnt.step(learnt.load(0))
-    assert learnt.temperature.log_temperature.grad is not None
-    groups = learnt.optimizer().param_groups
-    assert [g["weight_decay"] for g in groups] == [1e-4, 0.0]
-    assert "temperature" not in recipe(data).modules()
+    assert moving.equal(recipe(data, augment=True).load(0)["pictures"])
 
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
         ({"cache": "c", "augment": True}, "--no-augment"), ({"beta": 0.1, "objective": "siglip"}, "--beta"),
-        ({"learn_temperature": True, "objective": "circle"}, "--learn-temperature"),
-        ({"sigmoid_per_anchor": True}, "--objective siglip"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -> None:
@@ -477,20 +427,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         train("whole", alpha=1.0)
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain": {"batch_size": 6}, "released": {"batch_size": 6, "released_loss": True, "chunk": 3, "augment": True},
-}  # fmt: skip
-
-
 def share_of_two(folder: Path, rank: int, port: str) -> None:
     """Write the averaged gradients of a step, as one of two processes."""
     launched(rank, port)
-    for name, config in CASES.items():
-        run = recipe(read(folder / "data.parquet"), **config)
-        values = run.step(run.load(0))
-        run.processes.average_gradients(run.model.parameters())
-        grads = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
-        save_file({**grads, "loss": values["loss"].reshape(1)}, folder / f"{name}-{rank}.safetensors")
+    run = recipe(read(folder / "data.parquet"), batch_size=6, chunk=3, augment=True)
+    values = run.step(run.load(0))
+    run.processes.average_gradients(run.model.parameters())
+    grads = {n: p.grad for n, p in run.model.named_parameters() if p.grad is not None}
+    save_file({**grads, "loss": values["loss"].reshape(1)}, folder / f"plain-{rank}.safetensors")
     cached = recipe(read(folder / "data.parquet"), batch_size=6, steps=2, cache=str(folder / "cache"))
     cached.prepare(folder)
     save_file({"loss": cached.step(cached.load(0))["loss"].reshape(1)}, folder / f"cached-{rank}.safetensors")
@@ -500,16 +444,15 @@ def share_of_two(folder: Path, rank: int, port: str) -> None:
 def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
     data = write(tmp_path)
     assert in_two_processes(share_of_two, tmp_path) == [0, 0]
-    for name, config in CASES.items():
-        one = recipe(data, **config)
-        assert len({one.batches.load(0, rank, 2)["images"] for rank in (0, 1)}) == 2  # unequal shares
-        expected = gradients(one)
-        for rank in (0, 1):
-            found = load_file(tmp_path / f"{name}-{rank}.safetensors")
-            assert found.pop("loss").item() == pytest.approx(loss(one), rel=1e-5)
-            assert found.keys() == expected.keys()
-            for n, grad in expected.items():
-                assert (found[n] - grad).norm() <= 1e-4 * grad.norm() + 1e-4, n
+    one = recipe(data, batch_size=6, chunk=3, augment=True)
+    assert len({len(one.batches.load(0, rank, 2)["rows"]) for rank in (0, 1)}) == 2  # unequal shares
+    expected = gradients(one)
+    for rank in (0, 1):
+        found = load_file(tmp_path / f"plain-{rank}.safetensors")
+        assert found.pop("loss").item() == pytest.approx(loss(one), rel=1e-5)
+        assert found.keys() == expected.keys()
+        for n, grad in expected.items():
+            assert (found[n] - grad).norm() <= 1e-4 * grad.norm() + 1e-4, n
     cached = [load_file(tmp_path / f"cached-{rank}.safetensors")["loss"].item() for rank in (0, 1)]
     assert cached == pytest.approx([loss(recipe(data, batch_size=6))] * 2, rel=1e-5)
 
@@ -539,9 +482,8 @@ def test_a_cache_changes_no_loss_and_the_trunk_sees_each_picture_once(
     passes = trunk_passes(run, monkeypatch)
     run.prepare(tmp_path)
     needed = run.batches.needed(6)
-    assert sum(passes) == len(needed) + 1  # one blank picture tells the size
-    assert needed.total() > 1.5 * len(needed)
-    assert f"{len(needed)} pictures pass the trunk {needed.total()} times" in capsys.readouterr().out
+    assert sum(passes) == len(needed)
+    assert f"features of {len(needed)} of {len(needed)} pictures go to" in capsys.readouterr().out
     passes.clear()
     assert losses(run, 6) == pytest.approx(expected, rel=1e-5 if precision == "no" else 2e-2)
     assert not passes
@@ -549,33 +491,8 @@ def test_a_cache_changes_no_loss_and_the_trunk_sees_each_picture_once(
     passes = trunk_passes(again, monkeypatch)
     again.prepare(tmp_path)
     assert losses(again, 6) == losses(run, 6)
-    assert sum(passes) == 1
+    assert not passes
     assert again.settings == recipe(data, precision=precision, steps=6).settings
-
-
-def test_a_run_with_a_cache_trains_the_weights_of_one_without(data: Manifest, tmp_path: Path) -> None:
-    for name, options in (("plain", {}), ("cached", {"cache": str(tmp_path / "features")})):
-        run = recipe(data, steps=4, lr=1e-4, **options)
-        fit(run, tmp_path / name, Settings(workers=1 if options else 0, max_grad_norm=1.0, log_every=1), run.processes)
-    logs = [read_log(tmp_path / name / "log.jsonl")["loss"] for name in ("plain", "cached")]
-    assert [loss for _, loss in logs[0]] == pytest.approx([loss for _, loss in logs[1]], rel=1e-3)
-
-
-def test_a_full_cache_keeps_what_is_used_most_and_the_rest_is_computed(data: Manifest, tmp_path: Path) -> None:
-    each = recipe(data)._tokens(torch.zeros(1, 3, 48, 48)).nbytes
-    limit = 7.5 * (each + 256) / 1e9
-    run = recipe(data, steps=6, cache=str(tmp_path), cache_gb=limit)
-    run.prepare(tmp_path)
-    assert run.batches.cache is not None
-    assert len(run.batches.cache.files) == 7
-    assert run.batches.cache.size <= limit * 1e9
-    needed = run.batches.needed(6)
-    kept = [needed[picture] for picture, key in run.batches.keys.items() if key in run.batches.cache]
-    assert min(kept) >= sorted(needed.values(), reverse=True)[6]
-    batch = run.load(0)
-    assert batch["features"] is not None
-    assert batch["pixels"] is not None
-    assert losses(run, 6) == pytest.approx(losses(recipe(data, steps=6), 6), rel=1e-5)
 
 
 def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
@@ -603,8 +520,8 @@ def test_features_are_named_by_content_and_by_trunk(tmp_path: Path) -> None:
 
 def cache_of(folder: Path, keys: Sequence[str] = (), trunk: str = "trunk") -> FeatureCache:
     """A cache, with features of these keys: their letters as numbers."""
-    cache = FeatureCache(folder, trunk, 10**9)
-    cache.fill(keys, lambda part: (torch.full((2, 3), float(ord(key))) for key in part), Processes(cpu=True), 24)
+    cache = FeatureCache(folder, trunk)
+    cache.fill(keys, lambda part: (torch.full((2, 3), float(ord(key))) for key in part), Processes(cpu=True))
     return cache
 
 
@@ -675,15 +592,10 @@ def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkey
         assert all(v.equal(random_model(3).state_dict()[k]) for k, v in run.model.state_dict().items())
         settings.append(run.settings)
     assert settings[0] == settings[1] != recipe(data).settings  # named by their content
-    for weights, source, says in (
-        (tmp_path / "lost", MODEL["backbone"], "no such file"),
-        (tmp_path, siglip.SIGLIP2, "name the folder of another google/siglip2-so400m-patch14-384 as --backbone"),
-        ("random", "someone/siglip", "is for timm's names"),
-    ):
-        with pytest.raises(CheckpointError, match=says):
-            siglip.start(source, weights=weights)
-    with pytest.raises(CheckpointError, match="has its own settings"):
-        siglip.start(image_size=224)
+    with pytest.raises(CheckpointError, match="no such file"):
+        siglip.start(MODEL["backbone"], weights=tmp_path / "lost")
+    with pytest.raises(CheckpointError, match=r"google/siglip2-so400m-patch14-384 has its own .* as --backbone"):
+        siglip.start(weights=tmp_path)
 
 
 def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
@@ -699,14 +611,14 @@ def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[Callable[[Manifest], Manifest], dict[str, Any]]] = {
     r"row 1 \(t0v0\).*idmetric data import nearid.*--mask-prob 0": (lambda data: data.replace(mask=None), {}),
     "no view has a distractor.*idmetric data generate --task distractor": (lambda data: data.filter(role="real"), {}),
-    "only one identity has two views.*idmetric data world --views 3": (
+    "1 identities have two views.*idmetric data world --views 3": (
         lambda data: data.filter(lambda row: row.id.startswith("t0")), {}
     ),
-    "no identity has two views.*8 identities with a single view": (
+    "0 identities have two views.*8 identities with a single view": (
         lambda data: data.filter(lambda row: "v0" in row.id), {}
     ),
     "14 items do not fill a batch of 128": (lambda data: data, {"batch_size": 128}),
-    r"38 distractors have the identity of the view.*row 2 \(t0v0e0\)": (
+    r"38 distractors, such as row 2 \(t0v0e0\), have the identity of the view": (
         lambda data: data.replace(identity=[name.split("v")[0] for name in data.column("id")]), {}
     ),
     "--engines Dall-E.*there are Flux, Qwen": (lambda data: data, {"engines": ("Dall-E",)}),
@@ -722,19 +634,16 @@ def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest, text: str) 
 
 
 def test_without_black_backgrounds_no_masks_are_needed_and_edits_have_their_parents(data: Manifest) -> None:
-    assert recipe(data.replace(mask=None), mask_prob=0.0).load(0)["pixels"] is not None
+    assert recipe(data.replace(mask=None), mask_prob=0.0).load(0)["pictures"] is not None
     views = [m if r == "real" else None for m, r in zip(data.column("mask"), data.column("role"), strict=True)]
-    assert recipe(data.replace(mask=views)).load(0)["pixels"].equal(recipe(data).load(0)["pixels"])
-
-
-def test_info_nce_needs_no_distractors(data: Manifest) -> None:
-    assert loss(recipe(data.filter(role="real"), objective="info-nce")) > 0
+    assert recipe(data.replace(mask=views)).load(0)["pictures"].equal(recipe(data).load(0)["pictures"])
 
 
 def test_validation_rows_must_not_be_training_rows(data: Manifest) -> None:
     names = data.column("id")
     apart = ["val" if name.startswith(("t0", "t1", "t6")) else "train" for name in names]
     run = recipe(data.replace(split=apart))
+    run.validate()
     assert run.best == "ssr"
     # t3 is in both
     more = Manifest.from_rows([*data, *(replace(row, id=f"{row.id}+") for row in data if row.id in ("t3v0", "t3v1"))],
@@ -747,32 +656,13 @@ def test_validation_rows_must_not_be_training_rows(data: Manifest) -> None:
         recipe(more.replace(split=[*apart, "val", "val"], identity=other))
 
 
-def test_each_slot_is_augmented_by_itself(data: Manifest) -> None:
-    still = {"jitter": (0.0,) * 4, "shift": 0.0, "scale": (1.0, 1.0), "mask_prob": 0.0, "augment": True}
-    given, mirrored, plain = (recipe(data, **still, flip=p, batch_size=14).load(0) for p in (0.5, 1.0, 0.0))
-    assert mirrored["pixels"].equal(plain["pixels"].flip(-1))
-    turned = [not x.equal(y) for x, y in zip(given["pixels"], plain["pixels"], strict=True)]
-    sizes = plain["valid"].sum(1).tolist()
-    shares = [np.mean(part) for part in np.split(np.array(turned), np.cumsum(sizes)[:-1])]
-    assert 0.3 < np.mean(turned) < 0.7
-    assert sum(0 < share < 1 for share in shares) > len(shares) / 2  # neither all of a tuple nor none
-
-
 def test_pixels_travel_in_8_bits_without_loss(data: Manifest) -> None:
     run = recipe(data)
     batch, (rows, masked, _) = run.load(0), run.batches.tuples(0)
-    assert batch["pixels"].dtype == torch.uint8
+    assert batch["pictures"].dtype == torch.uint8
     dark = [bool(m) for m, row in zip(masked.ravel(), rows.ravel(), strict=True) if row != MISSING]
-    for pixels, row, foreground in zip(batch["pixels"], batch["rows"], dark, strict=True):
+    for pixels, row, foreground in zip(batch["pictures"], batch["rows"], dark, strict=True):
         assert (pixels.float() / 255).equal(run.batches.pictures.read(row, foreground=foreground))
-
-
-def test_oracle_scores_must_differ_within_a_tuple(data: Manifest) -> None:
-    one = data.filter(lambda row: row.role != "part-edit" or row.id.endswith("e0"))
-    scores = [o if r == "part-edit" else None for o, r in zip(one.column("oracle"), one.column("role"), strict=True)]
-    with pytest.raises(ManifestError, match="--near views"):
-        recipe(one.replace(oracle=scores), objective="oracle")
-    assert recipe(one.replace(oracle=scores), objective="oracle", near="views")
 
 
 # Learning
@@ -786,10 +676,3 @@ def test_the_head_learns_to_put_identities_above_distractors(data: Manifest, tmp
     assert lost[-1] < 0.4 * lost[0]
     assert ordered[0] < 0.8
     assert ordered[-1] > 0.9
-
-
-def test_batches_are_the_same_from_a_fresh_process(data: Manifest) -> None:
-    run = recipe(data, augment=True)
-    sent = pickle.loads(pickle.dumps(Steps(run, 0, 0)))
-    assert sent.recipe.model is None
-    assert sent[3]["pixels"].equal(run.load(3)["pixels"])

@@ -17,7 +17,7 @@ from idmetric import ImageReadError
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.embedder import Embedder
 from idmetric.train.processes import OtherFailed, Processes
-from idmetric.train.validate import measurable, validation
+from idmetric.train.validate import validation
 from tests.train_parts import in_two_processes, launched
 
 Color = tuple[int, int, int]
@@ -108,12 +108,12 @@ def test_measures_equal_loops_written_from_their_definitions(tmp_path: Path) -> 
     auc = roc_auc_score([a.identity == b.identity for a, b in pairs], [s[a.id, b.id] for a, b in pairs])
     assert found["auc"] == pytest.approx(auc, abs=1e-6)
 
-    def margins(names: list[str]) -> tuple[float, float]:
+    def margins(names: list[str], views: int = 3) -> tuple[float, float]:
         trials, wins = [], []
         for i in range(5):
             for name in names:
                 sample = []
-                for v, w in itertools.permutations(range(3), 2):
+                for v, w in itertools.permutations(range(views), 2):
                     own = f"{i}/{v}/{name}"
                     if (own, own) in s:
                         sample.append(s[f"{i}/{v}", f"{i}/{w}"] - s[f"{i}/{v}", own] > 0)
@@ -130,7 +130,7 @@ def test_measures_equal_loops_written_from_their_definitions(tmp_path: Path) -> 
             del s[second, second]
     assert (found["ssr"], found["pa"]) == pytest.approx(margins(["A0", "A1", "B0"]), abs=1e-6)
     assert 0 < found["ssr"] < found["pa"] < 1
-    assert (found["part_ssr"], found["part_pa"]) == pytest.approx(margins(["part"]), abs=1e-6)
+    assert (found["part_ssr"], found["part_pa"]) == pytest.approx(margins(["part"], 2), abs=1e-6)  # of edited views
 
     oracle = {row.id[:3]: row.oracle for row in rows if row.role == "part-edit"}
     r = {}
@@ -140,7 +140,6 @@ def test_measures_equal_loops_written_from_their_definitions(tmp_path: Path) -> 
     assert found["oracle"] == pytest.approx(np.tanh(np.mean(np.arctanh(list(r.values())))), abs=1e-6)
     assert found["oracle_pair"] == pytest.approx(np.tanh((np.arctanh(r[0, 0]) + np.arctanh(r[1, 1])) / 2), abs=1e-6)
     assert list(found) == ["map", "auc", "ssr", "pa", "part_ssr", "part_pa", "oracle", "oracle_pair"]
-    assert measurable(data) == list(found)
 
 
 def test_triplets(tmp_path: Path) -> None:
@@ -193,7 +192,6 @@ def test_rows_that_allow_nothing_are_refused(tmp_path: Path) -> None:
     rows = [(Row("a", "a.png"), (9, 9, 9)), (Row("b", "b.png"), (8, 0, 0)), (Row(None, "c.png"), (0, 7, 0))]
     with pytest.raises(ValueError, match="nothing can be measured on 3 validation rows: give two images"):
         validation(MeanColor(), paint(tmp_path, rows))
-    assert measurable(Manifest.from_rows(rows[0][0:1], tmp_path)) == []
     with pytest.raises(ValueError, match="0 validation rows"):
         validation(MeanColor(), Manifest.from_rows([], tmp_path))
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pickle
 import re
 import subprocess
 import sys
@@ -25,15 +24,12 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models.visid import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import generator
-from idmetric.train.loader import Steps
 from idmetric.train.loop import Settings, TrainError, fit
 from idmetric.train.processes import Processes
-from idmetric.train.validate import validation
 from idmetric.train.visme import items, recipe, small_qwen
-from idmetric.train.visme.batch_sampler import draw
+from idmetric.train.visme.batch_sampler import Batch, ScheduleError, draw
 from idmetric.train.visme.config import SMOKE, Config
-from idmetric.train.visme.items import Packed, precision_at_1
-from idmetric.train.visme.pools import Batch, ScheduleError
+from idmetric.train.visme.items import precision_at_1
 from idmetric.train.visme.recipe import VisME, build
 from idmetric.train.visme.wording import Item
 from tests.train_parts import a_minute_offline, check_commands, free_port, killed_at, read_log, same_results
@@ -104,7 +100,7 @@ def test_the_loss_is_that_of_the_paper_on_embeddings_of_the_public_class(data: M
     targets = [embed(int(t), CANDIDATE) if data[int(t)].identity else embed(-1, str(data[int(t)].text))
                for t in draw.target]  # fmt: skip
     hard = [embed(int(h), CANDIDATE) for part in draw.hard for h in part]
-    assert len(hard) > 2
+    assert len(hard) > 1
     texts = [data[int(t)].text for t in draw.target]
     losses = []
     for i in range(size):
@@ -140,11 +136,11 @@ def test_gradients_do_not_depend_on_the_chunks(data: Manifest, chunk: int) -> No
 def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> None:
     alone = noisy(made(data))
     draw = recipe.draw(alone.data, alone.config, 2)
-    shares = [alone.loader.load(draw, 2, rank, count) for rank in range(count)]
+    shares = [alone.loader.load(draw, rank, count) for rank in range(count)]
     assert len({len(share["words"]) for share in shares}) == 1
     with torch.no_grad():
         embedded = torch.cat([alone.model.encode_items(s["pixels"].take(slice(None)), s["words"]) for s in shares])
-        whole = alone.loader.load(draw, 2, 0, 1)
+        whole = alone.loader.load(draw, 0, 1)
         expected = alone._loss(alone.model.encode_items(whole["pixels"].take(slice(None)), whole["words"]), whole)
         alone.count = count
         for share in shares:
@@ -172,10 +168,8 @@ def test_a_run_writes_a_model_that_opens_without_lora(data: Manifest, tmp_path: 
     assert opened.embed(picture, task="grounding").cls.allclose(expected, atol=1e-5)
     assert not opened.embed(picture).cls.allclose(made(data).model.embed(picture).cls, atol=1e-3)
     assert not [name for name in load_file(tmp_path / "run" / "model.safetensors") if "lora" in name]
-    trainable = load_file(state.folders(tmp_path / "run")[4] / "state.safetensors")
+    trainable = load_file(state.checkpoints(tmp_path / "run")[4])
     assert all("lora" in name or "temperature" in name or name.startswith("optimizer") for name in trainable)
-    record = json.loads((tmp_path / "run" / "recipe.json").read_text())
-    assert "captions" in json.dumps(record)
     temperature = [value for _, value in read_log(tmp_path / "run" / "log.jsonl")["temperature"]]
     assert temperature[0] == pytest.approx(0.02)
     assert temperature[-1] != temperature[0]
@@ -194,18 +188,9 @@ def test_a_killed_run_resumes_to_the_same_weights(data: Manifest, tmp_path: Path
     trained(data, tmp_path / "whole", **options)
     with killed_at(4, VisME):
         trained(data, tmp_path / "run", **options)
-    assert max(state.folders(tmp_path / "run")) == 4
+    assert max(state.checkpoints(tmp_path / "run")) == 4
     trained(data, tmp_path / "run", **options)
     assert same_results(tmp_path / "whole", tmp_path / "run")
-
-
-def test_batches_are_the_same_in_other_processes(data: Manifest) -> None:
-    found = made(data)
-    copy = pickle.loads(pickle.dumps(Steps(found, 0, 0)))
-    for step in (3, 0):
-        a, b = found.load(step), copy[step]
-        assert (a["rows"], a["words"]) == (b["rows"], b["words"])
-        assert all(x.equal(y) for x, y in zip(a["pixels"], b["pixels"], strict=True))
 
 
 def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest) -> None:
@@ -227,31 +212,6 @@ def test_images_travel_in_two_tensors_and_eight_bits_without_loss(data: Manifest
     assert len(batch["pixels"].flat) == sum(found.loader.pictures.read(row).numel() for row in different)
 
 
-def test_images_of_any_sizes_and_texts_alone_come_out_as_they_went_in(data: Manifest) -> None:
-    chance = torch.Generator().manual_seed(0)
-    sizes = {7: (28, 56), 3: (84, 28), 5: (56, 56)}
-    read = {row: torch.randint(256, (3, *size), generator=chance).byte() for row, size in sizes.items()}
-    rows = [5, None, 7, 5, 3]
-    for row, pixels in zip(rows, Packed.of(read, rows).take(slice(None)), strict=True):
-        assert pixels is None if row is None else pixels.equal(read[row] / 255)
-    found = made(data).loader.pixels([Item(None, "a"), Item(None, "b")])
-    assert found.take(slice(0, 2)) == [None, None]
-
-
-def test_queries_of_one_text_do_not_push_each_others_images_away(data: Manifest) -> None:
-    # "color 0" is the caption of c0 and c3
-    ids = data.column("id")
-    rows = np.array([ids.index(name) for name in ("c0", "c3", "c1")])
-    batch = Batch(rows * 0, rows, rows, (rows[:0],) * 3)
-    for captions in ("image-to-text", "text-to-image"):
-        found = made(data, captions=captions)
-        loader = replace(found.loader, batch_size=3)
-        codes = loader.load(batch, 0, 0, 1)["identity"].tolist()
-        assert codes[0] == codes[1] != codes[2]
-    turns = replace(loader, wording=replace(loader.wording, captions="both"))  # a text, and an image, are found
-    assert len(set(turns.load(batch, 0, 0, 1)["identity"].tolist())) == 3
-
-
 def test_a_run_does_not_resume_on_another_model_or_other_data(data: Manifest, tmp_path: Path) -> None:
     base = str(tmp_path / "base")
     small_qwen.write(base, seed=0)
@@ -264,25 +224,22 @@ def test_a_run_does_not_resume_on_another_model_or_other_data(data: Manifest, tm
 
 
 def test_table_2s_baseline_has_false_negatives(data: Manifest) -> None:
-    found = made(data, sampling="naive", hard=0, batch_size=18, samples=6, mixing="equal")
+    found = made(data, sampling="naive", hard=0, batch_size=18, samples=6)
     batches = [draw(found.data, found.config, step) for step in range(4)]
     assert all(len(h) == 0 for b in batches for h in b.hard)
     repeats = [len(set(found.data.shown[b.query].tolist())) < len(b.query) for b in batches]
     assert any(repeats)
 
 
-@pytest.mark.parametrize(("same", "left_out"), [("none", 0), ("texts", 1), ("identities", 2)])
-def test_which_candidates_are_no_negatives(data: Manifest, same: str, left_out: int) -> None:
-    found = made(data, same=same, sampling="naive", hard=0)
-    ids = data.column("id")
-    rows = {name: ids.index(name) for name in ("0-0", "0-1", "1-0", "1-1", "c0", "c1", "c3")}
-    query = np.array([rows[n] for n in ("0-0", "0-1", "1-0", "c0", "c3", "c1")])
-    target = np.array([rows[n] for n in ("0-1", "0-0", "1-1", "c0", "c3", "c1")])
-    batch = Batch(query * 0, query, target, (query[:0],) * 6)
-    loader = replace(found.loader, batch_size=6)
-    codes = loader.load(batch, 0, 0, 1)["identity"]
-    equal = (codes[:, None] == codes[None]).sum().item() - 6
-    assert equal == 2 * left_out
+def test_candidates_with_the_targets_text_are_no_negatives(data: Manifest) -> None:
+    found, ids = made(data), data.column("id")
+    query, target = (
+        np.array([ids.index(name) for name in names.split()]) for names in ("0-0 1-0 c0 c3 c1", "0-1 1-1 c0 c3 c1")
+    )
+    batch = Batch(query * 0, query, target, [[]] * 5)
+    codes = replace(found.loader, batch_size=5).load(batch, 0, 1)["identity"].tolist()
+    assert codes[2] == codes[3]  # "color 0" is the caption of c0 and c3
+    assert len(set(codes)) == 4
 
 
 def test_a_fixed_temperature_stays(data: Manifest, tmp_path: Path) -> None:
@@ -296,7 +253,7 @@ def test_the_learning_rate_rises_and_falls_linearly(data: Manifest) -> None:
 
 
 def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
-    found = made(data, validate_queries=100, validate_images=0)
+    found = made(data, validate_queries=100)
     scores = found.validate()
     assert set(scores) == {"p@1", "p@1/d0", "p@1/d1"}
     assert found.model.training
@@ -308,11 +265,11 @@ def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
         rng = generator("validation", pool.name)
         order = rng.permutation(4).tolist()
         first = [next(i for i in order if prepared.data.shown[pool.queries[i]] == w)
-                 for w in dict.fromkeys(prepared.data.shown[pool.queries[order]].tolist())]  # fmt: skip
+                 for w in dict.fromkeys(prepared.data.shown[[pool.queries[i] for i in order]].tolist())]  # fmt: skip
         queries = [int(pool.queries[i]) for i in first]
         targets = [next(int(r) for r in pool.queries if r != q and prepared.data.shown[r] == prepared.data.shown[q])
                    for q in queries]  # fmt: skip
-        hard = sorted({int(h) for q in queries for h in prepared.data.designated(q)})
+        hard = sorted({h for q in queries for h in prepared.data.hard.get(q, ())})
         a = model.embed([data.image(q) for q in queries], task="recognition").cls
         b = model.embed([data.image(r) for r in [*targets, *hard]]).cls
         right = [(a[k] @ b.T).argmax().item() == k for k in range(len(queries))]
@@ -329,24 +286,9 @@ def test_a_text_that_finds_several_images_is_no_mistake() -> None:
     assert not items._same_text((Item(1, "find it"), Item(3, "x")), (Item(1, "find it"), Item(3, "x")))
 
 
-def test_identities_are_also_validated_as_by_retrieval_and_against_distractors(data: Manifest) -> None:
-    found = made(data, validate_images=100)
-    held_out = data.filter(split="val")
-    measured = found.validate()
-    expected = validation(found.model, held_out)
-    assert {"map", "auc", "ssr", "pa"} <= expected.keys()
-    assert {name: measured[name] for name in expected} == pytest.approx(expected)
-    assert not {"map", "ssr"} & made(data, validate_images=0).validate().keys()
-    some = made(data, validate_images=7).views
-    assert some is not None
-    assert len(some) == 6  # two identities with their distractors, whole, and always the same
-    assert some.column("id") == made(data, validate_images=7, seed=5).views.column("id")  # type: ignore[union-attr]
-    assert len({row.identity.strip("~") for row in some if row.identity}) == 2
-
-
 def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: Manifest) -> None:
     split = ["val" if name == "0-0" else s for name, s in zip(data.column("id"), data.column("split"), strict=True)]
-    with pytest.raises(ManifestError, match=r"images or identities that are trained on: row \d+ \(0-0\)"):
+    with pytest.raises(ManifestError, match=r"images or identities that are trained on, such as row \d+ \(0-0\)"):
         made(data.replace(split=split))
     captions = ["val" if name in ("c0", "c1") else s for name, s in zip(data.column("id"), split, strict=True)]
     split = [s if name != "0-0" else "train" for name, s in zip(data.column("id"), captions, strict=True)]
@@ -428,7 +370,7 @@ def test_smoke_runs_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
     assert {"captions", "things-0", "things-1"} == set(record["settings"]["datasets"])
     assert isinstance(load(out, device="cpu"), VisIDEmbed)
     said = capsys.readouterr().out
-    assert all(f" {name} " in said for name in ("p@1", "map", "ssr", "pa"))
+    assert " p@1 " in said
     large = ["--out", str(tmp_path / "no"), "--samples", "13", "--batch-size", "26"]
     assert main(["visme", "--smoke", "--cpu", *large]) == 1
     assert "fewer identities than the 13 samples" in capsys.readouterr().err

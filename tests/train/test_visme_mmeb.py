@@ -40,7 +40,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 @pytest.fixture(scope="module")
 def mixed() -> dict[str, Any]:
-    return {"batch_size": 20, "samples": 4, "hard": 1, "mixing": "equal"}
+    return {"batch_size": 20, "samples": 4, "hard": 1}
 
 
 # Samples
@@ -57,7 +57,7 @@ def test_queries_and_targets_are_texts_images_or_both(data: Manifest) -> None:
     assert found.wording.pair(t2i, t2i + 1) == (asked, Item(t2i + 1, "\nRepresent the given image."))
     asked = Item(None, "Find a page: question 1")
     assert found.wording.pair(web, web + 1) == (asked, Item(web + 1, "\nRepresent the page: 1"))
-    [near] = found.data.designated(cls).tolist()
+    [near] = found.data.hard[cls]
     assert found.wording.candidate(near) == Item(None, COLORS[2])
 
 

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.io.settings import option
-from idmetric.train import pretrained
-from idmetric.train.options import Precision
+from idmetric.train.options import RANDOM, WEIGHTS_HELP, Precision
 
 Negatives = Literal["batch", "single"]
-PatchMetric = Literal["sinkhorn", "cosine", "pooled"]
-Objective = Literal["infonce", "hinge", "bce"]
 
 
 @dataclass(frozen=True)
@@ -21,14 +18,11 @@ class Config:
 
     # the model
     backbone: str = option("vit_large_patch16_dinov3.lvd1689m", "timm's name of the ViT (C.1; others: Table 7)")
-    backbone_weights: str = option("", pretrained.HELP)
+    backbone_weights: str = option("", WEIGHTS_HELP)
     revision: str | None = option(None, "commit of that Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model")
     image_size: int = option(448, "side of the input in pixels (C.1)")
     hidden: int = option(512, "width of the heads' hidden layer (C.1)")
-    features: Literal["last-block", "final"] = option("last-block", "before (release) or after the backbone's norm")
-    residual: bool = option(True, "heads with the release's gated residual; the paper has a 2-layer MLP (4.1)")
-    center: bool = option(True, "subtract a vector's mean before normalization (release; not in the paper)")
     rank: int = option(16, "of LoRA (C.1)")
     alpha: float = option(32.0, "of LoRA (C.1)")
     dropout: float = option(0.05, "of LoRA (C.1)")
@@ -36,28 +30,12 @@ class Config:
     # the loss
     terms: Literal["both", "cls", "patch"] = option("both", "class features and patches (Eq. 1), or one (Table 8)")
     patch_weight: float = option(1.0, "lambda of Eq. 1 (C.3)")
-    objective: Objective = option("infonce", "or hinge, bce (Table 9)")
-    patch_metric: PatchMetric = option("sinkhorn", "or cosine, place by place (Table 9), or pooled, of the mean tokens")
     negatives: Negatives = option("batch", "also others of the micro-batch (3.3), or the hard one alone: single (C.3)")
     temperature: float = option(0.07, "tau of Eq. 2, class features (not stated; the usual one of InfoNCE)")
     patch_temperature: float = option(0.07, "tau of the patches (not stated; the same)")
     margin: float = option(0.0, "of InfoNCE, subtracted from a positive's similarity; none in Eq. 2, 0.1 in C.3")
-    hinge_margin: float = option(0.1, "of hinge (C.3)")
-    threshold: float = option(0.0, "cosine that means 'as likely same as not' to bce (not stated)")
-    patch_threshold: float = option(-0.5, "the same of patches; Sinkhorn similarities lie in -2..0 (not stated)")
-    blur: float = option(0.05, "square root of the last temperature of Sinkhorn (C.5)")
-    scaling: float = option(0.05, "ratio of its annealing: 'Regularization: 0.05' (C.5) by the release's code")
-    debias: bool = option(True, "subtract the self terms, as geomloss does by itself; the release's code does not")
-    diameter: float | None = option(2.0, "start of annealing; none = each pair's own box, as geomloss (slow)")
-    max_tokens: int = option(1024, "most patches for Sinkhorn; of more, a random choice at each step (C.5)")
     # the pictures
-    crop: tuple[float, float] = option((0.9, 1.0), "least and most area of random crops (C.4)")
-    keep_shape: bool = option(True, "crop as if the image were square; else crops are square (C.4 allows both)")
-    jitter: tuple[float, float, float] = option((0.2, 0.2, 0.08), "of brightness, contrast, saturation (C.4)")
-    jitter_p: float = option(0.8, "probability of jitter (C.4)")
-    blur_p: float = option(0.5, "probability of Gaussian blur, 7 x 7, sigma 0.05 to 0.6 (C.4)")
-    noise: float = option(0.0, "Gaussian noise on every picture; section 4.1 names it, C.4 and this default have none")
-    augment: bool = option(True, "crops, jitter and blur; without them images are preprocessed as in use")
+    augment: bool = option(True, "random crops, jitter and blur (C.4); without them images are preprocessed as in use")
     # the optimizer: AdamW without weight decay, constant rate (no schedule is stated)
     lr: float = option(3e-4, "learning rate (C.2)")
     batch_size: int = option(8, "triplets of a micro-batch, over all processes (C.2)")
@@ -72,14 +50,9 @@ class Config:
         if self.terms == "patch" and not self.validate_patches:
             raise ValueError("terms patch need validation by patches: validate_patches must be above 0")
 
-    @property
-    def sinkhorn(self) -> dict[str, Any]:
-        """Arguments of `idmetric.distance.sinkhorn`."""
-        return {name: getattr(self, name) for name in ("blur", "scaling", "debias", "diameter")}
-
 
 SMOKE: Mapping[str, Any] = {
     "backbone": "vit_small_patch16_dinov3", "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
-    "backbone_weights": pretrained.RANDOM, "image_size": 64, "hidden": 32, "batch_size": 3, "accumulation": 2,
+    "backbone_weights": RANDOM, "image_size": 64, "hidden": 32, "batch_size": 3, "accumulation": 2,
     "epochs": 2, "precision": "no", "validate_every": 2,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,19 +24,15 @@ class Triplets:
     """Rows of a manifest in threes.
 
     Attributes:
-        names: of the T groups.
         rows: (T, 3) rows of anchor, positive and negative: the only ones of a group, as in the paper, or its first.
         others: triplet -> its positives and negatives, if it has several: one of each is drawn each time.
         identity: number of each row's identity (N,), unique if the identity is unknown.
-        mixtures: number of triplets of each x_mixture (real, context, identity); empty without that column.
         fingerprint: of the triplets' ids, identities and roles, not of their pixels.
     """
 
-    names: tuple[str, ...]
     rows: Rows
     others: dict[int, tuple[Rows, Rows]]
     identity: Rows
-    mixtures: dict[str, int]
     fingerprint: str
 
     def __len__(self) -> int:
@@ -64,107 +60,53 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
         ManifestError: if there are none, or a group is incomplete or contradicts its identities, with how to fix it.
     """
     names, slots = data.column("group"), data.column("slot")
-    groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: {slot: [] for slot in SLOTS})
     for row in rows_in(data, splits).tolist():
         if names[row] is not None and slots[row] in SLOTS:
             groups[names[row]][slots[row]].append(row)
     if not groups:
-        raise ManifestError(_none(data, splits))
+        there = ", ".join(sorted({split or "(none)" for split in data.column("split")}))
+        raise ManifestError(
+            f"no triplets in split {splits[-1]} of {len(data)} rows: no group has the slots {', '.join(SLOTS)} there "
+            f"(the splits are {there}); {_MAKE}"
+        )
     ids, identities, roles = (data.column(name) for name in ("id", "identity", "role"))
-    _check(groups, identities)
+    for name, group in groups.items():
+        _check(name, group, identities)
     number = {name: k for k, name in enumerate(dict.fromkeys(n for n in identities if n is not None))}
     codes = [number.get(name, -1 - row) for row, name in enumerate(identities)]
     sets = [tuple(np.array(group[slot], np.int64) for slot in SLOTS) for group in groups.values()]
-    rows = np.array([[part[0] for part in parts] for parts in sets], np.int64)
     named = [[[(ids[row], identities[row], roles[row]) for row in part] for part in parts] for parts in sets]
     return Triplets(
-        tuple(groups), rows, {t: (p, n) for t, (_, p, n) in enumerate(sets) if len(p) > 1 or len(n) > 1},
-        np.array(codes, np.int64), _mixtures(data, rows), fingerprint(named),
-    )  # fmt: skip
+        np.array([[part[0] for part in parts] for parts in sets], np.int64),
+        {t: (p, n) for t, (_, p, n) in enumerate(sets) if len(p) > 1 or len(n) > 1},
+        np.array(codes, np.int64),
+        fingerprint(named),
+    )
 
 
-def _none(data: Manifest, splits: Sequence[str]) -> str:
-    what = f"of split {splits[-1]} " if "" not in splits else ""
-    if any(slot in SLOTS for slot in data.column("slot")):
-        there = ", ".join(sorted({(split or "(none)").casefold() for split in data.column("split")}))
-        return f"no triplets {what}to train on: the splits are {there}; training takes train or none"
-    return f"no triplets {what}among {len(data)} rows: none has a group and the slot {', '.join(SLOTS)}; {_MAKE}"
-
-
-def _check(groups: dict[str, dict[str, list[int]]], identities: Sequence[str | None]) -> None:
-    """Check that groups are whole, have one anchor each, and agree with their identities."""
-    for name, slots in groups.items():
-        if fault := _fault(slots, identities):
-            raise ManifestError(
-                f"group {name!r} has {fault}: fix columns 'slot' and 'identity', or make new triplets ({_MAKE})"
-            )
-
-
-def _fault(slots: dict[str, list[int]], identities: Sequence[str | None]) -> str:
-    if lacking := [slot for slot in SLOTS if not slots[slot]]:
-        return f"no {lacking[0]}"
-    if len(slots["anchor"]) > 1:
-        return "several anchors"
-    anchor = identities[slots["anchor"][0]]
-    if anchor is None:
-        return "an anchor without identity"
-    if any(identities[row] != anchor for row in slots["positive"]):
-        return "a positive of another identity than its anchor's"
-    if any(identities[row] == anchor for row in slots["negative"]):
-        return "a negative of its anchor's identity"
-    return ""
-
-
-def _mixtures(data: Manifest, rows: Rows) -> dict[str, int]:
-    if "x_mixture" not in data.table.column_names:
-        return {}
-    names = data.column("x_mixture")
-    return dict(Counter(str(names[row]) for row in rows[:, 0] if names[row] is not None))
-
-
-@dataclass(frozen=True)
-class Share:
-    """A process's share of a step: whole micro-batches, or an equal part of each if there are too few.
-
-    Attributes:
-        micro: numbers of its micro-batches. own: its triplets in each of them.
-    """
-
-    micro: range
-    own: range
-
-    @classmethod
-    def of(cls, batch_size: int, accumulation: int, rank: int, count: int) -> Share:
-        """The share of process `rank` of `count`, with `accumulation` micro-batches of `batch_size` triplets.
-
-        Raises:
-            ValueError: if neither the micro-batches nor the triplets in them can be shared equally.
-        """
-        if accumulation % count == 0:
-            return cls(share(accumulation, rank, count), range(batch_size))
-        if batch_size % count == 0:
-            return cls(range(accumulation), share(batch_size, rank, count))
-        raise ValueError(
-            f"{count} processes can share neither {accumulation} micro-batches nor {batch_size} triplets of each "
-            f"equally: choose an accumulation (or a batch_size) that is a multiple of {count}, or start fewer processes"
+def _check(name: str, group: dict[str, list[int]], identities: Sequence[str | None]) -> None:
+    """Check that a group is whole, has one anchor, and agrees with its identities."""
+    anchors, positives, negatives = ([identities[row] for row in group[slot]] for slot in SLOTS)
+    own = {*anchors, *positives}
+    if len(anchors) != 1 or not positives or not negatives or len(own) != 1 or own & {None, *negatives}:
+        raise ManifestError(
+            f"group {name!r} is no triplet, which has one anchor, positives of its identity, and negatives of others: "
+            f"fix columns 'slot' and 'identity', or make new triplets ({_MAKE})"
         )
 
 
 @dataclass(frozen=True)
-class Part:
-    """A process's part of one micro-batch of B triplets.
+class MicroBatch:
+    """One micro-batch of B triplets.
 
     Attributes:
-        pixels: (3, b, 3, H, W) of anchors, positives, negatives: uint8 after augmentation (noise is rounded), or in
-            [0, 1] without it.
-        identity: (3, B) numbers, of all B triplets.
-        first: place of its first triplet. place: step and micro-batch.
-        rows: rows (3, b) of the pictures in the manifest.
+        pixels: (3, B, 3, H, W) of anchors, positives, negatives, in uint8. identity: their numbers (3, B).
+        place: step and number of the micro-batch. rows: rows (3, B) of the pictures in the manifest.
     """
 
     pixels: Tensor
     identity: Tensor
-    first: int
     place: tuple[int, int]
     rows: list[list[int]]
 
@@ -175,32 +117,26 @@ class Loader:
 
     Args:
         batch_size, accumulation: triplets of a micro-batch, micro-batches of a step.
-        noise: standard deviation of Gaussian noise on every picture. On anchor and positive alone, it would tell which
-            picture is the negative (`idmetric.data.generate.idsim` has the paper's generative noise).
     """
 
     triplets: Triplets
     pictures: Pictures
     batch_size: int
     accumulation: int
-    noise: float
     seed: int
 
-    def load(self, step: int, rank: int, count: int) -> list[Part]:
+    def load(self, step: int, rank: int, count: int) -> list[MicroBatch]:
         """A process's share of a step; an epoch shows each triplet once, without an incomplete last batch."""
-        mine = Share.of(self.batch_size, self.accumulation, rank, count)
         chosen = batch_rows(step, len(self.triplets), self.batch_size * self.accumulation, self.seed)
-        return [self._part(step, micro, chosen, mine.own) for micro in mine.micro]
+        return [self._micro_batch(step, number, chosen) for number in share(self.accumulation, rank, count)]
 
-    def _part(self, step: int, micro: int, chosen: Rows, own: range) -> Part:
-        first = micro * self.batch_size
-        drawn = np.array([
-            self.triplets.draw(int(chosen[first + k]), (self.seed, step, first + k)) for k in range(self.batch_size)
-        ])  # fmt: skip
-        rows = drawn[own.start : own.stop].T  # slot by slot
-        places = [3 * (first + k) + slot for slot in range(3) for k in own]
-        pixels = self.pictures.batch(rows.ravel(), (self.seed, step), places=places, noise=[self.noise] * rows.size)
-        if self.pictures.augment is not None:
-            pixels = (pixels * 255).round().to(torch.uint8)  # a quarter of the memory that loading processes share
-        identity = torch.from_numpy(self.triplets.identity[drawn.T])
-        return Part(pixels.view(3, len(own), *pixels.shape[1:]), identity, own.start, (step, micro), rows.tolist())
+    def _micro_batch(self, step: int, number: int, chosen: Rows) -> MicroBatch:
+        places = range(number * self.batch_size, (number + 1) * self.batch_size)
+        rows = np.array([self.triplets.draw(int(chosen[k]), (self.seed, step, k)) for k in places]).T
+        pixels = [
+            self.pictures.read_bytes(int(row), generator(self.seed, step, 3 * k + slot))
+            for slot, own in enumerate(rows)
+            for k, row in zip(places, own, strict=True)
+        ]
+        identity = torch.from_numpy(self.triplets.identity[rows])
+        return MicroBatch(torch.stack(pixels).unflatten(0, rows.shape), identity, (step, number), rows.tolist())

@@ -7,111 +7,66 @@ section 3.3). Both losses see the same candidates (Figure 3).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.losses.arrays import cosines
-from idmetric.losses.info_nce import info_nce
-from idmetric.losses.triplet import binary_cross_entropy, hinge
-from idmetric.train.idsim.config import Negatives, Objective, PatchMetric
+from idmetric.train.idsim.config import Negatives
+
+BLUR = SCALING = 0.05  # C.5: square root of Sinkhorn's last temperature; "Regularization: 0.05", by the release's code
 
 
 class Similarities(NamedTuple):
-    """Similarities (b, M) of b anchors to M candidates, higher = more alike.
+    """Similarities of b anchors to M candidates, higher = more alike.
 
-    `positive` (b,) is the column of each anchor's positive, `negative` (b, M) is True where a candidate is a negative.
+    `positive` (b,) are those to each anchor's positive, `values` (b, M) those to all candidates; `negative` (b, M) is
+    True where a candidate is a negative.
     """
 
-    values: Tensor
     positive: Tensor
+    values: Tensor
     negative: Tensor
 
 
 def compare(
-    features: Tensor, positive: Tensor, negative: Tensor, identity: Tensor, first: int, negatives: Negatives,
-    metric: PatchMetric = "sinkhorn", **sinkhorn: Any,
+    anchor: Tensor, positive: Tensor, negative: Tensor, identity: Tensor, negatives: Negatives
 ) -> Similarities:  # fmt: skip
-    """Similarities of anchors to their candidates: class features (n, D), or patches (n, P, D), of unit length.
+    """Similarities of anchors to their candidates: class features (B, D), or patches (B, P, D), of unit length.
 
     Args:
-        features: of b anchors of the micro-batch, from triplet number `first` on.
-        positive, negative: of the positives and hard negatives of all B triplets.
+        anchor, positive, negative: of the B triplets of a micro-batch.
         identity: (3, B) numbers of the identities of anchors, positives and negatives.
         negatives: see the module.
-        metric: of patches; see `patch_similarity`. sinkhorn: arguments of `idmetric.distance.sinkhorn`.
     """
-    count = len(features)
-    own = slice(first, first + count)
+    count = len(anchor)
     if negatives == "single":
-        candidates = torch.stack([positive[own], negative[own]], 1)
-        column = torch.zeros(count, dtype=torch.long, device=features.device)
-        is_negative = torch.tensor([False, True], device=features.device).expand(count, 2)
-    else:
-        candidates = torch.cat([positive, negative])
-        column = torch.arange(first, first + count, device=features.device)
-        is_negative = identity[0, own, None] != identity[1:].flatten()[None]
-    if features.ndim == 2:
-        return Similarities(_cosines(features, candidates), column, is_negative)
-    return Similarities(patch_similarity(features, candidates, metric, **sinkhorn), column, is_negative)
+        values = similarity(anchor, torch.stack([positive, negative], 1))
+        is_negative = torch.tensor([False, True], device=anchor.device).expand(count, 2)
+        return Similarities(values[:, 0], values, is_negative)
+    values = similarity(anchor, torch.cat([positive, negative]))
+    return Similarities(values.diagonal(), values, identity[0, :, None] != identity[1:].flatten()[None])
 
 
-def patch_similarity(a: Tensor, b: Tensor, metric: PatchMetric = "sinkhorn", **sinkhorn: Any) -> Tensor:
-    """Similarity of sets of patch tokens of unit length, higher = more alike.
-
-    | metric | meaning | range |
-    |---|---|---|
-    | sinkhorn | minus the Sinkhorn distance (ID-Sim Eq. 3) | [-2, 0] |
-    | cosine | mean cosine of the tokens at the same place | [-1, 1] |
-    | pooled | cosine of the mean tokens: the release's mode "patch" | [-1, 1] |
-
-    Table 9's "Cosine Patch Metric" is not defined in the paper; section 3.3 speaks of "direct position-wise
-    comparisons", which `cosine` is.
+def similarity(a: Tensor, b: Tensor) -> Tensor:
+    """Similarity (B, M), higher = more alike: the cosine of features, minus the Sinkhorn distance of patches (Eq. 3).
 
     Args:
-        a: (b, P, D).
-        b: (M, P, D), compared with all of a; or (b, M, P, D), a[i] being compared with b[i].
-
-    Returns:
-        Shape (b, M).
+        a: (B, D), or patch tokens (B, P, D).
+        b: (M, ...), compared with all of a; or (B, M, ...), a[i] being compared with b[i].
     """
-    if metric == "pooled":
-        return _cosines(a.mean(1), b.mean(-2))
-    if metric == "cosine":
-        return _cosines(a.flatten(1), b.flatten(-2))  # places weigh equally, as tokens have one length
-    if b.ndim == 3:
-        return -sinkhorn_matrix(a, b, **sinkhorn)
-    return -sinkhorn_distance(a.repeat_interleave(b.shape[1], 0), b.flatten(0, 1), **sinkhorn).view(b.shape[:2])
-
-
-def _cosines(a: Tensor, b: Tensor) -> Tensor:
-    """Cosines of a (n, D) with all b (M, D), or of each a with its own b (n, M, D): (n, M)."""
-    return cosines(a, b) if b.ndim == 2 else cosines(a[:, None], b)[:, 0]
-
-
-def loss_of(
-    found: Similarities, objective: Objective, *, temperature: float, margin: float, hinge_margin: float,
-    threshold: float,
-) -> Tensor:  # fmt: skip
-    """The objective of Table 9 on similarities: a scalar, mean over anchors.
-
-    Args:
-        temperature: of infonce and bce. margin: of infonce. hinge_margin: of hinge. threshold: of bce; see the losses.
-    """
-    positive = found.values.gather(1, found.positive[:, None])[:, 0]
-    if objective == "hinge":
-        return hinge(positive, found.values, margin=hinge_margin, valid=found.negative)
-    if objective == "bce":
-        return binary_cross_entropy(
-            positive, found.values, temperature=temperature, threshold=threshold, valid=found.negative
-        )
-    return info_nce(positive, found.values, temperature=temperature, margin=margin, valid=found.negative)
+    each = b.ndim > a.ndim
+    if a.ndim == 2:
+        return cosines(a[:, None], b)[:, 0] if each else cosines(a, b)
+    if not each:
+        return -sinkhorn_matrix(a, b, blur=BLUR, scaling=SCALING)
+    pairs = a.repeat_interleave(b.shape[1], 0), b.flatten(0, 1)
+    return -sinkhorn_distance(*pairs, blur=BLUR, scaling=SCALING).view(b.shape[:2])
 
 
 @torch.no_grad()
 def accuracy(found: Similarities) -> Tensor:
     """Share of anchors nearer to their positive than to all their negatives; a tie counts as wrong."""
-    positive = found.values.gather(1, found.positive[:, None])[:, 0]
-    return (positive > found.values.masked_fill(~found.negative, -torch.inf).amax(1)).float().mean()
+    return (found.positive > found.values.masked_fill(~found.negative, -torch.inf).amax(1)).float().mean()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from idmetric.io.settings import option
-from idmetric.train import pretrained
+from idmetric.train.options import RANDOM, WEIGHTS_HELP
 
 # Defaults that differ between the losses (section 4.1 and supplement B). The paper does not say how long contrastive
 # and softmax-margin train; like recall@k they train the whole encoder for one pass.
@@ -30,7 +30,7 @@ class Config:
         "vit_large_patch16_siglip_384.webli",
         "encoder: timm's name, or a folder or Hub repository that idmetric.load opens as a Backbone (section 4.1)",
     )
-    backbone_weights: str = option("", pretrained.HELP)
+    backbone_weights: str = option("", WEIGHTS_HELP)
     image_size: int | None = option(None, "side of the encoder's input; none = its own (section 4.1)")
     pool: Literal["auto", "cls", "avg", "head"] = option(
         "auto", "descriptor: class token, or timm's pooling without one (section 4.1)"
@@ -43,27 +43,14 @@ class Config:
     batch_size: int = option(None, "queries of contrastive: 8; images of softmax-margin: 16 (supplement B); else B x N")
     epochs: int = option(None, "passes over the classes: 1 (section 4.1); contrastive: 1, softmax-margin: 3, of images")
     few_images: Literal["skip", "repeat"] = option("skip", "classes of fewer than N images (section 4.1: skipped)")
-    # recall@k
-    ks: tuple[int, ...] = option((1, 2, 4, 8), "depths of recall@k (supplement B)")
-    rank_temperature: float = option(0.01, "temperature of the comparison of two similarities (supplement B)")
-    recall_temperature: float = option(1.0, "temperature of the comparison of a rank with k (supplement B)")
-    queries: Literal["one", "all"] = option("one", "of each class (section 3.3), or all images as in the released loss")
-    query_in_database: bool = option(False, "rank the query, too, as the released loss does; the paper: NB - 1 images")
-    # the other losses
-    temperature: float = option(0.05, "of infonce (supplement B)")
-    siblings: bool = option(False, "infonce: other positives stay in the denominator (the paper is silent)")
-    contrastive_margin: float = option(1.0, "distance beyond which a negative no longer counts (supplement B)")
-    mine_every: int = option(0, "contrastive: steps between minings; 0 = at the start of each pass (not stated)")
-    softmax_scale: float = option(16.0, "of softmax-margin (supplement B)")
-    softmax_margin: float = option(0.0, "of softmax-margin (supplement B)")
-    frozen_epochs: int = option(2, "softmax-margin: first passes, which train the classifier alone (supplement B)")
-    classifier_lr: float = option(1e-3, "softmax-margin: learning rate of these (supplement B)")
+    # softmax-margin
+    frozen_epochs: int = option(2, "first passes, which train the classifier alone (supplement B)")
+    classifier_lr: float = option(1e-3, "learning rate of these (supplement B)")
     # augmentation (section 4.1 names the kinds and He et al. 2020; numbers are those of MoCo's code, version 1)
     augment: bool = option(True, "crop, resize, flip, color jitter and gray at random (section 4.1)")
     crop: tuple[float, float] = option((0.2, 1.0), "share of the image that a crop keeps (MoCo)")
     jitter: tuple[float, float, float, float] = option((0.4, 0.4, 0.4, 0.4), "brightness, contrast, saturation, hue")
     gray: float = option(0.2, "probability of gray (MoCo)")
-    flip: float = option(0.5, "probability of a flip (MoCo)")
     # the optimizer: Adam at a constant rate
     lr: float = option(None, "learning rate: 1e-5 (section 4.1); contrastive 1e-7, softmax-margin 1e-6 (supplement B)")
     weight_decay: float = option(1e-6, "of Adam, added to the gradient (section 4.1)")
@@ -88,7 +75,7 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_tiny_patch16_224", "backbone_weights": pretrained.RANDOM, "image_size": 32, "classes": 5,
+    "backbone": "vit_tiny_patch16_224", "backbone_weights": RANDOM, "image_size": 32, "classes": 5,
     "epochs": 3, "lr": 1e-3, "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8},
     "chunk": 8,
 }  # fmt: skip

@@ -7,7 +7,7 @@ Each draw follows from (seed, step) alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.train.batches import TRAINING, VALIDATION, Pictures, fingerprint, generator, permutation, rows_in
+from idmetric.train.batches import TRAINING, Pictures, fingerprint, generator, permutation, rows_in
 
 _HOW_TO = "idmetric data generate --task ilgen makes classes of four images (docs/data-ilgen.md)"
 
@@ -32,13 +32,11 @@ class Classes:
     Attributes:
         rows: of the manifest, (C, N).
         left_out: number of identities that are left out because they have fewer than N images.
-        unused: number of further images of the classes.
         fingerprint: digest of the ids of the images and their identities.
     """
 
     rows: NDArray[np.int64]
     left_out: int
-    unused: int
     fingerprint: str
 
     def __len__(self) -> int:
@@ -70,62 +68,26 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
     Raises:
         ManifestError: if there are fewer than two classes, with the reason.
     """
-    found = _images_of(data, TRAINING)
-    enough = {name: found[name] for name in sorted(found) if few == "repeat" or len(found[name]) >= images}
-    if len(enough) < 2:
-        raise ManifestError(_lack(found, images, len(enough)))
-    ids = data.column("id")
-    chosen = np.array([_choose(name, rows, ids, images, seed) for name, rows in enough.items()], dtype=np.int64)
-    named = [[name, *(ids[row] for row in rows)] for name, rows in zip(enough, chosen.tolist(), strict=True)]
-    return Classes(
-        chosen,
-        left_out=len(found) - len(enough),
-        unused=sum(max(0, len(rows) - images) for rows in enough.values()),
-        fingerprint=fingerprint(named),
-    )
-
-
-def validation_rows(data: Manifest) -> NDArray[np.int64] | None:
-    """Numbers of the rows of the validation split; None without one.
-
-    Raises:
-        ManifestError: if no identity has two images there: none could be retrieved.
-    """
-    chosen = rows_in(data, VALIDATION)
-    if not len(chosen):
-        return None
-    if all(len(rows) < 2 for rows in _images_of(data, VALIDATION).values()):
-        raise ManifestError(
-            "no identity of the validation split has two images, so none can be retrieved: split by identity "
-            "(idmetric data split), or leave that split out"
-        )
-    return chosen
-
-
-def _images_of(data: Manifest, splits: Collection[str]) -> dict[str, list[int]]:
-    """identity -> a row of each of its images."""
-    found: dict[str, dict[str, int]] = defaultdict(dict)
-    names, keys = data.column("identity"), image_keys(data)
-    for row in rows_in(data, splits).tolist():
+    found: dict[str, dict[str, int]] = defaultdict(dict)  # identity -> a row of each of its images
+    names, keys, ids = data.column("identity"), image_keys(data), data.column("id")
+    for row in rows_in(data, TRAINING).tolist():
         if names[row] is not None:
             found[names[row]].setdefault(keys[row], row)
-    return {identity: list(rows.values()) for identity, rows in found.items()}
-
-
-def _choose(name: str, rows: list[int], ids: list[str], images: int, seed: int) -> list[int]:
-    rows = sorted(rows, key=lambda row: ids[row])
-    if len(rows) > images:
-        rows = [rows[k] for k in sorted(generator(seed, "images", name).permutation(len(rows))[:images])]
-    return [rows[k % len(rows)] for k in range(images)]
-
-
-def _lack(found: dict[str, list[int]], images: int, enough: int) -> str:
-    sizes = sorted((len(rows) for rows in found.values()), reverse=True)
-    ways = f"--images {sizes[1]} takes fewer, --few-images repeat repeats them; " if len(sizes) > 1 else ""
-    return (
-        f"{enough} of the {len(found)} identities of the training split have {images} different images, the N of a "
-        f"class, and two are needed; column identity says which images are of one class: {ways}{_HOW_TO}"
-    )
+    enough = [name for name in sorted(found) if few == "repeat" or len(found[name]) >= images]
+    if len(enough) < 2:
+        raise ManifestError(
+            f"{len(enough)} of the {len(found)} identities of the training split have {images} different images, the N "
+            "of a class, and two are needed: column identity says which images are of one class; a lower --images "
+            f"takes fewer, --few-images repeat repeats them; {_HOW_TO}"
+        )
+    chosen = []
+    for name in enough:
+        rows = sorted(found[name].values(), key=lambda row: ids[row])
+        if len(rows) > images:
+            rows = [rows[k] for k in sorted(generator(seed, "images", name).permutation(len(rows))[:images])]
+        chosen.append([rows[k % len(rows)] for k in range(images)])
+    named = [[name, *(ids[row] for row in rows)] for name, rows in zip(enough, chosen, strict=True)]
+    return Classes(np.array(chosen, np.int64), len(found) - len(enough), fingerprint(named))
 
 
 # The samples of a step
@@ -152,19 +114,14 @@ def pass_length(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def draw_classes(step: int, classes: int, images: int, size: int, seed: int, queries: str = "one") -> Drawn:
+def draw_classes(step: int, classes: int, images: int, size: int, seed: int) -> Drawn:
     """`size` (B) different classes with all their images, one of each class as the query (section 3.3).
 
     A pass draws each class once, "until all classes have been loaded in a batch" (section 4.1).
-
-    Args:
-        queries: "one" of each class at random, or "all" images.
     """
     chosen = _next(step, classes, size, seed)
     image = (chosen[:, None] * images + np.arange(images)).reshape(-1, 1)
-    query = np.arange(size * images)
-    if queries == "one":
-        query = np.arange(size) * images + generator(seed, step, "query").integers(images, size=size)
+    query = np.arange(size) * images + generator(seed, step, "query").integers(images, size=size)
     return _drawn(step, image, images, query)
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.losses.arrays import cosines
-from idmetric.losses.contrastive import contrastive, hardest_negatives
-from idmetric.losses.softmax_margin import softmax_margin
+from idmetric.losses.ilgen_objectives import contrastive, hardest_negatives, softmax_margin
 from idmetric.models.embedder import Embedder
 from idmetric.train.embed import embed_shared
 from idmetric.train.ilgen.data import Classes, Drawn
@@ -45,16 +44,15 @@ class Contrastive(nn.Module):
     `hardest` (C * N,) holds the hardest negative of each image, as last mined. It is a buffer, so checkpoints hold it.
     """
 
-    def __init__(self, count: int, margin: float) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.margin = margin
         self.hardest: Tensor
         self.register_buffer("hardest", torch.full((count,), -1, dtype=torch.int64))
 
     def forward(self, embedded: Tensor, drawn: Drawn) -> dict[str, Tensor]:
         query, other = embedded[:, :1], embedded[:, 1:]
         similarity = cosines(query, other)[:, 0]
-        loss = contrastive(similarity[:, 0], similarity[:, 1:], margin=self.margin)
+        loss = contrastive(similarity[:, 0], similarity[:, 1:])
         return {"loss": loss, "accuracy": (similarity[:, 0] > similarity[:, 1]).float().mean().detach()}
 
 
@@ -64,15 +62,14 @@ class SoftmaxMargin(nn.Module):
     Prototypes are initialized like the weight of a linear layer (the paper is silent).
     """
 
-    def __init__(self, count: int, width: int, scale: float, margin: float, seed: int) -> None:
+    def __init__(self, count: int, width: int, seed: int) -> None:
         super().__init__()
-        self.scale, self.margin = scale, margin
         random = torch.Generator().manual_seed(seed)
         self.prototype = nn.Parameter((torch.rand(count, width, generator=random) * 2 - 1) / width**0.5)
 
     def forward(self, embedded: Tensor, drawn: Drawn) -> dict[str, Tensor]:
         x = embedded[:, 0]
-        loss = softmax_margin(x, self.prototype, drawn.label, scale=self.scale, margin=self.margin)
+        loss = softmax_margin(x, self.prototype, drawn.label)
         with torch.no_grad():
             right = cosines(x, self.prototype).argmax(1) == drawn.label
         return {"loss": loss, "accuracy": right.float().mean()}

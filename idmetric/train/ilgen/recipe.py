@@ -26,8 +26,8 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.losses.info_nce import label_info_nce
 from idmetric.losses.recall_at_k import batch_recall_at_k
 from idmetric.models.backbone import Backbone, is_timm
-from idmetric.train import augment, pretrained
-from idmetric.train.batches import Pictures, check_held_out, share
+from idmetric.train import augment
+from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.ilgen.config import CLASS_BATCHES, Config
 from idmetric.train.ilgen.config import SMOKE as SMOKE
@@ -40,21 +40,19 @@ from idmetric.train.ilgen.data import (
     draw_images,
     draw_pairs,
     pass_length,
-    validation_rows,
 )
 from idmetric.train.ilgen.objectives import Contrastive, Retrieval, SoftmaxMargin, mine
+from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe
+from idmetric.train.recipe import Recipe, rendered
 from idmetric.train.validate import validation
 
 
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities in four contexts each, some of them to validate."""
-    from idmetric.data.world.write import WorldPlan, write_world
+    from idmetric.data.world.write import WorldPlan
 
-    found = write_world(folder / "world", WorldPlan(size=64, views=4, distractors=0), 12)
-    names = sorted(set(found.column("identity")))
-    return found.replace(split=["val" if name in names[9:] else "train" for name in found.column("identity")])
+    return rendered(folder / "world", WorldPlan(size=64, views=4, distractors=0), 12, 3)
 
 
 class ILGen(Recipe):
@@ -72,7 +70,6 @@ class ILGen(Recipe):
         self.samples = share(len(batches.draw(0).label), processes.rank, processes.count)
         self.steps = config.epochs * batches.per_pass
         self.frozen_steps = config.frozen_epochs * batches.per_pass if config.loss == "softmax-margin" else 0
-        self.mine_every = config.mine_every or batches.per_pass
         self.best = "map" if held_out is not None else ""
         # settings that change no result; "revision" identifies the weights
         free = ("chunk", "checkpointing", "save_every", "validate_every", "log_every", "backbone_weights")
@@ -121,8 +118,8 @@ class ILGen(Recipe):
         return {**found, "images": float(pixels.shape[0] * pixels.shape[1])}
 
     def _with_negatives(self, loss: Contrastive, drawn: Drawn, pixels: Tensor) -> tuple[Drawn, Tensor]:
-        """The batch with the hardest negatives, which are mined first every `mine_every` steps."""
-        if drawn.step % self.mine_every == 0:
+        """The batch with the hardest negatives, which are mined first at the start of each pass."""
+        if drawn.step % self.batches.per_pass == 0:
             data, classes = self.batches.pictures.data, self.batches.classes
             loss.hardest.copy_(mine(self.model, data, classes, self.processes, self.config.chunk))
         drawn.image[:, 2] = loss.hardest.cpu()[drawn.image[:, 0]]
@@ -165,38 +162,34 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
         raise ManifestError(
             f"a batch takes {config.batch_size} images of {classes.rows.size}: --batch-size {classes.rows.size}"
         )
-    held_out = validation_rows(data)
-    if held_out is not None:
-        check_held_out(data, classes.flat, held_out)
+    held_out = rows_in(data, VALIDATION)
+    check_held_out(data, classes.flat, held_out)
     model = _model(config, processes)
     if processes.main:
-        print(_summary(classes, config), flush=True)
+        print(
+            f"ilgen: {len(classes):,} classes of {classes.images} images; left out: {classes.left_out:,} identities "
+            "with fewer (--few-images repeat takes them)",
+            flush=True,
+        )
     batches = _batches(config, data, classes, model)
-    validated = None if held_out is None else data.take(held_out)
+    validated = data.take(held_out) if len(held_out) else None
     return ILGen(config, batches, validated, model, _loss(config, classes, model).to(processes.device), processes)
 
 
 def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) -> Batches:
     steps = partial(
         augment.ilgen, size=model.image_size, scale=config.crop, gray_p=config.gray, jitter=config.jitter,
-        flip=config.flip, interpolation=model.interpolation,
+        interpolation=model.interpolation,
     )  # fmt: skip
     pictures = Pictures.of(model, data, steps if config.augment else None)
     shape = {"classes": len(classes), "images": classes.images, "seed": config.seed}
     if config.loss in CLASS_BATCHES:
         count, size = len(classes), config.classes
-        draw = partial(draw_classes, **shape, size=size, queries=config.queries)
+        draw = partial(draw_classes, **shape, size=size)
     else:
         count, size = classes.rows.size, config.batch_size
         draw = partial(draw_pairs if config.loss == "contrastive" else draw_images, **shape, size=size)
     return Batches(classes, pictures, draw, pass_length(count, size), config.seed)
-
-
-def _summary(classes: Classes, config: Config) -> str:
-    text = f"ilgen: {len(classes):,} classes of {classes.images} images"
-    if classes.left_out:
-        text += f"; left out: {classes.left_out:,} identities with fewer (--few-images repeat takes them)"
-    return text + (f"; {classes.unused:,} further images are not used" if classes.unused else "")
 
 
 def _model(config: Config, processes: Processes) -> Backbone:
@@ -208,7 +201,7 @@ def _model(config: Config, processes: Processes) -> Backbone:
             f"{config.backbone} has its own settings: image_size, pool, backbone_args and backbone_weights are for "
             "timm's names"
         )
-    file = pretrained.weights_file(config.backbone, config.backbone_weights) if named else ""
+    file = weights_file(config.backbone, config.backbone_weights) if named else ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # random weights
         model = Backbone(
@@ -224,15 +217,12 @@ def _model(config: Config, processes: Processes) -> Backbone:
 
 def _loss(config: Config, classes: Classes, model: Backbone) -> nn.Module:
     if config.loss == "recall@k":
-        names = ("ks", "rank_temperature", "recall_temperature", "query_in_database")
-        options: dict[str, Any] = {name: getattr(config, name) for name in names}
-        return Retrieval(lambda x, drawn: batch_recall_at_k(x, drawn.label, query=drawn.query, **options))
+        return Retrieval(lambda x, drawn: batch_recall_at_k(x, drawn.label, query=drawn.query))
     if config.loss == "infonce":
-        options = {"temperature": config.temperature, "siblings": config.siblings}
-        return Retrieval(lambda x, drawn: label_info_nce(x, drawn.label, **options))
+        return Retrieval(lambda x, drawn: label_info_nce(x, drawn.label))
     if config.loss == "contrastive":
-        return Contrastive(classes.rows.size, config.contrastive_margin)
-    return SoftmaxMargin(len(classes), _width(model), config.softmax_scale, config.softmax_margin, config.seed)
+        return Contrastive(classes.rows.size)
+    return SoftmaxMargin(len(classes), _width(model), config.seed)
 
 
 @torch.no_grad()

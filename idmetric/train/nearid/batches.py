@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,7 @@ class Batches:
 
     Attributes:
         items: numbers of an epoch's identities. size: tuples in a batch of all processes.
-        fill: replace missing views by a blank picture, as the released code does.
-        cache: features of pictures, by their key in `keys`; None = read all pictures as pixels.
+        cache: features of all pictures, by their key in `keys`; None = read them as pixels.
     """
 
     pictures: Pictures
@@ -38,7 +37,6 @@ class Batches:
     shape: Shape
     size: int
     seed: int
-    fill: bool = False
     cache: FeatureCache | None = None
     keys: dict[Picture, str] = field(default_factory=dict)
 
@@ -56,106 +54,78 @@ class Batches:
         rows, masked = (np.stack(column) for column in zip(*drawn, strict=True))
         return rows, masked, numbers
 
-    def needed(self, steps: int) -> Counter[Picture]:
-        """How often each picture occurs in these first steps."""
-        found = Counter[Picture]()
+    def needed(self, steps: int) -> list[Picture]:
+        """The different pictures of these first steps."""
+        found: set[Picture] = set()
         for step in range(steps):
             rows, masked, _ = self.tuples(step)
             found.update(zip(rows[rows != MISSING].tolist(), masked[rows != MISSING].tolist(), strict=True))
-        return found
+        return sorted(found)
 
-    def load(self, step: int, rank: int, count: int) -> dict[str, Any]:
+    def load(self, step: int, rank: int, processes: int) -> dict[str, Any]:
         """The pictures of a process's share of a batch, and an index from the slots of the whole batch to pictures.
 
         Returns:
-            features (N, T, D) of the pictures in the cache, then pixels (M, 3, H, W) in uint8 of the other pictures,
-            each None if empty; then, if `blank`, a blank picture for this process's missing slots. index
-            (B, 1 + P + K) into the pictures of all processes, each of which sends `each` of them; valid, of the same
-            shape; identity (B,); oracle (B, K), NaN where unknown.
+            pictures (N, 3, H, W) in uint8, or their features (N, T, D) from the cache; index (B, 1 + P + K) into the
+            pictures of all processes, each of which sends `each` of them; valid, of the same shape; identity (B,);
+            oracle (B, K), NaN where unknown.
         """
         rows, masked, numbers = self.tuples(step)
         valid = rows != MISSING
-        slots = zip(*(axis.tolist() for axis in np.nonzero(valid)), strict=True)  # tuple in the batch, slot in it
-        keys = {at: self._key((int(rows[at]), bool(masked[at]))) for at in slots}
-        shares = [share(self.size, k, count) for k in range(count)]
-        # a process's pictures: first those in the cache
-        places = [sorted((at for at in keys if at[0] in own), key=lambda at: not keys[at]) for own in shares]
-        blank = self.fill and not bool(valid.all())
-        each = max(map(len, places)) + blank
+        shares = [share(self.size, other, processes) for other in range(processes)]
+        each = max(int(valid[own].sum()) for own in shares)
         index = np.zeros(rows.shape, np.int64)
-        for k, (own, listed) in enumerate(zip(shares, places, strict=True)):
-            if blank:
-                index[own.start : own.stop] = k * each + len(listed)
-            for number, at in enumerate(listed):
-                index[at] = k * each + number
+        for other, own in enumerate(shares):
+            there = np.zeros_like(valid)
+            there[own] = valid[own]
+            index[there] = other * each + np.arange(there.sum())
 
-        mine, pixels = places[rank], []
-        features = [self.cache.get(keys[at]) for at in mine if keys[at] and self.cache is not None]
-        for at in mine[len(features) :]:
-            rng = generator(self.seed, step, *at)
-            pixels.append(self.pictures.read_bytes(int(rows[at]), rng, foreground=bool(masked[at])))
+        def picture(place: int, slot: int) -> Tensor:
+            row, dark = int(rows[place, slot]), bool(masked[place, slot])
+            if self.cache is not None:
+                return self.cache.get(self.keys[row, dark])
+            return self.pictures.read_bytes(row, generator(self.seed, step, place, slot), foreground=dark)
+
+        mine = [(place, slot) for place in shares[rank] for slot in np.flatnonzero(valid[place]).tolist()]
         near = rows[:, 1 + self.shape.positives :]
         oracle = np.where(near == MISSING, np.nan, self.oracle[near])
         return {
-            "features": torch.stack(features) if features else None,
-            "pixels": torch.stack(pixels) if pixels else None,
-            "blank": blank, "each": each, "images": len(mine), "rows": [int(rows[at]) for at in mine],
+            "pictures": torch.stack([picture(*at) for at in mine]),
+            "rows": [int(rows[at]) for at in mine], "each": each,
             "index": torch.from_numpy(index), "valid": torch.from_numpy(valid),
             "identity": torch.from_numpy(numbers), "oracle": torch.from_numpy(oracle).float(),
         }  # fmt: skip
 
-    def _key(self, picture: Picture) -> str:
-        """A picture's key in the cache; "" if the cache lacks it."""
-        key = self.keys.get(picture, "")
-        return key if self.cache is not None and key in self.cache else ""
-
     # Features
 
     def keep(
-        self,
-        cache: FeatureCache,
-        steps: int,
-        tokens: Callable[[Tensor], Tensor],
-        each: int,
-        processes: Processes,
-        chunk: int,
+        self, cache: FeatureCache, steps: int, tokens: Callable[[Tensor], Tensor], processes: Processes, chunk: int
     ) -> None:
         """Fill a cache with the features of the pictures of these first steps, and use it from now on.
 
-        If there is not enough room, the most frequent pictures are kept, and the others are read as pixels.
-
         Args:
             tokens: the trunk: maps pixels (B, 3, H, W) in uint8 to features (B, T, D).
-            each: bytes of a picture's features.
             chunk: pictures that pass the trunk at once on an accelerator. On a CPU they pass one by one, so every bit
                 of a picture's features is independent of the other pictures.
         """
-        needed = self.needed(steps)
-        order = sorted(needed, key=lambda picture: (-needed[picture], picture))
-        keys = processes.on_main(lambda: picture_keys(self.pictures.data, order))
-        picture, wanted = {keys[found]: found for found in reversed(order)}, [keys[found] for found in order]
-        new = cache.missing(wanted, each)
+        self.keys = processes.on_main(lambda: picture_keys(self.pictures.data, self.needed(steps)))
+        picture = {key: found for found, key in self.keys.items()}
+        new = sum(key not in cache.files for key in picture)
         if processes.main:
-            print(
-                f"nearid: {len(order):,} pictures pass the trunk {sum(needed.values()):,} times; {len(new):,} new ones "
-                f"of {each / 1e6:.2f} MB each, {len(new) * each / 1e9:.2f} GB, go to {cache.folder}, which has "
-                f"{cache.size / 1e9:.2f} GB (at most {cache.limit / 1e9:g})",
-                flush=True,
-            )
-        block = 1 if processes.device.type == "cpu" else chunk
-        done, share = 0, len(new) // processes.count
-        with Progress("pictures", processes.main, verb="computed features of") as progress:
+            print(f"nearid: features of {new:,} of {len(picture):,} pictures go to {cache.folder}", flush=True)
 
-            def read(key: str) -> Input[str]:
-                row, dark = picture[key]
-                return Input(key, pixels=self.pictures.read_bytes(row, foreground=dark))
+        def read(key: str) -> Input[str]:
+            row, dark = picture[key]
+            return Input(key, pixels=self.pictures.read_bytes(row, foreground=dark))
+
+        with Progress("pictures", processes.main, verb="computed features of") as progress:
+            done = count(1)
 
             def compute(part: Sequence[str]) -> Iterator[Tensor]:
-                nonlocal done
-                for batch in batches(part, read, batch_size=block):
-                    yield from tokens(torch.stack([one.pixels for one in batch]))
-                    done += len(batch)
-                    progress(done, share)
+                for batch in batches(part, read, batch_size=1 if processes.device.type == "cpu" else chunk):
+                    for features in tokens(torch.stack([one.pixels for one in batch])):
+                        yield features
+                        progress(next(done), new // processes.count)
 
-            cache.fill(wanted, compute, processes, each)
-        self.cache, self.keys = cache, keys
+            cache.fill(list(picture), compute, processes)
+        self.cache = cache

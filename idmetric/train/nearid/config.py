@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.io.settings import option
-from idmetric.train import pretrained
-from idmetric.train.options import Precision
+from idmetric.train.options import RANDOM, WEIGHTS_HELP, Precision
 
 if TYPE_CHECKING:
     from idmetric.train.nearid.data import Shape
 
 SIGLIP2 = "google/siglip2-so400m-patch14-384"  # section 4.1
-BIAS = -10.0  # losses.near_id_objectives.BIAS, as a literal to keep --help quick; a test compares them
 
 Objective = Literal["nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle"]
 PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # one positive for each anchor
@@ -29,7 +27,7 @@ class Config:
         "frozen model (section 4.1): folder or Hub repository of a SigLIP(2) or NearID, or a timm name with attention "
         "pooling",
     )
-    backbone_weights: str = option("", pretrained.HELP)
+    backbone_weights: str = option("", WEIGHTS_HELP)
     revision: str | None = option(None, "commit of the Hub repository")
     backbone_args: dict[str, Any] = option({}, "more arguments of timm.create_model, for a timm name")
     image_size: int | None = option(None, "side in pixels, for a timm name; none = its own")
@@ -42,31 +40,16 @@ class Config:
     )
     repeat: int = option(4, "times per epoch of identities with only part-edits, as MTG's (section 3.3; code: 1)")
     # the pictures (section 4.1)
-    mask_prob: float = option(1.0, "share of tuples with masking (released code: 0)")
-    mask_prob_apn: tuple[float, float, float] = option((0.5, 0.2, 0.6), "masking of anchor, positives, distractors")
+    mask_prob: float = option(1.0, "share of tuples with masking, of .5/.2/.6 of their slots (released code: 0)")
     augment: bool = option(True, "flip, color jitter, shift and scale (section 4.1; released code: none)")
-    flip: float = option(0.5, "how often to flip (not stated)")
-    jitter: tuple[float, float, float, float] = option(
-        (0.2, 0.2, 0.2, 0.05), "brightness, contrast, saturation, hue (not stated; released code's, which is off)"
-    )
-    shift: float = option(0.1, "largest shift, share of the side (not stated; released code's, which is off)")
-    scale: tuple[float, float] = option((0.9, 1.1), "range of scaling (not stated; released code's, which is off)")
     # the loss
     objective: Objective = option("nearid", "the loss: Eq. 3, or another row of Table 3")
     temperature: float = option(0.07, "tau (section 3.2)")
-    learn_temperature: bool = option(False, "learn tau (released code, for InfoNCE)")
     alpha: float = option(0.5, "weight of the ranking term (Eq. 3, Table 8)")
     beta: float = option(0.0, "weight of positive cohesion (Eq. 8, Table 9); 0.1 = the last row of Table 3")
-    sigmoid_bias: float = option(BIAS, "added to the logits of the objective siglip (not stated; released code)")
     sigmoid_per_anchor: bool = option(
         False, "siglip: sums of pairs per anchor (Zhai et al.), not means over pairs (not stated; released code: means)"
     )
-    released_loss: bool = option(
-        False,
-        "missing views stay in the denominators, as in the released code; circle averages its hinge, the oracle's "
-        "cosines have no temperature",
-    )
-    repeats_are_negatives: bool = option(False, "an identity twice in a batch is its own negative (released code)")
     # the optimizer (section 4.1)
     lr: float = option(1e-4, "peak learning rate of AdamW (section 4.1)")
     weight_decay: float = option(1e-4, "of AdamW, for all of the head (section 4.1)")
@@ -80,17 +63,12 @@ class Config:
     # speed and memory; these change nothing else
     chunk: int = option(64, "images that pass the trunk, and the head, at once")
     cache: str = option("", "folder for the trunk's features, with --no-augment; runs can share it")
-    cache_gb: float = option(100.0, "most GB of features in that folder")
 
     def __post_init__(self) -> None:
         if self.cache and self.augment:
             raise ValueError("--cache keeps features of unchanged pictures: add --no-augment, or leave it out")
         if self.beta and self.objective != "nearid":
             raise ValueError("--beta is a part of --objective nearid")
-        if self.objective != "siglip" and (self.sigmoid_per_anchor or self.sigmoid_bias != BIAS):
-            raise ValueError("--sigmoid-bias and --sigmoid-per-anchor are parts of --objective siglip")
-        if self.learn_temperature and self.objective == "circle":
-            raise ValueError("--objective circle has its own scale: leave --learn-temperature out")
 
     @property
     def shape(self) -> Shape:
@@ -99,11 +77,11 @@ class Config:
 
         positives = 1 if self.objective in PAIRS else self.positives
         distractors = 0 if self.objective == "info-nce" else self.distractors
-        return Shape(positives, distractors, self.near, self.mask_prob, self.mask_prob_apn)
+        return Shape(positives, distractors, self.near, self.mask_prob)
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": pretrained.RANDOM, "image_size": 48,
+    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": RANDOM, "image_size": 48,
     "backbone_args": {"patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
     "batch_size": 8, "epochs": 3, "lr": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
 }  # fmt: skip

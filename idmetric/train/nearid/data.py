@@ -17,7 +17,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from idmetric.data.curate.masking import MASK_PROB, MASK_PROB_APN, draw_masking, require_masks
+from idmetric.data.curate.masking import MASK_PROB, draw_masking, require_masks
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, parent_rows
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.train.batches import TRAINING, fingerprint, rows_in
@@ -25,7 +25,6 @@ from idmetric.train.batches import TRAINING, fingerprint, rows_in
 NEAR = ("distractor", "identity-edit", "part-edit")  # roles of images with another identity in a view's context
 PARTS = "part-edit"
 MISSING = -1  # row of an empty slot
-_SHOWN = 5
 
 Rows = NDArray[np.int64]
 
@@ -52,14 +51,13 @@ class Shape:
         positives: slots for further views, P. distractors: slots for distractors, K.
         near: distractors of the anchor ("inpainted into the exact same background as the anchor", section 3.1), or one
             of each view in the tuple (released code).
-        mask_prob, mask_prob_apn: see `idmetric.data.curate.masking.draw_masking`.
+        mask_prob: see `idmetric.data.curate.masking.draw_masking`.
     """
 
     positives: int = 2
     distractors: int = 3
     near: Literal["anchor", "views"] = "anchor"
     mask_prob: float = MASK_PROB
-    mask_prob_apn: tuple[float, float, float] = MASK_PROB_APN
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -110,11 +108,10 @@ def find(
         else:
             near[shown[parent]].setdefault(shown[row], row)
     if wrong:
-        names = data.column("id")
-        listed = ", ".join(f"row {row + 1} ({names[row]})" for row in wrong[:_SHOWN])
         raise ManifestError(
-            f"{len(wrong)} distractors have the identity of the view they were made from: {listed}: give them another "
-            "identity in column 'identity', or none; or role context-edit, if they show the same identity"
+            f"{len(wrong)} distractors, such as row {wrong[0] + 1} ({data.column('id')[wrong[0]]}), have the identity "
+            "of the view they were made from: give them another identity in column 'identity', or none; or role "
+            "context-edit, if they show the same identity"
         )
 
     found = []
@@ -145,8 +142,7 @@ def draw(identity: Identity, shape: Shape, rng: Generator) -> tuple[Rows, NDArra
         near = [some[rng.integers(len(some))] for some in made]
     start = 1 + shape.positives
     rows[start : start + len(near)] = near
-    seed = rng.integers(2**62)
-    masked = np.array(draw_masking(shape.slots, int(seed), shape.mask_prob, shape.mask_prob_apn), bool)
+    masked = np.array(draw_masking(shape.slots, int(rng.integers(2**62)), shape.mask_prob), bool)
     return rows, masked & (rows != MISSING)
 
 
@@ -156,74 +152,51 @@ def items(identities: Sequence[Identity], repeat: int) -> Rows:
     return np.concatenate([np.arange(len(identities)), *[np.array(parts, np.int64)] * (repeat - 1)])
 
 
-# Checks that a manifest is complete enough; the errors name the commands that make the missing parts
-
-
-def check(identities: Sequence[Identity], notes: Sequence[str], *, distractors: bool) -> None:
-    """Check that there are identities to compare, and distractors where the loss needs some.
+def check(
+    data: Manifest, identities: Sequence[Identity], shape: Shape, notes: Sequence[str] = (), *, oracle: bool = False
+) -> None:
+    """Check that a manifest, after `inherit_masks`, is complete enough to train on.
 
     Args:
-        notes: about rows that are left out, for the message.
+        notes: about rows that are left out, for the message. oracle: whether distractors need different oracle scores.
 
     Raises:
-        ManifestError: naming the missing views or distractors.
+        ManifestError: naming what is missing, and the commands that make it.
     """
     left = f" (left out: {'; '.join(notes)})" if notes else ""
     if len(identities) < 2:
-        few = "no identity has" if not identities else "only one identity has"
         raise ManifestError(
-            f"{few} two views in the training rows{left}: NearID needs another view of each, and other identities as "
-            "negatives; `idmetric data import nearid` imports them, `idmetric data world --views 3` renders some"
+            f"{len(identities)} identities have two views in the training rows{left}: NearID needs another view of "
+            "each, and other identities as negatives; `idmetric data import nearid` imports them, `idmetric data world "
+            "--views 3` renders some"
         )
-    if distractors and not any(any(identity.near) for identity in identities):
+    if shape.distractors and not any(any(identity.near) for identity in identities):
         raise ManifestError(
             f"no view has a distractor{left}: a row of role distractor or part-edit whose parent is the view's id; "
             "`idmetric data generate --task distractor` makes them, `idmetric data import nearid` and `import mtg` "
             "import them, `idmetric data world --distractors 1` renders some; --objective info-nce needs none"
         )
-
-
-def check_masks(data: Manifest, identities: Sequence[Identity]) -> None:
-    """Check that all pictures have a mask, after `idmetric.data.curate.masking.inherit_masks`.
-
-    Raises:
-        ManifestError: naming the first rows without a mask.
-    """
-    try:
-        require_masks(data.take(rows_of(identities)))
-    except ManifestError as error:
+    if oracle and not any(_differ(identity, data.column("oracle"), shape) for identity in identities):
         raise ManifestError(
-            f"{error} (`idmetric data import nearid`, `import mtg` and `idmetric data world` do; edits use the mask of "
-            "their parent), or train without black backgrounds: --mask-prob 0"
-        ) from error
+            "no tuple can hold two distractors of different oracle scores, which --objective oracle ranks: give "
+            "part-edits with column 'oracle' (`idmetric data import mtg`), and --near views if each view has only one"
+        )
+    if shape.mask_prob > 0:
+        try:
+            require_masks(data.take(rows_of(identities)))
+        except ManifestError as error:
+            raise ManifestError(
+                f"{error} (`idmetric data import nearid`, `import mtg` and `idmetric data world` do; edits use the "
+                "mask of their parent), or train without black backgrounds: --mask-prob 0"
+            ) from error
 
 
-def check_oracle(data: Manifest, identities: Sequence[Identity], shape: Shape) -> None:
-    """Check that some tuple can hold two distractors of different oracle scores.
-
-    Raises:
-        ManifestError: if none can.
-    """
-    scores = data.column("oracle")
-    for identity in identities:
-        known = [{scores[row] for row in rows} - {None} for rows in identity.near]
-        if shape.near == "anchor" and any(len(one) > 1 for one in known):
-            return
-        if shape.near == "views" and any(len(a | b) > 1 for k, a in enumerate(known) if a for b in known[:k] if b):
-            return
-    raise ManifestError(
-        "no tuple can hold two distractors of different oracle scores, which --objective oracle ranks: give part-edits "
-        "with column 'oracle' (`idmetric data import mtg`), and --near views if each view has only one of them"
-    )
-
-
-def best_measure(data: Manifest, held_out: Sequence[Identity]) -> str:
-    """The measure of validation that marks the best checkpoint: SSR where there are distractors; "" = none."""
-    if not held_out:
-        return ""
-    roles = data.column("role")
-    found = {roles[row] for identity in held_out for rows in identity.near for row in rows}
-    return "ssr" if found - {PARTS} else "part_ssr" if found else "map"
+def _differ(identity: Identity, oracle: Sequence[float | None], shape: Shape) -> bool:
+    """Whether a tuple of the identity can hold two distractors of different oracle scores."""
+    known = [{oracle[row] for row in rows} - {None} for rows in identity.near]
+    if shape.near == "anchor":
+        return any(len(scores) > 1 for scores in known)
+    return len(set().union(*known)) > 1 and sum(map(bool, known)) > 1
 
 
 def rows_of(identities: Sequence[Identity]) -> Rows:

@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from idmetric.data.curate.masking import inherit_masks
 from idmetric.data.manifest.table import Manifest, merge
 from idmetric.losses.arrays import cosines
 from idmetric.losses.near_id import Tuples, near_id_terms
 from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
-from idmetric.losses.temperature import LearnableTemperature
 from idmetric.models.nearid import NearID
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
@@ -37,37 +36,22 @@ from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import Batches
 from idmetric.train.nearid.config import SMOKE as SMOKE
 from idmetric.train.nearid.config import Config
-from idmetric.train.nearid.data import (
-    Identity,
-    best_measure,
-    check,
-    check_masks,
-    check_oracle,
-    digest,
-    find,
-    items,
-    rows_of,
-)
+from idmetric.train.nearid.data import Identity, check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
+from idmetric.train.recipe import rendered
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
-_GB = 10**9
 
 
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities with distractors, others with part-edits as in MTG, and some of both to validate."""
-    from idmetric.data.world.write import WorldPlan, write_world
+    from idmetric.data.world.write import WorldPlan
 
-    near = write_world(folder / "near", WorldPlan(size=64, strengths=(1.0,)), 9)
-    parts = write_world(folder / "parts", WorldPlan(seed=1, size=64, views=2, distractors=0, parts=1), 4)
-    split = [
-        "val" if int(name.split("/")[0].rsplit("-", 1)[1]) >= held_out else "train"
-        for manifest, held_out in ((near, 9 - 3), (parts, 4 - 1))  # first number to validate
-        for name in manifest.column("id")
-    ]
-    return merge([near, parts]).replace(split=split)
+    near = rendered(folder / "near", WorldPlan(size=64, strengths=(1.0,)), 9, 3)
+    parts = rendered(folder / "parts", WorldPlan(seed=1, size=64, views=2, distractors=0, parts=1), 4, 1)
+    return merge([near, parts])
 
 
 class Recipe(Interface):
@@ -77,41 +61,28 @@ class Recipe(Interface):
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
     def __init__(
-        self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, best: str,
-        model: NearID, processes: Processes,
+        self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, model: NearID,
+        processes: Processes,
     ) -> None:  # fmt: skip
-        self.config, self.held_out, self.best, self.model, self.processes = config, held_out, best, model, processes
+        self.config, self.held_out, self.model, self.processes = config, held_out, model, processes
+        self.best = ""  # known with the first validation
         self.rank, self.count = processes.rank, processes.count
-        changes = partial(
-            augment.nearid, size=model.image_size, flip=config.flip, jitter=config.jitter, shift=config.shift,
-            scale=config.scale, interpolation=model.interpolation,
-        )  # fmt: skip
+        changes = partial(augment.nearid, size=model.image_size, interpolation=model.interpolation)
         self.batches = Batches(
             Pictures.of(model, data, changes if config.augment else None), identities,
-            items(identities, config.repeat), config.shape, config.batch_size, config.seed, config.released_loss,
+            items(identities, config.repeat), config.shape, config.batch_size, config.seed,
         )  # fmt: skip
         self.steps = config.steps or config.epochs * self.batches.per_epoch
-        self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
-        self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
-        free = ("chunk", "cache", "cache_gb", "backbone_weights", "revision")  # "weights" identifies the latter two
+        free = ("chunk", "cache", "backbone_weights", "revision")  # "weights" identifies the latter two
         self.settings: dict[str, Any] = {
             **{name: value for name, value in asdict(config).items() if name not in free},
             "weights": model.revision, "data": digest(data, identities), "identities": len(identities),
         }  # fmt: skip
 
-    def modules(self) -> Mapping[str, nn.Module]:
-        """The model, and the temperature if it is learned."""
-        learned: dict[str, nn.Module] = {"temperature": self.temperature} if self.config.learn_temperature else {}
-        return {"model": self.model, **learned}
-
     def optimizer(self) -> torch.optim.Optimizer:
-        """AdamW (section 4.1), without weight decay on the temperature."""
-        decay = {"model": self.config.weight_decay, "temperature": 0.0}
-        groups = [
-            {"params": [p for p in module.parameters() if p.requires_grad], "weight_decay": decay[name]}
-            for name, module in self.modules().items()
-        ]
-        return torch.optim.AdamW(groups, lr=self.config.lr)
+        """AdamW (section 4.1)."""
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        return torch.optim.AdamW(trained, lr=self.config.lr, weight_decay=self.config.weight_decay)
 
     def lr_factor(self, step: int) -> float:
         """Linear warm-up, then cosine annealing to 0 (section 4.1)."""
@@ -129,42 +100,31 @@ class Recipe(Interface):
         if not self.config.cache:
             return
         trunk = trunk_id(self.model, siglip.trunk_state(self.model), self.processes.precision)
-        cache = FeatureCache(self.config.cache, trunk, int(self.config.cache_gb * _GB))
-        each = self._trunk(self._blank()).nbytes
-        self.batches.keep(cache, self.steps, self._tokens, each, self.processes, self.config.chunk)
+        cache = FeatureCache(self.config.cache, trunk)
+        self.batches.keep(cache, self.steps, self._tokens, self.processes, self.config.chunk)
 
     # Step
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Run the trunk without gradients, then the head and the loss of all processes' tuples (Eq. 3 or Table 4)."""
-        chunks: list[Tensor] = []
-        if batch["features"] is not None:
-            chunks += batch["features"].to(self.processes.device, non_blocking=True).split(self.config.chunk)
-        if batch["pixels"] is not None:
-            chunks += [self._tokens(part) for part in batch["pixels"].split(self.config.chunk)]
-        if batch["blank"]:
-            chunks.append(self._trunk(self._blank()))
-        padding = batch["each"] - sum(map(len, chunks))  # every process sends the same number
+        chunks = list(batch["pictures"].split(self.config.chunk))
+        if batch["pictures"].dtype == torch.uint8:
+            chunks = [self._tokens(part) for part in chunks]
+        else:
+            chunks = [part.to(self.processes.device, non_blocking=True) for part in chunks]
+        padding = batch["each"] - len(batch["pictures"])  # every process sends the same number
         if padding:
             chunks += torch.split(chunks[0][:1].expand(padding, -1, -1), self.config.chunk)
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
         found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
-        learned = {"temperature": self.temperature().detach()} if self.config.learn_temperature else {}
-        return {**found, **learned, "images": float(batch["images"])}
+        return {**found, "images": float(len(batch["pictures"]))}
 
     def _tokens(self, pixels: Tensor) -> Tensor:
-        """The features (B, T, D) of 8-bit pixels."""
-        return self._trunk(self.model.normalize(pixels.to(self.processes.device, non_blocking=True).float() / 255))
-
-    def _trunk(self, x: Tensor) -> Tensor:
-        """The frozen trunk's output (B, T, D), in the precision in which the head reads it."""
+        """The frozen trunk's features (B, T, D) of 8-bit pixels, in the precision in which the head reads them."""
+        x = self.model.normalize(pixels.to(self.processes.device, non_blocking=True).float() / 255)
         with torch.no_grad(), self.processes.autocast():
             tokens: Tensor = self.model.backbone.forward_features(x)
         return tokens.to(self.processes.dtype)
-
-    def _blank(self) -> Tensor:
-        """A picture of zeros after normalization, as the released code pads."""
-        return torch.zeros(1, 3, *self.model.image_size, device=self.processes.device)
 
     def _head(self, tokens: Tensor) -> Tensor:
         pooled: Tensor = self.model.backbone.forward_head(tokens, pre_logits=True)
@@ -175,11 +135,9 @@ class Recipe(Interface):
     ) -> dict[str, Tensor]:
         slots, first = embedded[index], 1 + self.config.shape.positives
         tuples = Tuples(
-            slots[:, 0], slots[:, 1:first], slots[:, first:], valid[:, 1:first], valid[:, first:],
-            None if self.config.repeats_are_negatives else identity,
+            slots[:, 0], slots[:, 1:first], slots[:, first:], valid[:, 1:first], valid[:, first:], identity
         )  # fmt: skip
-        tau = self.temperature() if self.config.learn_temperature else self.config.temperature
-        return values_of(self.config, tuples, oracle, tau)
+        return values_of(self.config, tuples, oracle)
 
     # Result
 
@@ -188,40 +146,35 @@ class Recipe(Interface):
         if self.held_out is None:
             return {}
         with self.processes.autocast():
-            return validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
+            found = validation(self.model, self.held_out, batch_size=self.config.chunk, processes=self.processes)
+        self.best = next((name for name in ("ssr", "part_ssr", "map") if name in found), "")
+        return found
 
 
-def values_of(config: Config, tuples: Tuples, oracle: Tensor, tau: float | Tensor) -> dict[str, Tensor]:
+def values_of(config: Config, tuples: Tuples, oracle: Tensor) -> dict[str, Tensor]:
     """The loss of a batch, its terms if they have names, and the share of anchors in order.
 
     Args:
         config: of the recipe. tuples: the whole batch. oracle: scores (B, K) of distractors, NaN where unknown.
-        tau: temperature.
 
     Returns:
         "loss"; for the NearID loss "discrimination", "ranking" and "cohesion"; with distractors, `ordered`.
     """
-    released, alpha = config.released_loss, config.alpha
+    tau, alpha = config.temperature, config.alpha
     distractors = config.objective.endswith("-distractors")
     more: dict[str, Tensor] = {}
     if config.objective == "nearid":
-        terms = near_id_terms(tuples, temperature=tau, released=released)
+        terms = near_id_terms(tuples, temperature=tau)
         loss = terms.discrimination + alpha * terms.ranking + config.beta * terms.cohesion
         more = {name: value.detach() for name, value in terms._asdict().items()}
     elif config.objective.startswith("info-nce"):
-        loss = symmetric_info_nce(tuples, temperature=tau, distractors=distractors, released=released)
+        loss = symmetric_info_nce(tuples, temperature=tau, distractors=distractors)
     elif config.objective.startswith("oracle"):
-        rank = 1.0 if released else config.temperature
-        loss = oracle_info_nce(
-            tuples, oracle, temperature=tau, distractors=distractors, alpha=alpha, rank_temperature=rank,
-            released=released,
-        )  # fmt: skip
+        loss = oracle_info_nce(tuples, oracle, temperature=tau, distractors=distractors, alpha=alpha)
     elif config.objective == "siglip":
-        loss = sigmoid_ranked(
-            tuples, temperature=tau, bias=config.sigmoid_bias, alpha=alpha, per_anchor=config.sigmoid_per_anchor
-        )
+        loss = sigmoid_ranked(tuples, temperature=tau, alpha=alpha, per_anchor=config.sigmoid_per_anchor)
     else:
-        loss = circle_ranked(tuples, alpha=alpha, rank_temperature=config.temperature, released=released)
+        loss = circle_ranked(tuples, temperature=tau, alpha=alpha)
     if tuples.distractor.shape[1]:
         more["ordered"] = ordered(tuples)
     return {"loss": loss, **more}
@@ -229,8 +182,6 @@ def values_of(config: Config, tuples: Tuples, oracle: Tensor, tau: float | Tenso
 
 def ordered(tuples: Tuples) -> Tensor:
     """Share of anchors nearer to all their positives than to all their distractors, among anchors with both."""
-    assert tuples.positive_valid is not None
-    assert tuples.distractor_valid is not None
     with torch.no_grad():
         anchor = tuples.anchor[:, None]
         near = cosines(anchor, tuples.positive)[:, 0].masked_fill(~tuples.positive_valid, torch.inf)
@@ -250,11 +201,7 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
     share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
     identities, notes = find(data, engines=config.engines)
     data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
-    check(identities, notes, distractors=config.shape.distractors > 0)
-    if config.objective.startswith("oracle"):
-        check_oracle(data, identities, config.shape)
-    if config.mask_prob > 0 and any(config.mask_prob_apn):
-        check_masks(data, identities)
+    check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
     others, _ = find(data, VALIDATION)
     check_held_out(data, rows_of(identities), rows_of(others))
     held_out = data.take(rows_in(data, VALIDATION)) if others else None
@@ -269,4 +216,4 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
         config.backbone, weights=config.backbone_weights, revision=config.revision, image_size=config.image_size,
         backbone_args=config.backbone_args, device=processes.device, seed=config.seed,
     )  # fmt: skip
-    return Recipe(config, data, identities, held_out, best_measure(data, others), model, processes)
+    return Recipe(config, data, identities, held_out, model, processes)

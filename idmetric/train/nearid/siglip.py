@@ -18,8 +18,8 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import load_state
 from idmetric.models import backbone as backbones
 from idmetric.models.nearid import NearID, NearIDConfig
-from idmetric.train.nearid.config import SIGLIP2 as SIGLIP2
-from idmetric.train.pretrained import RANDOM, weights_file
+from idmetric.train.nearid.config import SIGLIP2
+from idmetric.train.options import weights_file
 
 
 def start(
@@ -37,8 +37,7 @@ def start(
     Args:
         source: folder or Hub repository of a SigLIP or SigLIP2 in the format of transformers, or of a NearID to train
             further; or a timm name of a ViT with attention pooling.
-        weights: "" = those of the source; to replace a timm model's, see `weights_file`; "random", for timm's names and
-            SigLIP2 so400m.
+        weights: of a timm model, see `weights_file`; "" = those of the source.
         revision: commit of a Hub repository.
         image_size, backbone_args: of a timm model, as for `idmetric.models.backbone.build`.
         seed: of random weights; torch's global random state does not change.
@@ -46,22 +45,17 @@ def start(
     Raises:
         CheckpointError: if there is no such model, or it has no attention pooling.
     """
-    weights = os.fspath(weights)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         if backbones.is_timm(source):
-            model = _of_timm(source, weights, revision, image_size, dict(backbone_args or {}))
-        elif image_size or backbone_args:
-            raise CheckpointError(f"{source} has its own settings: image_size and backbone_args are for timm's names")
-        elif not weights:
-            model = _of_files(source, revision)
-        elif (source, weights) == (SIGLIP2, RANDOM):
-            model = NearID(NearIDConfig(), device="cpu")
-        else:
+            model = _of_timm(source, os.fspath(weights), revision, image_size, dict(backbone_args or {}))
+        elif image_size or backbone_args or weights:
             raise CheckpointError(
-                f"--backbone-weights {weights} is for timm's names, such as vit_base_patch16_siglip_224: name the "
-                f"folder of another {source} as --backbone"
+                f"{source} has its own settings and weights: --image-size, --backbone-args and --backbone-weights are "
+                "for timm's names; name a folder as --backbone"
             )
+        else:
+            model = _of_files(source, revision)
     model.name = source
     only_the_head_trains(model)
     return model.to(device)

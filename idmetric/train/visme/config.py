@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from idmetric.io.settings import option
 
-Captions = Literal["image-to-text", "text-to-image", "both"]
 RANDOM = "random"  # as the model: a very small one
 
 
@@ -27,22 +26,13 @@ class Config:
     samples: int = option(64, "samples of a block, all from one sub-dataset, M of Eq. 1 (section 5.3, Table 4)")
     hard: int = option(5, "most hard negatives of a sample, k (section 5.1); 0 = Table 2 without hard case mining")
     sampling: Literal["identity", "naive"] = option("identity", "each identity once a batch, or Table 2's baseline")
-    mixing: Literal["size", "equal"] = option("size", "frequency of a dataset: by its size, or equal (not stated)")
-    small_datasets: Literal["stop", "skip"] = option("stop", "what to do with datasets of too few identities")
     # the words of queries and candidates
     instructions: tuple[str, ...] = option(
         (), "DATASET=WORDS: words of queries without text, or recognition, reidentification, grounding, editing"
     )
-    captions: Captions = option("image-to-text", "direction of the search between images and captions")
-    edits: bool = option(True, "an edit's parent, with the edit's text, is the query for the edit")
     # the loss
     temperature: float = option(0.02, "first value of tau (section 5.1, Table 5)")
     learn_temperature: bool = option(True, "learn tau; Table 5 also has it fixed")
-    same: Literal["texts", "identities", "none"] = option(
-        "texts",
-        "candidates that are not negatives of a query: with its target's text, or of queries with its own text alone "
-        "(in the paper C+ is the only match in a batch); identities: also candidates of its identity; or none",
-    )
     # the model
     rank: int = option(16, "of LoRA (section 5.1; 32 is best in Figure 5)")
     alpha: float = option(32.0, "of LoRA (section 5.1)")
@@ -57,7 +47,6 @@ class Config:
     chunk: int = option(16, "items embedded at once, by gradient caching; changes memory and speed alone")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, slower")
     validate_queries: int = option(256, "queries of each dataset in a validation")
-    validate_images: int = option(1000, "images of whole identities in a validation by mAP, SSR and PA; 0 = none")
     seed: int = option(0, "of the batches, LoRA and dropout")
 
     def __post_init__(self) -> None:
@@ -74,5 +63,5 @@ class Config:
 
 SMOKE: Mapping[str, Any] = {
     "model": RANDOM, "steps": 6, "batch_size": 12, "samples": 4, "hard": 2, "max_pixels": 4 * 28 * 28, "chunk": 8,
-    "lr": 1e-3, "warmup": 1, "validate_queries": 4, "validate_images": 20,
+    "lr": 1e-3, "warmup": 1, "validate_queries": 4,
 }  # fmt: skip

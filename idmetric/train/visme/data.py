@@ -8,7 +8,7 @@ Five kinds of rows become samples (VisME, sections 3 and 4.2.1); `dataset` names
 | an edit: role context-edit with parent and text | the parent, and the editing instruction with the text | the edit |
 | groups of slot query | the query, with its text | one of its positives, or of its candidates of a label above 0 |
 | with x_target, e.g. questions | the image, with its text | the text x_target alone |
-| without identity and group, with text: captions | the image | its text alone (or the other way round) |
+| without identity and group, with text: captions | the image | its text alone |
 
 A query in a group, and each of its targets and negatives, is an image, a text, or both.
 
@@ -30,8 +30,7 @@ import numpy as np
 from idmetric.data.manifest.lineage import has_image, image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
-from idmetric.train.visme.config import Captions
-from idmetric.train.visme.pools import Data, Pool, Rows
+from idmetric.train.visme.batch_sampler import Data, Pool, Rows
 from idmetric.train.visme.wording import Kind, Wording
 
 _NEAR = ("distractor", "identity-edit")  # roles of another identity in the parent's context
@@ -52,8 +51,6 @@ def prepare(
     *,
     splits: Iterable[str | None] = (None, "train", "training"),
     instructions: Sequence[str] = (),
-    captions: Captions = "image-to-text",
-    edits: bool = True,
 ) -> Prepared:
     """Find the samples in a manifest.
 
@@ -61,27 +58,27 @@ def prepare(
         splits: of the rows that may be samples.
         instructions: "DATASET=WORDS" for a dataset's queries without text; WORDS is an instruction, or one of
             idmetric.models.visid.TASKS. The default is "recognition".
-        captions: see `Wording`. edits: False treats edits like other images.
 
     Raises:
         ManifestError: if there is no sample.
         ValueError: for an instruction of an unknown dataset.
     """
     table = _Table(manifest, frozenset(splits))
-    found = _Samples(table, edits)
+    found = _Samples(table)
     words = _instructions(instructions, set(table.dataset))
-    pools = tuple(found.pool(name) for name in sorted(found.of))
-    if not pools:
+    notes = tuple(f"{count} {what}" for what, count in sorted(found.left.items()))
+    if not found.of:
         raise ManifestError(
-            f"no samples in {len(manifest)} rows ({'; '.join(found.notes())}): VisME needs identities with two images, "
+            f"no samples in {len(manifest)} rows ({'; '.join(notes)}): VisME needs identities with two images, "
             "queries with positives, edits with parents, or images with texts"
         )
-    hard, start = _ragged(found.hard, len(manifest))
+    pools = tuple(found.pool(name) for name in sorted(found.of))
+    hard = {row: sorted(rows - {row}) for row, rows in sorted(found.hard.items()) if rows - {row}}
     wording = Wording(
         settings or VisIDConfig(), found.kind, table.text, table.answer, table.role, table.parent,
-        frozenset(found.queries), [words.get(d, TASKS["recognition"]) for d in table.dataset], captions, table.alone,
+        frozenset(found.queries), [words.get(d, TASKS["recognition"]) for d in table.dataset], table.alone,
     )  # fmt: skip
-    return Prepared(Data(pools, table.shown, hard, start, table.digest(manifest)), wording, tuple(found.notes()))
+    return Prepared(Data(pools, table.shown, hard, table.digest(manifest)), wording, notes)
 
 
 class _Table:
@@ -103,25 +100,27 @@ class _Table:
         self.shown = self._shown()
 
     def digest(self, manifest: Manifest) -> str:
-        """Digest of the rows' ids, identities and words, not of their pixels."""
-        columns = (manifest.column("id"), self.identity, self.text, self.answer)
+        """Digest of all that decides samples and their words, not of pixels."""
+        names = ("id", "identity", "text", "dataset", "role", "parent", "group", "slot", "label", "split")
+        columns = (*map(manifest.column, names), self.answer, self.origin, self.shown.tolist())
         found = hashlib.sha256()
         for row in zip(*columns, strict=True):
             found.update(repr(row).encode())
-        return found.hexdigest()
+        return found.hexdigest()[:16]
 
     def _shown(self) -> Rows:
         """A number for each identity; an image without one shows the identity of a row with its image, or itself.
 
         Each text without an image has a number of its own: equal answers and classes may meet in a batch, as "the only
-        match of a query" (section 4.2.1) is a matter of the loss (option `same`).
+        match of a query" (section 4.2.1) is a matter of the loss.
         """
         known = {key: name for key, name in zip(self.keys, self.identity, strict=True) if name is not None}
-        named = zip(self.keys, self.identity, strict=True)
-        whole = [(known.get(key) if name is None else name, key) for key, name in named]
-        number: dict[tuple[str, str], int] = {}
-        shown = [("image", key) if name is None else ("identity", name) for name, key in whole]
-        return np.array([number.setdefault(what, len(number)) for what in shown], np.int64)
+        shown = []
+        for key, name in zip(self.keys, self.identity, strict=True):
+            whole = known.get(key) if name is None else name
+            shown.append(("image", key) if whole is None else ("identity", whole))
+        number = {what: k for k, what in enumerate(dict.fromkeys(shown))}
+        return np.array([number[what] for what in shown], np.int64)
 
 
 def _column(manifest: Manifest, name: str) -> list[Any]:
@@ -137,16 +136,16 @@ def _rank(label: float | None) -> str:
 def _origins(names: Sequence[str], sources: Sequence[str | None], row: Mapping[str, int]) -> list[int]:
     """The row of which each row is a copy, or the first copy if that row is missing; for other rows the row itself."""
     first: dict[str, int] = {}
-    out = []
-    for i, (name, source) in enumerate(zip(names, sources, strict=True)):
-        out.append(i if source is None or source == name else row.get(source, first.setdefault(source, i)))
-    return out
+    return [
+        i if source is None or source == name else row.get(source, first.setdefault(source, i))
+        for i, (name, source) in enumerate(zip(names, sources, strict=True))
+    ]
 
 
 class _Samples:
     """Instances by dataset: (its row, query, group of targets)."""
 
-    def __init__(self, table: _Table, edits: bool) -> None:
+    def __init__(self, table: _Table) -> None:
         self.table = table
         self.kind = np.zeros(len(table.role), np.int64)
         self.of: dict[str, list[tuple[int, int, tuple[int, ...]]]] = defaultdict(list)
@@ -154,11 +153,7 @@ class _Samples:
         self.queries: set[int] = set()
         self.hard: dict[int, set[int]] = defaultdict(set)
         self.left: Counter[str] = Counter()
-        self._rows(self._groups(), edits)
-
-    def notes(self) -> list[str]:
-        """Numbers of rows that are left out, with the reason."""
-        return [f"{count} {what}" for what, count in sorted(self.left.items())]
+        self._rows(self._groups())
 
     def _groups(self) -> set[int]:
         """Add the samples of the groups; returns the rows that are not samples on their own."""
@@ -193,7 +188,7 @@ class _Samples:
         copies = {r for r in everything if table.origin[r] != r}
         return copies | ({r for r in everything if table.identity[r] is None} if "positive" in members else set())
 
-    def _rows(self, in_groups: set[int], edits: bool) -> None:
+    def _rows(self, in_groups: set[int]) -> None:
         """Add the rows that are samples on their own."""
         table = self.table
         seen: dict[tuple[str, str, str], int] = {}  # different images of identities
@@ -218,12 +213,12 @@ class _Samples:
         for (dataset, identity, _), i in seen.items():
             self.members.setdefault((dataset, identity), []).append(i)
         for i in seen.values():
-            self._identity(i, edits)
+            self._identity(i)
 
-    def _identity(self, row: int, edits: bool) -> None:
+    def _identity(self, row: int) -> None:
         table, p = self.table, int(self.table.parent[row])
         if (
-            edits and p >= 0 and p != row and table.usable[p] and table.role[row] == "context-edit"
+            p >= 0 and p != row and table.usable[p] and table.role[row] == "context-edit"
             and (table.text[row] or "").strip() and table.identity[p] == table.identity[row]
         ):  # fmt: skip
             self._add(row, p, (row,), Kind.EDIT)
@@ -237,35 +232,11 @@ class _Samples:
         self.kind[list(targets) or [row]] = kind
 
     def pool(self, name: str) -> Pool:
-        """The instances of a dataset; identities share one list of targets."""
-        table, flat = self.table, list[int]()
-        spans: dict[int, tuple[int, int, int]] = {}  # an identity's image -> its identity's targets, its own place
-        rows: list[tuple[int, int, int, int, int]] = []
-        same = True
-        for row, query, targets in self.of[name]:
-            if targets:
-                start, own = len(flat), targets.index(query) if query in targets else -1
-                flat += targets
-                rows.append((row, query, start, len(flat), start + own if own >= 0 else -1))
-                same &= all(table.shown[t] == table.shown[query] for t in targets)
-                continue
-            if row not in spans:
-                members, start = self.members[name, table.identity[row]], len(flat)
-                flat += members
-                spans |= {m: (start, len(flat), start + k) for k, m in enumerate(members)}
-            rows.append((row, query, *spans[row]))
-        stands, queries, starts, stops, owns = np.array(rows, np.int64).reshape(-1, 5).T
-        return Pool(name, stands, queries, np.array(flat, np.int64), starts, stops, owns, same)
-
-
-def _ragged(lists: Mapping[int, Iterable[int]], count: int) -> tuple[Rows, Rows]:
-    """Lists of row numbers of `count` rows, flat, and the start of each."""
-    sizes, flat = np.zeros(count + 1, np.int64), list[int]()
-    for row in sorted(lists):
-        found = sorted(set(lists[row]) - {row})
-        sizes[row + 1] = len(found)
-        flat += found
-    return np.array(flat, np.int64), np.cumsum(sizes)
+        """The instances of a dataset; identities share one tuple of targets."""
+        rows, queries, targets = zip(*self.of[name], strict=True)
+        members = {what: tuple(own) for what, own in self.members.items() if what[0] == name}
+        whole = [own or members[name, self.table.identity[row]] for row, own in zip(rows, targets, strict=True)]
+        return Pool(name, rows, queries, whole)
 
 
 def _instructions(given: Sequence[str], datasets: set[str]) -> dict[str, str]:
@@ -280,12 +251,3 @@ def _instructions(given: Sequence[str], datasets: set[str]) -> dict[str, str]:
             )
         out[name] = TASKS.get(words, words)
     return out
-
-
-def describe(data: Data) -> dict[str, dict[str, int]]:
-    """For each dataset the numbers of instances, of identities, and of instances with hard negatives."""
-    sizes = np.zeros(len(data.shown), np.int64) if data.hard_start is None else np.diff(data.hard_start)
-    return {
-        p.name: {"instances": len(p), "identities": n, "with hard negatives": int((sizes[p.rows] > 0).sum())}
-        for p, n in zip(data.pools, data.identities, strict=True)
-    }

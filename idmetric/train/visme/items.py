@@ -14,8 +14,8 @@ from torch import Tensor
 from idmetric.models.visid import VisIDEmbed
 from idmetric.train.batches import Pictures, generator, share
 from idmetric.train.processes import Processes
+from idmetric.train.visme.batch_sampler import Batch, Pool, Rows
 from idmetric.train.visme.data import Prepared
-from idmetric.train.visme.pools import Batch, Data, Pool, Rows
 from idmetric.train.visme.wording import Item, Wording
 
 _HARD = 5  # hard negatives of a query in a validation, at most
@@ -55,24 +55,22 @@ class Loader:
 
     pictures: Pictures
     wording: Wording
-    data: Data
     batch_size: int
-    same: str
 
-    def load(self, batch: Batch, step: int, rank: int, count: int) -> dict[str, Any]:
+    def load(self, batch: Batch, rank: int, count: int) -> dict[str, Any]:
         """A process's share of a batch: queries, then targets, then hard negatives.
 
         Every process has equally many of each: hard negatives are divided evenly, whatever their queries, and copies of
         a target fill up the last shares; `negative_valid` excludes them.
         """
-        pairs = self.wording.pairs(batch.query, batch.target, step)
-        hard = np.concatenate([batch.query[:0], *batch.hard])
+        pairs = self.wording.pairs(batch.query, batch.target)
+        hard = [row for rows in batch.hard for row in rows]
         each = -(-len(hard) // count)
         own = share(self.batch_size, rank, count)
-        mine = [self.wording.candidate(row) for row in hard[rank * each : (rank + 1) * each].tolist()]
+        mine = [self.wording.candidate(row) for row in hard[rank * each : (rank + 1) * each]]
         mine += [pairs[own[0]][1]] * (each - len(mine))
         items = [*(pairs[i][side] for side in (0, 1) for i in own), *mine]
-        identity, negative = self._codes(batch.target, pairs, hard)
+        identity, negative = self._codes(pairs, hard)
         padding = each * count - len(hard)
         return {
             "pixels": self.pixels(items),
@@ -89,22 +87,21 @@ class Loader:
         different = (row for row in dict.fromkeys(rows) if row is not None)
         return Packed.of({row: self.pictures.read_bytes(row) for row in different}, rows)
 
-    def _codes(self, target: Rows, pairs: Sequence[tuple[Item, Item]], hard: Rows) -> tuple[Rows, Rows]:
-        """Numbers of targets and hard negatives, equal for candidates that are not negatives of each other's query."""
-        both = np.concatenate([target, hard])
-        numbers = self.data.shown[both] if self.same == "identities" else -1 - np.arange(len(both))  # or all differ
-        codes, negative = numbers[: len(target)], numbers[len(target) :]
-        if self.same != "none":
-            texts: dict[tuple[bool, str], int] = {}
-            for place, sides in enumerate(pairs):
-                # of two texts alone, the target's counts
-                for side, item in enumerate(sides):
-                    if item.row is None:
-                        codes[place] = len(self.data.shown) + texts.setdefault(_key(side, item), len(texts))
-            for place, row in enumerate(hard.tolist()):
-                if row in self.wording.alone:
-                    key = _key(1, self.wording.candidate(row))
-                    negative[place] = len(self.data.shown) + texts.setdefault(key, len(texts))
+    def _codes(self, pairs: Sequence[tuple[Item, Item]], hard: Sequence[int]) -> tuple[Rows, Rows]:
+        """Numbers of targets and hard negatives, equal for candidates that are not negatives of each other's query.
+
+        In the paper a target is the only match in a batch; of equal texts alone, as queries or as targets, it is not.
+        """
+        numbers = -1 - np.arange(len(pairs) + len(hard))  # all different
+        codes, negative = numbers[: len(pairs)], numbers[len(pairs) :]
+        texts: dict[tuple[bool, str], int] = {}
+        for place, sides in enumerate(pairs):
+            for side, item in enumerate(sides):  # of two texts alone, the target's counts
+                if item.row is None:
+                    codes[place] = texts.setdefault(_key(side, item), len(texts))
+        for place, row in enumerate(hard):
+            if row in self.wording.alone:
+                negative[place] = texts.setdefault(_key(1, self.wording.candidate(row)), len(texts))
         return codes, negative
 
 
@@ -140,13 +137,13 @@ def precision_at_1(
 def _rate(model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool, queries: int, chunk: int) -> float:
     rng = generator("validation", pool.name)
     order = rng.permutation(len(pool))
-    _, first = np.unique(prepared.data.shown[pool.queries[order]], return_index=True)
-    chosen = order[np.sort(first)][:queries]
-    targets = pool.draw_targets(chosen, rng)
-    pairs = prepared.wording.pairs(pool.queries[chosen], targets)
-    shown = set(prepared.data.shown[pool.queries[chosen]].tolist())
-    near = {h for row in pool.rows[chosen].tolist() for h in prepared.data.designated(row)[:_HARD].tolist()}
-    others = [prepared.wording.candidate(h) for h in sorted(near) if int(prepared.data.shown[h]) not in shown]
+    of_row, hard = prepared.data.shown, prepared.data.hard
+    _, first = np.unique(of_row[np.array(pool.queries)[order]], return_index=True)
+    chosen = order[np.sort(first)][:queries].tolist()
+    pairs = [prepared.wording.pair(pool.queries[i], pool.draw_target(i, rng)) for i in chosen]
+    shown = {int(of_row[pool.queries[i]]) for i in chosen}
+    near = {h for i in chosen for h in hard.get(pool.rows[i], ())[:_HARD]}
+    others = [prepared.wording.candidate(h) for h in sorted(near) if int(of_row[h]) not in shown]
     query = _embed(model, pictures, [q for q, _ in pairs], chunk)
     found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
     equal = np.array([

@@ -23,37 +23,32 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
-from idmetric.losses.info_nce import query_target_info_nce
-from idmetric.losses.temperature import LearnableTemperature
+from idmetric.losses.info_nce import LearnableTemperature, query_target_info_nce
 from idmetric.models.visid import MOST_RATIO as MOST_RATIO  # the check before training knows it
 from idmetric.models.visid import VisIDConfig, VisIDEmbed
 from idmetric.train import lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, evaluating
-from idmetric.train.validate import measurable, sample, validation
+from idmetric.train.recipe import Recipe, rendered
 from idmetric.train.visme import data as pools
 from idmetric.train.visme import small_qwen
-from idmetric.train.visme.batch_sampler import draw
+from idmetric.train.visme.batch_sampler import Data, check, draw
 from idmetric.train.visme.config import RANDOM, Config
 from idmetric.train.visme.config import SMOKE as SMOKE
 from idmetric.train.visme.data import Prepared
 from idmetric.train.visme.items import Loader, precision_at_1
-from idmetric.train.visme.pools import Data, expected_blocks, usable
 from idmetric.train.visme.wording import Wording
 
 
 def smoke_data(folder: Path) -> Manifest:
     """Rendered identities as two datasets with distractors, captioned images as a third, and some to validate."""
     from idmetric.data.manifest.table import merge
-    from idmetric.data.world.write import WorldPlan, write_world
+    from idmetric.data.world.write import WorldPlan
 
-    found = write_world(folder / "world", WorldPlan(size=64, views=2, strengths=(0.5,)), 16)
-    number = [int(identity.split("~")[0].rsplit("-", 1)[1]) for identity in found.column("identity")]
-    found = found.replace(
-        dataset=[f"things-{n % 2}" for n in number], split=["val" if n >= 12 else "train" for n in number]
-    )
+    found = rendered(folder / "world", WorldPlan(size=64, views=2, strengths=(0.5,)), 16, 4)
+    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
+    found = found.replace(dataset=[f"things-{n % 2}" for n in number])
     shown = [r for r in found if r.id.endswith("view-0") and r.split == "train"]
     captioned = [Row(None, r.path, id=f"caption-{r.id}", dataset="captions", split="train",
                      text=f"{r.category} number {k}") for k, r in enumerate(shown)]  # fmt: skip
@@ -67,13 +62,12 @@ class VisME(Recipe):
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(
-        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, views: Manifest | None,
-        model: VisIDEmbed, processes: Processes,
+        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, model: VisIDEmbed,
+        processes: Processes,
     ) -> None:  # fmt: skip
-        self.config, self.data, self.loader, self.validation, self.views = config, data, loader, validation, views
+        self.config, self.data, self.loader, self.validation = config, data, loader, validation
         self.model, self.processes = model, processes
         self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
-        self.share_of_blocks = expected_blocks(data, config)
         self.best = "p@1" if validation else ""
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
@@ -81,7 +75,7 @@ class VisME(Recipe):
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free},
             "weights": model.revision.partition("+")[0],  # of the start: adapters have been added to it
-            "data": data.fingerprint, "datasets": pools.describe(data),
+            "data": data.fingerprint, "datasets": data.describe(),
         }  # fmt: skip
 
     def modules(self) -> Mapping[str, nn.Module]:
@@ -100,8 +94,7 @@ class VisME(Recipe):
 
     def load(self, step: int) -> dict[str, Any]:
         """This process's share of a step's batch; see `Loader.load`."""
-        batch = draw(self.data, self.config, step, self.share_of_blocks)
-        return self.loader.load(batch, step, self.rank, self.count)
+        return self.loader.load(draw(self.data, self.config, step), self.rank, self.count)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Embed the batch chunk by chunk, and let each query pick its target among all candidates (Eq. 4 and 5)."""
@@ -128,17 +121,13 @@ class VisME(Recipe):
         return {"loss": loss, "accuracy": right.float().mean()}
 
     def validate(self) -> Mapping[str, float]:
-        """P@1 of each validation dataset, and their mean (section 5.1); for some identities also mAP, SSR and PA."""
+        """P@1 of each validation dataset, and their mean (section 5.1)."""
         if self.validation is None:
             return {}
-        with evaluating(self.model):
-            found = precision_at_1(
-                self.model, self.loader.pictures, self.validation,
-                queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
-            )  # fmt: skip
-        if self.views is not None:
-            found |= validation(self.model, self.views, batch_size=self.config.chunk, processes=self.processes)
-        return found
+        return precision_at_1(
+            self.model, self.loader.pictures, self.validation,
+            queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
+        )  # fmt: skip
 
     def save(self, folder: Path) -> None:
         """Write the model with LoRA folded into its weights: the result opens without peft."""
@@ -163,25 +152,19 @@ def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     trained, held_out = (np.intersect1d(known, rows_in(data, splits)) for splits in (TRAINING, VALIDATION))
     check_held_out(data, trained, held_out)
 
-    def prepared(**options: Any) -> Prepared:
-        return pools.prepare(
-            data, settings, instructions=config.instructions, captions=config.captions, edits=config.edits, **options
-        )
-
-    found = prepared()
+    found = pools.prepare(data, settings, instructions=config.instructions)
     if processes.main and found.notes:
         print(f"visme: left out: {'; '.join(found.notes)}", flush=True)
-    used = usable(found.data, config)
+    check(found.data, config)
     model = _model(config, settings, processes)
     model.check_limits()
     _check_words(data, found.wording, model, config)
     pictures = Pictures(data, settings.size_for, model.interpolation, model.background)
-    loader = Loader(pictures, found.wording, used, config.batch_size, config.same)
-    held = prepared(splits=VALIDATION) if len(rows_in(data, VALIDATION)) else None
-    views = sample(data.take(held_out), config.validate_images) if config.validate_images and len(held_out) else None
-    if views is not None and not measurable(views):
-        views = None
-    return VisME(config, used, loader, held, views, model, processes)
+    loader = Loader(pictures, found.wording, config.batch_size)
+    held = None
+    if len(rows_in(data, VALIDATION)):
+        held = pools.prepare(data, settings, splits=VALIDATION, instructions=config.instructions)
+    return VisME(config, found.data, loader, held, model, processes)
 
 
 def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Config) -> None:

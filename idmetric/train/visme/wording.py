@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from idmetric.models.visid import TASKS, VisIDConfig
-from idmetric.train.visme.config import Captions
-from idmetric.train.visme.pools import Rows
+from idmetric.train.visme.batch_sampler import Rows
 
 CAPTION = "Find the caption that describes this image."  # our words; the paper gives none
-ILLUSTRATION = "Find the image that this caption describes:"
 
 
 class Kind(IntEnum):
@@ -43,7 +41,6 @@ class Wording:
         parent: row of the image that a row was edited from, -1 if there is none.
         query: rows that are queries of groups; their text is the instruction.
         asks: the instruction (N,) of queries without their own.
-        captions: the side of a caption's image; "both" alternates.
         alone: rows of groups that are texts without an image; they bring their own instruction, if any.
     """
 
@@ -55,20 +52,16 @@ class Wording:
     parent: Rows
     query: frozenset[int]
     asks: Sequence[str]
-    captions: Captions = "image-to-text"
     alone: frozenset[int] = frozenset()
 
-    def pairs(self, query: Rows, target: Rows, first: int = 0) -> list[tuple[Item, Item]]:
-        """Queries and targets of samples, which take turns from `first` on."""
-        rows = zip(query.tolist(), target.tolist(), strict=True)
-        return [self.pair(q, t, turn) for turn, (q, t) in enumerate(rows, first)]
+    def pairs(self, query: Rows, target: Rows) -> list[tuple[Item, Item]]:
+        """Queries and targets of samples."""
+        return [self.pair(q, t) for q, t in zip(query.tolist(), target.tolist(), strict=True)]
 
-    def pair(self, query: int, target: int, turn: int = 0) -> tuple[Item, Item]:
-        """Query and target of a sample; `turn` is any number that alternates."""
-        kind, text = int(self.kind[target]), self.text[query] or ""
+    def pair(self, query: int, target: int) -> tuple[Item, Item]:
+        """Query and target of a sample."""
+        kind, text = self.kind[target], self.text[query] or ""
         if query == target and kind == Kind.CAPTION:
-            if self.captions == "text-to-image" or (self.captions == "both" and turn % 2 == 1):
-                return Item(None, self._join(ILLUSTRATION, text)), Item(query, self.settings.instruction)
             return Item(query, CAPTION), self._alone(text)
         if query == target and kind == Kind.ANSWER:
             return Item(query, text), self._alone(self.answer[query] or "")

@@ -1,4 +1,4 @@
-"""Contrastive loss on Euclidean distances, and the mining of its negatives (ILGen Table 6 and supplement B)."""
+"""The losses that ILGen is compared with: contrastive on mined negatives, softmax margin (Table 6, supplement B)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.losses.arrays import cosines, full
+from idmetric.losses.arrays import check_shapes, cosines, full
 
 _MOST = 2**24  # cosines held at once
 
@@ -25,8 +25,8 @@ def contrastive(positive: Tensor, negative: Tensor, *, margin: float = 1.0) -> T
     Returns:
         A scalar >= 0: mean over an anchor's negatives, then over anchors. In float32 or better.
     """
-    if positive.ndim != 1 or negative.ndim != 2 or len(negative) != len(positive) or not len(positive):
-        raise ValueError(f"need shapes (B,) and (B, N), B >= 1; got {tuple(positive.shape)}, {tuple(negative.shape)}")
+    fit = positive.ndim == 1 and negative.ndim == 2 and len(negative) == len(positive) > 0
+    check_shapes(fit, "(B,) and (B, N), B >= 1", positive, negative)
     near = 2 - 2 * full(positive)
     # the floor keeps the slope of the root finite where two descriptors coincide
     apart = (2 - 2 * full(negative)).clamp_min(1e-12).sqrt()
@@ -57,3 +57,25 @@ def hardest_negatives(anchor: Tensor, candidate: Tensor, anchor_label: Tensor, c
             raise ValueError("every anchor needs a candidate of another class to be its negative")
         found.append(cosines(anchor[start : start + step], candidate).masked_fill(same, -torch.inf).argmax(1))
     return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=anchor.device)
+
+
+def softmax_margin(
+    embedding: Tensor, weight: Tensor, label: Tensor, *, scale: float = 16.0, margin: float = 0.0
+) -> Tensor:
+    """Cross-entropy of scale * (cos(x, w_c) - margin [c = label]) over classes c (Wang et al. 2018, Eq. 4).
+
+    Args:
+        embedding: (B, D), of any length: cosines are taken.
+        weight: one learned prototype per class, (C, D), of any length, such as the weight of `nn.Linear(D, C)`.
+        label: int (B,), in [0, C).
+        scale: > 0; ILGen has 16, after UnED.
+        margin: subtracted from the right class's similarity; ILGen has 0.
+
+    Returns:
+        A scalar >= 0, mean over the batch. In float32 or better.
+    """
+    fit = embedding.ndim == weight.ndim == 2 and embedding.shape[1] == weight.shape[1] and len(embedding) > 0
+    check_shapes(fit, "(B, D) and (C, D), B >= 1", embedding, weight)
+    similarity = cosines(embedding, weight)
+    own = F.one_hot(label, len(weight)).to(torch.bool)
+    return F.cross_entropy(scale * torch.where(own, similarity - margin, similarity), label)
