@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.distance.finite import first_nonfinite, is_finite
+from idmetric.distance.finite import is_finite
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -71,7 +71,7 @@ def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) ->
     Raises:
         CheckpointError: naming file and tensor.
     """
-    if name := first_nonfinite(tensors):
+    if name := next((name for name, tensor in tensors.items() if not is_finite(tensor)), None):
         raise CheckpointError(
             f"{os.fspath(path)!r} holds damaged weights: {name} has values that are NaN or infinite; fetch or save the "
             "file again, or take the checkpoint before it if training diverged"

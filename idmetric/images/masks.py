@@ -36,7 +36,6 @@ from torch import Tensor
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import channels_last, check_pixels, convert, eight_bit, has_alpha, image_of_bytes, is_float
 from idmetric.images.kinds import (
-    MAX_PIXELS,
     STORED,
     Color,
     ImageLike,
@@ -121,7 +120,6 @@ def read_mask(
     *,
     image: Image.Image | Tensor | None = None,
     mask_id: MaskId | None = None,
-    max_pixels: int = MAX_PIXELS,
 ) -> Tensor:
     """A subject mask as coverage (height, width), float32 in [0, 1] on the CPU, 1 = subject; without graph.
 
@@ -131,7 +129,6 @@ def read_mask(
         image: the mask's image, as `read_image` gives it, or pixels (3, H, W): the mask is turned as the image was,
             and must have its shape; a mask that selects almost nothing or all of it gets a warning.
         mask_id: the label that is the subject, where there are several.
-        max_pixels: as for `read_image`.
 
     Raises:
         ImageReadError: as `read_image`; for several labels without `mask_id`, and where that is not among them; for a
@@ -144,7 +141,7 @@ def read_mask(
         values = channels_last(given, name)
         values, full = (_of_floats if values.dtype.kind == "f" else _of_integers)(values, name, mask_id)
     else:
-        opened = open_image(given, max_pixels)
+        opened = open_image(given)
         own = opened.info.get(STORED)
         values, full = _of_image(opened, name, mask_id)
         del opened  # a byte per pixel less

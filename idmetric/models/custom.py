@@ -100,7 +100,7 @@ class Custom(Embedder):
         """Refused: the object reads images."""
         raise NotImplementedError(f"{self.name} takes images, not pixels with a gradient")
 
-    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any, pinned: bool) -> Any:
+    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any) -> Any:
         return [self.load_image(image, mask, outside)[0] for image, mask in zip(images, masks, strict=True)], None
 
     def _embed_batch(self, loaded: tuple[Any, Any]) -> Embedding:

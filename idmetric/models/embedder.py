@@ -38,6 +38,7 @@ from idmetric.images.read import (
     ImageReadError,
     Outside,
     Preprocessing,
+    Reading,
     describe,
     is_single,
     load_batch,
@@ -47,7 +48,7 @@ from idmetric.images.read import (
 )
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
-from idmetric.models.batches import in_batches, names_of, progress_bar
+from idmetric.models.batches import in_batches, progress_bar
 from idmetric.models.named import NamedScore
 from idmetric.version import __version__
 
@@ -190,7 +191,7 @@ class Embedder(nn.Module):
                 Table 7 speak of such crops); "keep" leaves them: then only patch distances use the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
             workers: threads that read batches while the model works on one before, for files on a machine with cores to
-                spare; each holds a batch in memory (on its way to CUDA in pinned memory). 0: read in turn.
+                spare; each holds a batch in memory. 0: read in turn.
             progress: called with (images done, images in all) after each batch.
 
         Raises:
@@ -216,9 +217,8 @@ class Embedder(nn.Module):
             raise ValueError("no images given")
         covers = split_masks(masks, singles)
         return in_batches(
-            lambda part: self._load_batch(singles[part], covers[part], outside, pinned=workers > 0),
+            lambda part: self._load_batch(singles[part], covers[part], outside),
             self._embed_batch, len(singles), batch_size, patches, progress, workers, partial(self._check, singles),
-            names_of(singles),
         )  # fmt: skip
 
     def _check(self, images: Sequence[ImageLike | None], embedding: Embedding, where: slice) -> None:
@@ -280,6 +280,14 @@ class Embedder(nn.Module):
         """Height and width at which this model sees an image of that size; ValueError if it cannot."""
         return self.image_size
 
+    @property
+    def reading(self) -> Reading:
+        """How files become pixels: options of `idmetric.images.read.to_pixels`."""
+        return {
+            "background": self.background, "interpolation": self.interpolation, "preprocessing": self.preprocessing,
+            "fit": self.fit, "decode": self.decode,
+        }  # fmt: skip
+
     def read_image(self, image: ImageLike) -> Image.Image:
         """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
         return read_image(image, background=self.background, preprocessing=self.preprocessing)
@@ -314,11 +322,7 @@ class Embedder(nn.Module):
                 release does, which knows no masks.
         """
         if mask is None:
-            pixels = to_pixels(
-                image, self.size_for, background=self.background, interpolation=self.interpolation,
-                preprocessing=self.preprocessing, fit=self.fit, decode=self.decode,
-            )  # fmt: skip
-            return pixels, None
+            return to_pixels(image, self.size_for, **self.reading), None
         if self.preprocessing == "release":
             advice = "leave the masks out, or load the model with preprocessing='standard'"
             raise ImageReadError(
@@ -326,9 +330,7 @@ class Embedder(nn.Module):
             )
         subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
         try:
-            pixels = to_pixels(
-                subject, self.size_for, background=self.background, interpolation=self.interpolation, fit=self.fit
-            )
+            pixels = to_pixels(subject, self.size_for, **self.reading)
         except ImageReadError as error:  # it knows the cut-out alone
             raise ImageReadError(describe(image), error.reason) from error
         cover = self.fit.cover(cover, (pixels.shape[1], pixels.shape[2]), isinstance(subject, Tensor))
@@ -337,29 +339,19 @@ class Embedder(nn.Module):
         return pixels, cover.to(pixels.device, pixels.dtype)
 
     def _load_batch(
-        self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside, pinned: bool
+        self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside
     ) -> tuple[Tensor, Tensor | None]:
         """Pixels (B, 3, *image_size) and what masks cover of them (B, 1, *image_size), None without masks."""
-        pinned = pinned and self.device.type == "cuda"
-        device = None if pinned else self.device
         if all(mask is None for mask in masks):
-            pixels = load_batch(
-                images, self.image_size, background=self.background, interpolation=self.interpolation, device=device,
-                preprocessing=self.preprocessing, fit=self.fit, decode=self.decode,
-            )  # fmt: skip
-            cover = None
-        else:
-            loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
-            dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
-            pixels = torch.stack([place(x.to(dtype), device) for x, _ in loaded])
-            cover = torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
-        if pinned and pixels.device.type == "cpu":
-            pixels = pixels.pin_memory()  # from there it is copied while the model works
-        return pixels, cover
+            return load_batch(images, self.image_size, device=self.device, **self.reading), None
+        loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
+        dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
+        pixels = torch.stack([place(x.to(dtype), self.device) for x, _ in loaded])
+        return pixels, torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
 
     def _embed_batch(self, loaded: tuple[Tensor, Tensor | None]) -> Embedding:
         pixels, cover = loaded
-        found = self.embed_pixels(pixels.to(self.device, non_blocking=True))
+        found = self.embed_pixels(pixels)
         if cover is None or found.patches is None or found.grid is None:
             return found
         cover = cover.to(found.patches.device)

@@ -77,7 +77,7 @@ class VBenchDino(Backbone):
         tokens = torch.cat([model.cls_token.expand(len(x), -1, -1), tokens], 1) + _positions(model.pos_embed, grid)
         return model.norm(model.blocks(model.norm_pre(tokens)))[:, 0], None, None
 
-    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any, pinned: bool) -> Any:
+    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any) -> Any:
         return [self.load_image(image, mask, outside)[0] for image, mask in zip(images, masks, strict=True)], None
 
     def _embed_batch(self, loaded: tuple[Any, Any]) -> Embedding:

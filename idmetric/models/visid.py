@@ -39,7 +39,7 @@ from idmetric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place
 from idmetric.io.output import replacing
-from idmetric.models.batches import in_batches, names_of
+from idmetric.models.batches import in_batches
 from idmetric.models.embedder import Embedder
 from idmetric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.models.visid_files import (
@@ -260,7 +260,7 @@ class VisIDEmbed(Embedder):
             return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
 
         check = partial(self._check, singles)
-        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check, names_of(singles))
+        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check)
 
     def _default(self, image: ImageLike | None) -> str:
         return self.settings.text_instruction if image is None else self.settings.instruction

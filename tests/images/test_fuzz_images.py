@@ -29,8 +29,6 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
     start = time.process_time()
     with pytest.raises(ImageReadError, match="too many pixels"):
         read_image(data)
-    with pytest.raises(ImageReadError, match="more than the 1000000 allowed"):
-        read_mask(bomb(2000), max_pixels=1_000_000)
     assert time.process_time() - start < 1
 
 

@@ -392,17 +392,6 @@ def test_further_views_in_half_precision_compiled_masked_and_as_a_loss() -> None
         assert (higher - lower) / 2e-2 == pytest.approx(leaf.grad.norm().item(), rel=0.05)
 
 
-def test_embeddings_carry_the_paths_of_their_images(tmp_path: Path) -> None:
-    metric = IDSim("tiny", device="cpu")
-    files = [tmp_path / "a.png", str(tmp_path / "b.png")]
-    for file in files:
-        Image.new("RGB", (8, 8), "red").save(file)
-    assert metric.embed(files, batch_size=1).names == tuple(map(str, files))
-    with Image.open(files[0]) as opened:
-        assert metric.embed([torch.zeros(3, 8, 8), opened, files[1]]).names == ("", *map(str, files))
-    assert metric.embed(torch.zeros(2, 3, 8, 8)).names is None
-
-
 @pytest.mark.parametrize("image", ["a.png", Path("a.png"), ["a.png"], Image.new("RGB", (8, 8)), np.zeros((8, 8, 3))])
 def test_one_image_alone_gets_an_error_that_names_both_ways_to_call(image: object) -> None:
     metric = IDSim("tiny", device="cpu")
