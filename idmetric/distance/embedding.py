@@ -149,6 +149,13 @@ class Embedding:
         if rows:
             raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, self)
 
+    def check_maker(self, model_id: str) -> None:
+        """Refuse an Embedding of another model than the one with this `Embedder.model_id`: ValueError."""
+        if not same_model(self.model, model_id):
+            raise ValueError(
+                f"the embedding was made by {self.model}, this metric is {model_id}: embed its images again"
+            )
+
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
         """Write to a safetensors file; `metadata` (strings) is kept with the tensors.
 

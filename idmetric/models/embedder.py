@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -23,8 +22,8 @@ from idmetric.calibration import apply as calibrations
 from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.fingerprint import WeightsName, weights_digest
-from idmetric.checkpoints.hub import Files, push_folder
-from idmetric.distance.embedding import Embedding, same_model
+from idmetric.checkpoints.hub import Files
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
@@ -233,10 +232,6 @@ class Embedder(nn.Module):
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
-        *,
-        masks: Masks = None,
-        mask_id: MaskId | None = None,
-        outside: Outside = "black",
         **options: Any,
     ) -> NDArray[np.float32] | Tensor | list[Tensor]:
         """Global features under the name and with the arguments of sentence-transformers' `encode`.
@@ -244,10 +239,8 @@ class Embedder(nn.Module):
         >>> vectors = metric.encode(["a.jpg", "b.jpg"])  # (2, D)  # doctest: +SKIP
 
         Args:
-            images: one image gives (D,), a list gives (N, D), in its order; none give (0, D), for which a blank image
-                is embedded, as D is not known otherwise.
-            batch_size, masks, mask_id, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=,
-                texts=.
+            images: one image gives (D,), a list gives (N, D), in its order; an empty list gives (0, D).
+            batch_size, options: as for `embed`, such as masks=; VisIDEmbed also takes task=, instruction=, texts=.
             show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
             convert_to_numpy: an array, float32 for 16-bit models too; False gives a list of tensors.
             convert_to_tensor: one tensor on the model's device instead; goes before convert_to_numpy.
@@ -256,25 +249,24 @@ class Embedder(nn.Module):
         Raises:
             ImageReadError, ValueError: as `embed`.
         """
-        single = is_single(images)
         if show_progress_bar is None:
             show_progress_bar = logging.getLogger("idmetric").getEffectiveLevel() <= logging.INFO
-        if isinstance(images, list | tuple) and not images and not options:
+        if isinstance(images, list | tuple) and not images:  # a blank image shows D
             found = self.embed(torch.zeros(3, *self.image_size), patches=False).cls[:0]
         else:
             with progress_bar("images") if show_progress_bar else nullcontext() as progress:
-                found = self.embed(
-                    images, batch_size=batch_size, masks=masks, mask_id=mask_id, outside=outside, patches=False,
-                    progress=progress, **options,
-                ).cls  # fmt: skip
+                options = {"batch_size": batch_size, "patches": False, "progress": progress, **options}
+                found = self.embed(images, **options).cls
         if normalize_embeddings:
             found = F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1).to(found.dtype)
+        if is_single(images):
+            found = found[0]
         if convert_to_tensor:
-            return found[0] if single else found
+            return found
         if convert_to_numpy:
-            array: NDArray[np.float32] = (found[0] if single else found).float().cpu().numpy()
+            array: NDArray[np.float32] = found.float().cpu().numpy()
             return array
-        return found[0] if single else list(found)
+        return found if is_single(images) else list(found)
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """Height and width at which this model sees an image of that size; ValueError if it cannot."""
@@ -477,10 +469,7 @@ class Embedder(nn.Module):
         if isinstance(images, Embedding):
             if masks is not None:
                 raise ValueError("a mask was given with an Embedding: give it to embed instead")
-            if images.model and not same_model(images.model, self._maker()):
-                raise ValueError(
-                    f"the embedding was made by {images.model}, this metric is {self.model_id}: embed its images again"
-                )
+            images.check_maker(self._maker())
             return images
         wants_grad = any(
             isinstance(x, Tensor) and x.requires_grad
@@ -624,10 +613,7 @@ class Embedder(nn.Module):
         The weights are named by their revision, or by 12 digits of their hash if they have none. The name is the
         folder's own, however its path was spelled.
         """
-        return self._model_id()
-
-    def _model_id(self, look: bool = True) -> str:
-        return f"{self.label}@{self._weights.exact(self, look)}/{self.resolution}"
+        return f"{self.label}@{self._weights.exact(self)}/{self.resolution}"
 
     def _is_named(self) -> bool:
         """Whether a revision names the weights that are in memory now."""
@@ -637,14 +623,13 @@ class Embedder(nn.Module):
         """The `model_id` that marks an Embedding made now.
 
         Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
-        are trained, as every step would be another model. A graph is built without waiting for the device.
+        are trained, as every step would be another model.
         """
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return ""
-        graph = torch.is_grad_enabled()
-        if graph and any(p.requires_grad for p in self.parameters()):
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return ""
-        return self._model_id(look=not graph)
+        return self.model_id
 
     def take_revision(self, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""
@@ -711,6 +696,15 @@ class Embedder(nn.Module):
         """
         return super().train(mode and any(p.requires_grad for p in self.parameters()))
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_unchanged": not self._weights.changed(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        unchanged = state.pop("_unchanged")
+        super().__setstate__(state)
+        if unchanged:
+            self.take_revision(self._weights.revision)  # a copy of the weights counts its own writes
+
     def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self.requires_grad_(False).eval()
         self.to(auto_device() if device is None else device, dtype)
@@ -727,9 +721,3 @@ class Embedder(nn.Module):
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Self:
         """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
         return cls(source, **options)  # type: ignore[arg-type, call-arg]  # subclasses take the source first
-
-    def push_to_hub(self, repo: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload to the Hub repository `owner/name` (created if absent); returns the commit's address."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return push_folder(folder, repo, private=private, token=token)

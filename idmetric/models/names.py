@@ -14,7 +14,7 @@ from idmetric.io.hints import did_you_mean
 from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.models.named import FROZEN, NAMED
 
-ONNX, TORCH_EXPORT = ".onnx", ".pt2"
+ONNX = ".onnx"
 TIMM = ("timm:", "hf-hub:")
 _CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
@@ -28,11 +28,6 @@ def check(source: str | os.PathLike[str]) -> None:
     name = os.fspath(source)
     if name.endswith(ONNX):
         check_onnx(name)
-    elif name.endswith(TORCH_EXPORT):
-        raise CheckpointError(
-            f"{name!r} is a file of torch.export, to open it may run code that it holds: open an ONNX file, or use "
-            "torch.export.load for a file that you trust"
-        )
     elif not _is_known(name) and not Path(name).is_dir():
         if "/" in name:
             check_repository(name)

@@ -77,7 +77,7 @@ def read_idsim(
             side = image_size // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_dinov2_positions(trunk["pos_embed"], side)
     with understanding(files[ADAPTER]), naming(files[ADAPTER]):
-        trunk = merge_lora(trunk, changes, adapter_config, prefix=_TRUNK)
+        trunk = merge_lora(trunk, changes, adapter_config)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
     state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
     config: dict[str, Any] = {
@@ -113,7 +113,7 @@ def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
     with understanding(path), naming(path):
-        folded = merge_lora(plain, lora, adapter_config, prefix=f"{path.stem}.")
+        folded = merge_lora(plain, lora, adapter_config)
         if "fc1.weight" not in folded:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
     return folded
