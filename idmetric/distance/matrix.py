@@ -55,22 +55,6 @@ def check_name(name: str) -> DistanceName:
     raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
 
 
-def check_mode(mode: object) -> None:
-    """Refuse the ID-Sim release's `mode=`: two of its names mean another distance here.
-
-    Raises:
-        TypeError: naming the same distance here.
-    """
-    if mode is None:
-        return
-    here = {"cls": "cls", "patch": "patch_pooled", "joint": "joint_pooled"}.get(str(mode))
-    advice = f"pass distance={here!r}" if here else "it has 'cls', 'patch' and 'joint'"
-    raise TypeError(
-        f"mode={mode!r} is an argument of the ID-Sim release: {advice}. Its 'patch' and 'joint' (its default) compare "
-        "mean-pooled tokens, here 'patch_pooled' and 'joint_pooled'; 'patch' and 'joint' here are Sinkhorn distances"
-    )
-
-
 def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
     """Distance of a's i-th image to b's i-th.
 

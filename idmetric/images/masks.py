@@ -224,10 +224,7 @@ def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
     if image.mode in ("1", "L"):
         return _of_values(np.asarray(image), 255, name, mask_id)
     if image.mode == "P":
-        found = _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
-        if mask_id is None:
-            _warn_of_inverted(image, name)
-        return found
+        return _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
     if image.mode.startswith("I"):
         return _of_values(np.asarray(image), 65535, name, mask_id)
     return _of_colors(convert(image, "RGB", name), name, mask_id)
@@ -407,22 +404,6 @@ def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
     else:
         return
     warnings.warn(message, MaskWarning, stacklevel=4)
-
-
-def _warn_of_inverted(image: Image.Image, name: str) -> None:
-    """A palette mask of two colors that looks inverted: index 0, the background, is white, and the subject black."""
-    indices = np.unique(np.asarray(image)).tolist()
-    if len(indices) != 2 or indices[0] != 0:
-        return
-    shades = image.getpalette("RGB") or []
-    background, subject = (shades[3 * index : 3 * index + 3] for index in indices)
-    if min(background, default=0) < 255 - _TINT or max(subject, default=255) > _TINT:
-        return
-    message = (
-        f"the palette mask {name} is black on white, and counts by index: index 0, its white, is the background; if "
-        "white is the subject, save the mask as a gray image"
-    )
-    warnings.warn(message, MaskWarning, stacklevel=5)
 
 
 def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str) -> None:

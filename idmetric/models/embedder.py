@@ -25,8 +25,8 @@ from idmetric.checkpoints.fingerprint import WeightsName, weights_digest
 from idmetric.checkpoints.hub import Files
 from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import check_distances
-from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
+from idmetric.distance.matrix import distance_matrix, needs_patches
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import check_pixels
 from idmetric.images.fit import SQUASH, Fit
@@ -382,7 +382,6 @@ class Embedder(nn.Module):
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
-        mode: None = None,
     ) -> Embedding | Tensor:
         """Distance of each image of a to its partner in b; lower = more surely the same identity.
 
@@ -395,7 +394,6 @@ class Embedder(nn.Module):
             mask_a, mask_b, mask_id, outside: subject masks, see `embed`.
             joint_weight: weight of the patch term in "joint".
             batch_size: images per pass.
-            mode: the ID-Sim release's name of a distance; refused, with the name it has here.
 
         Returns:
             Shape (B,), float32; `.item()` gives the number for two single images. The autograd graph is kept exactly
@@ -404,9 +402,7 @@ class Embedder(nn.Module):
         Raises:
             NonFiniteError: for embeddings or distances that are NaN or infinite. With a graph nothing is checked, so as
                 not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
-            TypeError: for a `mode`.
         """
-        check_mode(mode)
         if b is None:
             if not isinstance(a, Tensor):
                 raise TypeError(
@@ -444,13 +440,11 @@ class Embedder(nn.Module):
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
-        mode: None = None,
     ) -> Tensor:
         """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
         Each image is embedded once; `mask_id`, the other arguments and the errors are those of a distance.
         """
-        check_mode(mode)
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
         y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
@@ -489,11 +483,7 @@ class Embedder(nn.Module):
         *,
         prior: float | None = None,
         calibration: str | os.PathLike[str] | Calibration | None = None,
-        mask_a: Masks = None,
-        mask_b: Masks = None,
-        mask_id: MaskId | None = None,
-        outside: Outside = "black",
-        batch_size: int = 32,
+        **options: Any,
     ) -> Tensor:
         """Probability that each image of a shows the same identity as its partner in b.
 
@@ -501,7 +491,7 @@ class Embedder(nn.Module):
         `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
 
         Args:
-            a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
+            a, b, options: as for a distance, such as mask_a= and outside=.
             distance: default the one that the calibration is for; another is refused.
             prior: share of same-identity pairs among your pairs; default the calibration's.
             calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json in
@@ -520,15 +510,12 @@ class Embedder(nn.Module):
                 "to calibrate_with(file) or as calibration="
             )
         found.check_distance(found.distance if distance is None else distance)
-        for images, mask in ((a, mask_a), (b, mask_b)):
+        for images, mask in ((a, "mask_a"), (b, "mask_b")):
             if not isinstance(images, Embedding):  # how an Embedding was masked is not known
-                found.check_outside("all" if mask is None else outside)
+                found.check_outside("all" if options.get(mask) is None else options.get("outside", "black"))
         found.warn()
         with torch.no_grad():
-            far = self(
-                a, b, found.distance, mask_a=mask_a, mask_b=mask_b, mask_id=mask_id, outside=outside,
-                batch_size=batch_size,
-            )  # fmt: skip
+            far: Tensor = self(a, b, found.distance, **options)
         return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)
 
     @property

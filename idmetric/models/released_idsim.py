@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.errors import CheckpointError, naming, understanding
+from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files
 from idmetric.checkpoints.lora import merge_lora
@@ -63,9 +63,9 @@ def read_idsim(
     heads = {name: read_head(files[file], adapter_config) for name, file in HEADS.items()}
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
     weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
-    with understanding(files[ADAPTER]), naming(files[ADAPTER]):
+    with understanding(files[ADAPTER]):
         changes = _trunk_adapter(adapter)
-    with naming(weights):
+    with understanding(weights):
         name, trunk = release.backbone, backbones.read_weights(weights)
         if "dinov3" in name:
             changes = dinov3.timm_names(changes)
@@ -76,7 +76,7 @@ def read_idsim(
             # timm's resampling differs, so it is done here on the table of the pretrained size
             side = image_size // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_dinov2_positions(trunk["pos_embed"], side)
-    with understanding(files[ADAPTER]), naming(files[ADAPTER]):
+    with understanding(files[ADAPTER]):
         trunk = merge_lora(trunk, changes, adapter_config)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
     state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
@@ -112,7 +112,7 @@ def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor
         state = {key.removeprefix(trained): value for key, value in state.items() if key.startswith(trained)}
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
-    with understanding(path), naming(path):
+    with understanding(path):
         folded = merge_lora(plain, lora, adapter_config)
         if "fc1.weight" not in folded:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -123,7 +123,6 @@ class VisIDEmbed(Embedder):
             files=Files(folder),
         )
         self.settings = settings
-        self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
         self.backbone, self.tokenizer = open_model(getattr(transformers, CLASSES[kind]), transformers, folder, dtype)
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
@@ -192,20 +191,16 @@ class VisIDEmbed(Embedder):
             ImageReadError: naming the image that cannot be read.
             ValueError: for nothing to embed, texts or masks that do not fit the images, or an unknown task.
         """
-        with torch.no_grad():
-            return self._embed_items(
-                images, texts, self._instruction(task, instruction), batch_size, labeled(masks, mask_id), outside,
-                patches, progress, workers,
-            )  # fmt: skip
-
-    def _instruction(self, task: str | None, instruction: str | None) -> str | None:
-        if task is not None and instruction is not None:
-            raise ValueError("give a task or an instruction, not both")
         if task is not None:
+            if instruction is not None:
+                raise ValueError("give a task or an instruction, not both")
             if task not in TASKS:
                 raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
-            return TASKS[task]
-        return instruction
+            instruction = TASKS[task]
+        with torch.no_grad():
+            return self._embed_items(
+                images, texts, instruction, batch_size, labeled(masks, mask_id), outside, patches, progress, workers
+            )  # fmt: skip
 
     def _embed(
         self,
@@ -242,7 +237,8 @@ class VisIDEmbed(Embedder):
         if images is None and masks is not None:
             raise ValueError("masks were given without images")
         covers = split_masks(masks, singles)
-        asked = [self._default(image) if instruction is None else instruction for image in singles]
+        defaults = self.settings.instruction, self.settings.text_instruction
+        asked = [defaults[image is None] if instruction is None else instruction for image in singles]
         words = [self.settings.joiner.join(x for x in pair if x) for pair in zip(asked, written, strict=True)]
         patches = patches and all(image is not None for image in singles)  # a text alone has none
 
@@ -261,9 +257,6 @@ class VisIDEmbed(Embedder):
 
         check = partial(self._check, singles)
         return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check)
-
-    def _default(self, image: ImageLike | None) -> str:
-        return self.settings.text_instruction if image is None else self.settings.instruction
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -309,14 +302,13 @@ class VisIDEmbed(Embedder):
         positions = torch.zeros(3, len(ids), length, dtype=torch.long)
         last = []
         for i, (own, grid) in enumerate(zip(ids, grids, strict=True)):
-            start = 0 if self.padding_side == "right" else length - len(own)
-            span = slice(start, start + len(own))
+            span = slice(0, len(own))
             tokens[i, span], attended[i, span] = torch.tensor(own), 1
             if grid is None or self.positions == "sequential":
                 positions[:, i, span] = torch.arange(len(own))
             else:
                 positions[:, i, span] = vision_positions(torch.tensor(own), grid, self._image_token)
-            last.append(start + len(own) - 1)
+            last.append(len(own) - 1)
 
         inputs: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": attended, "position_ids": positions}
         if shown:

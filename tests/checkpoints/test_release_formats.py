@@ -229,21 +229,6 @@ def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
     assert len({by_type.model_id, by_name.model_id, short.model_id}) == 1
 
 
-def test_a_mode_is_answered_with_the_name_it_has_here() -> None:
-    metric = random_model("dinov3")
-    x = torch.rand(1, 3, 64, 64)
-    calls: list[Callable[..., Any]] = [
-        lambda **more: metric(x, x, **more), lambda **more: metric.pairwise(x, **more),
-        lambda **more: metric.similarity(x, x, **more),
-    ]  # fmt: skip
-    for call in calls:
-        for mode, here in (("cls", "cls"), ("patch", "patch_pooled"), ("joint", "joint_pooled")):
-            with pytest.raises(TypeError, match=f"pass distance='{here}'"):
-                call(mode=mode)
-        with pytest.raises(TypeError, match="it has 'cls', 'patch' and 'joint'"):
-            call(mode="sinkhorn")
-
-
 def test_the_names_given_for_modes_are_the_releases_numbers() -> None:
     metric = random_model("dinov3")
     x, y = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)

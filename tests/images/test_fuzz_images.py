@@ -19,8 +19,7 @@ from PIL import Image
 
 from idmetric.images.masks import read_mask
 from idmetric.images.read import ImageReadError, read_image
-from tests.fuzz import forget_peak, status
-from tests.fuzz.images import bomb, chunk, png
+from tests.fuzz import bomb, chunk, forget_peak, png, status
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
@@ -42,8 +41,7 @@ def test_memory_for_a_lying_header_is_bounded() -> None:
     program = """
 import sys, resource
 from idmetric.images.read import read_image, ImageReadError
-from tests.fuzz.images import png
-from tests.fuzz import forget_peak, status
+from tests.fuzz import forget_peak, png, status
 before = forget_peak()
 try: read_image(png(13_000, 13_000, 8, 6))
 except ImageReadError: pass
@@ -57,8 +55,7 @@ def test_what_does_not_fit_in_memory_is_named() -> None:
     program = """
 import resource
 from idmetric.images.read import read_image, ImageReadError
-from tests.fuzz.images import bomb
-from tests.fuzz import status
+from tests.fuzz import bomb, status
 space = status("VmSize") + 50 * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (space, space))
 try: read_image(bomb(13_000))

@@ -604,17 +604,3 @@ def test_object_numbers_of_indexed_masks() -> None:
     labels = np.array([[0, 3], [255, 3]], np.uint8)
     assert np.array_equal(read_indices(palette(labels, {})), labels)
     assert np.array_equal(read_indices(labels), labels)
-
-
-def test_a_palette_mask_that_looks_inverted_is_warned_of() -> None:
-    on = subject()
-    white, black = (255, 255, 255), (0, 0, 0)
-    for indices in (on, ~on):  # whichever is more
-        with pytest.warns(MaskWarning, match="black on white, and counts by index"):
-            found = read_mask(palette(indices, {0: white, 1: black}))
-        assert torch.equal(found, torch.from_numpy(indices).float())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        read_mask(palette(on, {0: white, 1: black}), mask_id=1)  # it was chosen
-        for colors in ({0: black, 1: white}, {0: white, 1: (128, 0, 0)}, {0: (128, 0, 0), 1: black}):
-            read_mask(palette(on, colors))
