@@ -25,8 +25,8 @@ from idmetric.io.lazy import lazy_module
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite, lite_trunk
 from idmetric.models.embedder import Embedder
-from idmetric.models.named import NAMED, plain_positions
-from idmetric.models.tokens import Pool, final_tokens
+from idmetric.models.named import NAMED
+from idmetric.models.tokens import Pool, final_tokens, resample_positions
 
 timm = lazy_module("timm")  # it takes longer to import than torch, and `lite_trunk` does without
 
@@ -312,7 +312,8 @@ class Backbone(Embedder):
         self.named = score
         if score is not None and score.plain_positions and weights is not None:
             own = pretrained_state(config.backbone, weights, config.backbone_args)["pos_embed"]
-            self.backbone.pos_embed = nn.Parameter(plain_positions(own, self.backbone))
+            grid: Any = self.backbone.patch_embed.grid_size  # type: ignore[union-attr]
+            self.backbone.pos_embed = nn.Parameter(resample_positions(own, grid))
         self._finish(device, dtype)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:

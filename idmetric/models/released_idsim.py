@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.checkpoints import format as checkpoint
@@ -22,6 +20,7 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import read_finite
 from idmetric.models import backbone as backbones
 from idmetric.models import dinov3
+from idmetric.models.tokens import resample_positions
 
 IDSIM_SIZE = 448
 _PREFIX = "base_model.model."
@@ -75,7 +74,7 @@ def read_idsim(
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size
             side = image_size // trunk["patch_embed.proj.weight"].shape[-1]
-            trunk["pos_embed"] = resample_dinov2_positions(trunk["pos_embed"], side)
+            trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
     with understanding(files[ADAPTER]):
         trunk = merge_lora(trunk, changes, adapter_config)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
@@ -117,19 +116,3 @@ def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor
         if "fc1.weight" not in folded:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
     return folded
-
-
-def resample_dinov2_positions(table: Tensor, side: int) -> Tensor:
-    """DINOv2's position embedding (1, 1 + n * n, D) for a grid of side x side patches, as Meta's code computes it.
-
-    Bicubic, not antialiased, with the scale factor (side + 0.1) / n.
-    """
-    n = round((table.shape[1] - 1) ** 0.5)
-    if n == side:
-        return table
-    grid = table[:, 1:].float().reshape(1, n, n, -1).permute(0, 3, 1, 2)
-    factor = (side + 0.1) / n
-    grid = F.interpolate(grid, scale_factor=(factor, factor), mode="bicubic", antialias=False)
-    if grid.shape[-2:] != (side, side):
-        raise CheckpointError(f"cannot resample a position embedding of {n} x {n} to {side} x {side}")
-    return torch.cat([table[:, :1].float(), grid.permute(0, 2, 3, 1).reshape(1, side * side, -1)], 1)

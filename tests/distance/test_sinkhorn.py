@@ -385,13 +385,6 @@ def test_empty_batches(debias: bool, diameter: float | None) -> None:
     assert grad.shape == nothing.shape
 
 
-def test_strided_inputs() -> None:
-    a, b = tokens(3, 9, 8), tokens(3, 7, 8, seed=1)
-    strided = a.transpose(1, 2).contiguous().transpose(1, 2), b.flip(1).flip(1).mT.contiguous().mT
-    assert not strided[0].is_contiguous()
-    torch.testing.assert_close(gradients(sinkhorn_distance, *strided), gradients(sinkhorn_distance, a, b))
-
-
 # Precision
 
 
@@ -447,34 +440,17 @@ def test_reduced_products_do_not_reach_the_costs(precision: str, monkeypatch: py
 MODES = [torch.no_grad, torch.enable_grad, torch.inference_mode]
 
 
-@pytest.mark.parametrize("fails", [True, False])
 @pytest.mark.parametrize("function", [sinkhorn_distance, sinkhorn_matrix])
 @pytest.mark.parametrize("mode", MODES)
-def test_autograd_is_left_as_found(
-    mode: Any, function: Callable[..., Tensor], fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_autograd_is_left_as_found(mode: Any, function: Callable[..., Tensor]) -> None:
     a, b = tokens(2, 5, 4).requires_grad_(), tokens(2, 5, 4, seed=1)
-    if fails:
-        monkeypatch.setattr(annealing, "_steps", lambda *args: 1 / 0)
     for outer in (True, False):
         with torch.set_grad_enabled(outer):
             with mode():
                 before = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-                if fails:
-                    with pytest.raises(ZeroDivisionError):
-                        function(a, b)
-                else:
-                    assert function(a, b).requires_grad == (mode is torch.enable_grad)
+                assert function(a, b).requires_grad == (mode is torch.enable_grad)
                 assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == before
             assert torch.is_grad_enabled() == outer
-
-
-def test_no_graph_without_need() -> None:
-    a, b = tokens(2, 5, 4), tokens(2, 5, 4, seed=1)
-    assert not sinkhorn_distance(a, b).requires_grad
-    left = a.clone().requires_grad_()
-    assert sinkhorn_distance(left, b).requires_grad
-    assert sinkhorn_distance(b, left).requires_grad
 
 
 def test_second_derivative_is_refused() -> None:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.cli.main import main
 from idmetric.distance import matrix
 from idmetric.models.export import ExportError, export
-from idmetric.models.exported import KEY, Exported
 from idmetric.models.idsim import IDSimConfig
 from idmetric.models.nearid import NearIDConfig
 from tests.conftest import random_model
@@ -389,20 +388,6 @@ def test_options_that_the_file_fixes_are_refused(folder: Path) -> None:
         idmetric.load(folder / "model.onnx", preprocessing="release")
     with pytest.raises(CheckpointError, match="choose cpu"):
         idmetric.load(folder / "model.onnx", device="tpu")
-
-
-def test_metadata_are_read_as_written(exported: OnnxModel) -> None:
-    facts = exported.facts
-    assert (facts.mean, facts.std, facts.background) == (CONFIG.mean, CONFIG.std, BACKGROUND)
-    assert (facts.interpolation, facts.preprocessing, facts.dim) == ("bicubic", "standard", 16)
-    text = exported.facts.to_json()
-    found = json.loads(text)
-    assert found["distances"][:3] == ["cls", "patch", "joint"]
-    assert {key: found[key] for key in ("grid", "image_size")} == {"grid": [4, 4], "image_size": [64, 64]}
-    kept = onnx.load(exported.name).metadata_props
-    assert [entry.key for entry in kept] == [KEY]
-    assert kept[0].value == text
-    assert Exported(**asdict(exported.facts)) == exported.facts
 
 
 def test_a_file_names_no_path_of_the_machine_that_wrote_it(folder: Path) -> None:
