@@ -1,4 +1,7 @@
-"""Reader of NearID's release and of SigLIP, as transformers stores them."""
+"""Reader of NearID's release and of SigLIP, as transformers stores them.
+
+All functions raise CheckpointError, which names the file that is missing, unreachable or not understood.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +47,6 @@ def read_nearid(files: Files) -> Checkpoint:
 
     Returns:
         A checkpoint in our own format, `config` fitting `NearIDConfig`.
-
-    Raises:
-        CheckpointError: naming the file that is missing, unreachable or not understood.
     """
     published = checkpoint.read_json(files[checkpoint.CONFIG])
     return _read(files, published) if "vision_config" in published else checkpoint.read(files)
@@ -59,9 +59,6 @@ def read_siglip(files: Files) -> Checkpoint:
 
     Returns:
         As `read_nearid`; the head is SigLIP's own.
-
-    Raises:
-        CheckpointError: naming the file that is missing, unreachable or not understood.
     """
     published = checkpoint.read_json(files[checkpoint.CONFIG])
     name, kind = str(files[checkpoint.CONFIG]), published.get("model_type")
@@ -139,11 +136,7 @@ def _nearid_processing(processor: Mapping[str, Any], side: int) -> dict[str, Any
 
 
 def nearid_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of transformers' SigLIP vision model under timm's names.
-
-    Raises:
-        CheckpointError: naming a tensor that no such model has.
-    """
+    """The tensors of transformers' SigLIP vision model under timm's names."""
     found: dict[str, Tensor] = {}
     for key, value in state.items():
         short = _NEARID_PREFIX.sub("", key, count=1)

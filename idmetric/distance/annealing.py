@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idmetric.distance.cosine import product
-from idmetric.distance.plan import Plan, apart
+from idmetric.distance.plan import TransportPlan, apart
 
 _VIEWS = 2**22  # multiplications of a product: from there on CPUs are quicker with one per pair than with copies
 _Item = TypeVar("_Item")
@@ -112,7 +112,7 @@ def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, T
 def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tensor, Tensor]:
     """Potentials, side by side, after the last update, and log(weight) + potential / eps before it."""
     weights = weights.unsqueeze(1)
-    plan = Plan(kernel, weights, schedule[0])
+    plan = TransportPlan(kernel, weights, schedule[0])
     ends = _steps(plan.update, weights, schedule)
     if plan.logs and (bad := plan.unsafe()).any():
         kernel, buffer = kernel[bad], plan.buffer[: int(bad.sum())]

@@ -259,7 +259,7 @@ def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
     pairs = ((red, green), (green, blue), (red, blue))
     spread = max(int(ImageChops.difference(*pair).getextrema()[1]) for pair in pairs)  # type: ignore[arg-type]
     high = max(band_high for _, band_high in image.getextrema())  # type: ignore[misc]  # of three channels
-    by_color = isinstance(mask_id, tuple) or str(mask_id).startswith("#")
+    by_color = str(mask_id).startswith("#")
     if not by_color and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
         return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)
 
@@ -277,11 +277,7 @@ def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
         raise _several(name, "colors", colors)
     else:
         chosen = colors[0]  # another than black, or the image would be gray
-    parts = [
-        band.point([255 * (k == value) for k in range(256)])
-        for band, value in zip((red, green, blue), chosen, strict=True)
-    ]
-    return np.asarray(ImageChops.darker(ImageChops.darker(parts[0], parts[1]), parts[2])), 255
+    return (np.asarray(image) == chosen).all(-1).view(np.uint8) * np.uint8(255), 255
 
 
 def _of_values(

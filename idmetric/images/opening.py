@@ -169,7 +169,6 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
         raise ImageReadError(name, reason)
 
     # What decoding forgets
-    key_bits = _key_bits(image)
     cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
     frames, stored = 1, None
     try:
@@ -198,11 +197,6 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
         turned.info[STORED] = stored
     if cut:
         turned.info[CUT] = True
-    key = turned.info.get("transparency")
-    if key_bits is not None and isinstance(key, int | tuple):
-        values = key if isinstance(key, tuple) else (key,)
-        values = tuple(min(255, k * 255 // (2**key_bits - 1)) for k in values)  # some versions bring 1 bit to 255
-        turned.info["transparency"] = values if isinstance(key, tuple) else values[0]
     return turned
 
 
@@ -210,14 +204,6 @@ def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
     return value if value in range(1, 9) else None
-
-
-def _key_bits(image: Image.Image) -> int | None:
-    """Bits of a PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
-    tiles = getattr(image, "tile", None)
-    if image.format != "PNG" or not tiles:
-        return None
-    return {"1": 1, "L;2": 2, "L;4": 4, "RGB;16B": 16}.get(str(tiles[0][3]))
 
 
 def _explain(error: Exception) -> str:

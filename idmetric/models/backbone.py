@@ -1,4 +1,7 @@
-"""Any timm encoder: as the trunk of our models, and by itself as a frozen baseline."""
+"""Any timm encoder: as the trunk of our models, and by itself as a frozen baseline.
+
+Functions raise CheckpointError for what timm or a file does not have, or cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +52,6 @@ def build(
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
-
-    Raises:
-        CheckpointError: if timm has no such model or cannot build it so.
     """
     if weights is None and name in lite_trunk.SIZES and not args:
         with torch.device("meta"):
@@ -104,11 +104,7 @@ def is_timm(source: str) -> bool:
 
 
 def pretrained_config(name: str) -> Any:
-    """timm's record of a model's pretrained weights: input size, normalization, Hub repository.
-
-    Raises:
-        CheckpointError: if timm has no such model.
-    """
+    """timm's record of a model's pretrained weights: input size, normalization, Hub repository."""
     architecture = name.split(".")[0]
     if not timm.is_model(architecture):
         close = ", ".join(timm.list_models(f"*{architecture[:12]}*")[:5])
@@ -118,11 +114,7 @@ def pretrained_config(name: str) -> Any:
 
 
 def pretrained_file(name: str, hub: Hub = Hub()) -> str:  # noqa: B008  # immutable
-    """The pretrained weights of a timm model, downloaded once from its Hub repository.
-
-    Raises:
-        CheckpointError: if timm knows no Hub repository for it, or it cannot be fetched.
-    """
+    """The pretrained weights of a timm model, downloaded once from its Hub repository."""
     config = pretrained_config(name)
     if not config.hf_hub_id:
         raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
@@ -139,9 +131,6 @@ def pretrained_state(
     Args:
         name: the model. args: more arguments of `timm.create_model`.
         weights: a safetensors file in timm's format, or a .pth file as the authors of DINOv2 and DINOv3 publish it.
-
-    Raises:
-        CheckpointError: if the file cannot be read, or its tensors do not fit the model.
     """
     return fitted(name, read_weights(weights), weights, args)
 
@@ -163,11 +152,7 @@ def fitted(
 
 
 def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names.
-
-    Raises:
-        CheckpointError: if the file cannot be read, or holds the tensors under a prefix.
-    """
+    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
     state = read_finite(weights)
     if prefix := next((key.removesuffix("cls_token") for key in state if key.endswith(".cls_token")), ""):
         raise CheckpointError(
@@ -352,11 +337,7 @@ class _View:
 def _hub_model(
     name: str, hub: Hub, view: _View, pool: Pool, args: dict[str, Any]
 ) -> tuple[str, BackboneConfig, Path | None]:
-    """A Hub repository in timm's format: its name without revision, the settings, and the file of weights, if any.
-
-    Raises:
-        CheckpointError: if it cannot be read, is not in that format, or has another revision than the one asked for.
-    """
+    """A Hub repository in timm's format: its name without revision, the settings, and the file of weights, if any."""
     name, _, pinned = name.partition("@")
     if pinned:
         if hub.revision not in (None, pinned):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from typing import TypeVar
 
 import torch
@@ -12,20 +12,6 @@ from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.io.threads import in_order
 
 Loaded = TypeVar("Loaded")  # a batch that is ready for the model
-
-
-@contextmanager
-def progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """tqdm's bar as the function that `progress=` takes."""
-    from tqdm.auto import tqdm
-
-    with tqdm(unit=unit) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show
 
 
 def in_batches(

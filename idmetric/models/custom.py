@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.embedding import Embedding
 from idmetric.images.arrays import image_of_pixels
-from idmetric.models.embedder import Embedder
+from idmetric.models.embedder import Embedder, Loaded
 
 
 def open_custom(name: str, options: dict[str, Any]) -> Embedder:
@@ -100,11 +100,8 @@ class Custom(Embedder):
         """Refused: the object reads images."""
         raise NotImplementedError(f"{self.name} takes images, not pixels with a gradient")
 
-    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any) -> Any:
-        return [self.load_image(image, mask, outside)[0] for image, mask in zip(images, masks, strict=True)], None
-
-    def _embed_batch(self, loaded: tuple[Any, Any]) -> Embedding:
-        pictures = [image_of_pixels(pixels) for pixels in loaded[0]]
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        pictures = [image_of_pixels(pixels) for pixels, _ in loaded]
         return _checked(self.name, self.model.embed(pictures), len(pictures), self._maker())
 
 

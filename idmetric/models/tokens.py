@@ -97,11 +97,7 @@ def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, 
 
 
 def stage_channels(model: Any, stages: Sequence[int]) -> int:
-    """Channels of the patch tokens of `stage_tokens`.
-
-    Raises:
-        CheckpointError: if the encoder has no such stages.
-    """
+    """Channels of the patch tokens of `stage_tokens`."""
     known = getattr(model, "feature_info", [])
     if getattr(model, "num_prefix_tokens", 0) or not all(0 <= stage < len(known) for stage in stages):
         raise CheckpointError(f"patch_stages = {list(stages)}: {type(model).__name__} has no such feature maps")

@@ -16,6 +16,7 @@ from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.images.masks import MaskId, MaskLike
 from idmetric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
 from idmetric.models.backbone import Backbone
+from idmetric.models.embedder import Loaded
 from idmetric.models.tokens import resample_positions
 
 SIDE, PATCH = 224, 16
@@ -79,14 +80,11 @@ class VBenchDino(Backbone):
         tokens = tokens + resample_positions(model.pos_embed, grid, 0.1)
         return model.norm(model.blocks(model.norm_pre(tokens)))[:, 0], None, None
 
-    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any) -> Any:
-        return [self.load_image(image, mask, outside)[0] for image, mask in zip(images, masks, strict=True)], None
-
-    def _embed_batch(self, loaded: tuple[Any, Any]) -> Embedding:
-        frames: list[Tensor] = loaded[0]
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        frames = [frame.to(self.device) for frame, _ in loaded]
         if len({frame.shape for frame in frames}) == 1:
-            return self.embed_pixels(torch.stack(frames).to(self.device))
-        return concatenate([self.embed_pixels(frame[None].to(self.device)) for frame in frames])
+            return self.embed_pixels(torch.stack(frames))
+        return concatenate([self.embed_pixels(frame[None]) for frame in frames])
 
 
 def _resized(height: int, width: int) -> tuple[int, int]:

@@ -198,33 +198,21 @@ class VisIDEmbed(Embedder):
                 raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
             instruction = TASKS[task]
         with torch.no_grad():
-            return self._embed_items(
-                images, texts, instruction, batch_size, labeled(masks, mask_id), outside, patches, progress, workers
-            )  # fmt: skip
+            return self._embed(
+                images, batch_size, labeled(masks, mask_id), outside, patches, progress, workers, texts, instruction
+            )
 
     def _embed(
         self,
-        images: Images,
+        images: Images | Sequence[ImageLike | None] | None,
         batch_size: int,
         masks: Masks,
         outside: Outside,
         patches: bool,
         progress: Callable[[int, int], None] | None = None,
         workers: int = 0,
-    ) -> Embedding:
-        return self._embed_items(images, None, None, batch_size, masks, outside, patches, progress, workers)
-
-    def _embed_items(
-        self,
-        images: Images | Sequence[ImageLike | None] | None,
-        texts: str | Sequence[str] | None,
-        instruction: str | None,
-        batch_size: int,
-        masks: Masks,
-        outside: Outside,
-        patches: bool,
-        progress: Callable[[int, int], None] | None,
-        workers: int,
+        texts: str | Sequence[str] | None = None,
+        instruction: str | None = None,
     ) -> Embedding:
         written = [texts] if isinstance(texts, str) else list(texts or [])
         singles: list[ImageLike | None] = _singles(images) if images is not None else [None] * len(written)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 
-from idmetric import CheckpointError, IDSim, NearID, load
+from idmetric import CheckpointError, IDSim, load
 from idmetric.models.backbone import pretrained_state
 from idmetric.models.idsim import IDSimConfig
 from idmetric.train.idsim.recipe import untrained
@@ -251,15 +251,6 @@ def test_an_embedding_answers_to_the_keys_of_the_releases_dict() -> None:
         metric.embed(torch.rand(1, 3, 64, 64), patches=False)["patch"]
     with pytest.raises(KeyError, match=r"\['patch'\] = \.patches"):
         found["patches"]
-
-
-def test_nearid_in_the_hubs_cache_has_the_repositorys_name(tmp_path: Path) -> None:
-    from idmetric.models.nearid import NearIDConfig
-
-    folder = tmp_path / "models--Aleksandar--nearid-siglip2" / "snapshots" / ("ab" * 20)
-    small = NearIDConfig(image_size=28, backbone_args={"depth": 1, "embed_dim": 24, "num_heads": 2})
-    NearID(small, device="cpu").save_pretrained(folder)
-    assert NearID(folder, device="cpu").model_id.startswith(f"NearID:Aleksandar/nearid-siglip2@{'ab' * 20}")
 
 
 def test_the_docs_numbers_of_equal_names_are_those_of_the_example_images() -> None:

@@ -659,14 +659,6 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
         assert torch.equal(resize_pixels(x, (7, 7)), out)
 
 
-@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
-def test_gradient_of_resizing(name: str) -> None:
-    torch.manual_seed(0)
-    x = (0.3 + 0.4 * torch.rand(1, 3, 6, 5, dtype=torch.float64)).requires_grad_()
-    for size in ((3, 4), (9, 7), (6, 5)):
-        assert torch.autograd.gradcheck(lambda x, size=size: resize_pixels(x, size, name), x)
-
-
 def test_gradient_through_alpha_and_gray() -> None:
     torch.manual_seed(0)
     for channels in (1, 2, 3, 4):
@@ -754,19 +746,3 @@ def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, br
     for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
         with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
             read_image(source)
-
-
-@pytest.mark.parametrize(
-    ("depth", "color", "row", "key", "first", "second"),
-    [
-        (1, 0, b"\x40", (1,), [0, 0, 0], [1, 2, 3]),
-        (2, 0, b"\x60", (2,), [85, 85, 85], [1, 2, 3]),
-        (4, 0, b"\x2b", (11,), [34, 34, 34], [1, 2, 3]),
-        (16, 2, struct.pack(">6H", 5000, 6000, 7000, 65535, 0, 257), (65535, 0, 257), [19, 23, 27], [1, 2, 3]),
-    ],
-)
-def test_transparency_by_key_at_other_bit_depths(
-    depth: int, color: int, row: bytes, key: tuple[int, ...], first: list[int], second: list[int]
-) -> None:
-    data = png(2, 1, depth, color, b"\0" + row, chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
-    assert array(read_image(data, background=(1, 2, 3))).tolist() == [[first, second]]

@@ -11,7 +11,6 @@ from PIL import Image
 
 from idmetric import Backbone, Embedding, IDSim, ImageReadError, load
 from idmetric.distance.matrix import DISTANCES
-from idmetric.models.embedder import auto_device
 from idmetric.models.idsim import IDSimConfig
 from tests.conftest import SMALL, random_model
 
@@ -202,11 +201,6 @@ def test_signature_tells_what_made_a_score(metric: IDSim) -> None:
     assert {"model", "revision", "idmetric"} < found.keys()
 
 
-def test_devices() -> None:
-    wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    assert auto_device().type == wanted
-
-
 @pytest.mark.parametrize(
     ("name", "args", "side"),
     [
@@ -231,19 +225,6 @@ def test_any_timm_encoder_is_a_baseline(name: str, args: dict[str, object], side
     again = load(tmp_path, device="cpu")
     assert isinstance(again, Backbone)
     assert again(images[0], images, "joint").equal(scores)
-
-
-def test_class_token_of_a_baseline_is_the_normed_one() -> None:
-    torch.manual_seed(0)
-    args = {"depth": 1, "embed_dim": 48, "num_heads": 3}
-    model = Backbone("vit_small_patch14_dinov2", pretrained=False, backbone_args=args, image_size=56, device="cpu")
-    x = torch.rand(2, 3, 56, 56)
-    found = model(x)
-    assert found.patches is not None
-    with torch.no_grad():
-        features = model.backbone.forward_features(model.normalize(x))  # type: ignore[operator]
-    torch.testing.assert_close(found.cls, features[:, 0])
-    torch.testing.assert_close(found.patches, features[:, 1:])
 
 
 def test_untrained_config_is_seeded() -> None:
