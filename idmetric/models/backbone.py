@@ -24,14 +24,14 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, is_pickled, load_state, read_finite
 from idmetric.images.fit import Fit, Resize
 from idmetric.images.kinds import check_interpolation
-from idmetric.io.lazy import lazy_module
+from idmetric.io.lazy import LazyModule
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite, lite_trunk
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NAMED
 from idmetric.models.tokens import Pool, final_tokens, resample_positions
 
-timm = lazy_module("timm")  # it takes longer to import than torch, and `lite_trunk` does without
+timm: Any = LazyModule("timm")  # it takes longer to import than torch, and `lite_trunk` does without
 
 HUB = "hf-hub:"  # before a repository in timm's format, as timm writes it
 
@@ -201,12 +201,10 @@ class Backbone(Embedder):
             center, as torchvision's Resize and CenterCrop; "pad" keeps the shape between borders of `background`.
         crop_pct: with "crop", the share of the shorter side that is kept; default: that of the pretrained weights.
         interpolation: "bicubic" or "bilinear"; default: that of the pretrained weights.
-        revision: commit of the Hub repository.
         weights: local file with the timm model's weights, instead of the Hub's.
         backbone_args: more arguments of `timm.create_model`.
-        device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: color under transparent images, and of the borders.
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
+        revision, device, dtype, cache_dir, token, local_files_only: as for `IDSim`.
 
     Raises:
         CheckpointError: if there is no such model or its weights cannot be read.

@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.checkpoints.fingerprint import weights_digest
-from idmetric.distance.embedding import Embedding
 from idmetric.images.fit import SQUASH
 from idmetric.io.hints import need
 from idmetric.io.output import OutputError, replacing
@@ -117,20 +116,8 @@ def _program(metric: Embedder, graph: _Graph) -> tuple[Any, Exported]:
     height, width = metric.image_size
     pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
     with torch.no_grad():
-        facts = _facts(metric, metric.embed_pixels(torch.rand(1, 3, height, width)))
-
-    free = torch.export.Dim.DYNAMIC
-    try:
-        program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
-    except Exception as error:  # torch's many kinds
-        raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
-    return program, facts
-
-
-def _facts(metric: Embedder, seen: Embedding) -> Exported:
-    return Exported(
+        seen = metric.embed_pixels(torch.rand(1, 3, height, width))
+    facts = Exported(
         label=metric.label,
         revision=metric.revision,
         weights=weights_digest(metric),
@@ -144,6 +131,15 @@ def _facts(metric: Embedder, seen: Embedding) -> Exported:
         dim=seen.cls.shape[1],
         calibration=None if metric.calibration is None else metric.calibration.to_json(),
     )
+
+    free = torch.export.Dim.DYNAMIC
+    try:
+        program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
+    except Exception as error:  # torch's many kinds
+        raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    return program, facts
 
 
 def _onnx_bytes(program: Any, facts: Exported) -> bytes:

@@ -110,8 +110,8 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir: see `idmetric.checkpoints.hub.Hub`; one that the release's own loader filled is read as well.
-        token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
+        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`; a cache that the release's own loader
+            filled is read as well.
         id_sim_type: the release's name for `source`.
 
     Raises:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from idmetric.distance.arrays import cosine_distance
 from idmetric.images.kinds import ImageLike
 from idmetric.io.output import replacing
 from idmetric.io.quiet import quiet
@@ -48,7 +49,8 @@ def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> fl
         model = OnnxModel(exact)
         with replacing(path) as temporary:
             temporary.write_bytes(_quantized(model, exact, Path(folder), some))
-            return _apart(model, OnnxModel(temporary), some)
+            a, b = (one.embed(some, batch_size=_BATCH, patches=False).cls for one in (model, OnnxModel(temporary)))
+            return float(cosine_distance(a, b).mean())  # type: ignore[arg-type]  # arrays, from an OnnxModel
 
 
 def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[ImageLike]) -> bytes:
@@ -78,10 +80,3 @@ def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[Ima
 def _batches(model: OnnxModel, images: Sequence[ImageLike]) -> Iterator[dict[str, Any]]:
     for start in range(0, len(images), _BATCH):
         yield {"pixels": np.stack([model.pixels(image) for image in images[start : start + _BATCH]])}
-
-
-def _apart(exact: OnnxModel, rounded: OnnxModel, images: Sequence[ImageLike]) -> float:
-    from idmetric.distance.arrays import cosine_distance
-
-    a, b = (model.embed(images, batch_size=_BATCH, patches=False).cls for model in (exact, rounded))
-    return float(cosine_distance(a, b).mean())  # type: ignore[arg-type]  # arrays, from an OnnxModel

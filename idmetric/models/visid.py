@@ -69,10 +69,8 @@ class VisIDEmbed(Embedder):
         source: "3b" (default) or "7b", the published models, downloaded once; or a folder or Hub repository with a
             Qwen2.5-VL or Qwen2-VL in transformers' format.
         config: see `VisIDConfig`; default the settings saved with the model, else the defaults.
-        revision: commit of a Hub repository.
-        device: default CUDA, else MPS, else CPU. dtype: default the weights' own (bfloat16 for the published ones).
-        background: RGB color (0-255) that shows through transparent images.
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
+        dtype: default the weights' own (bfloat16 for the published ones).
+        revision, device, background, cache_dir, token, local_files_only: as for `IDSim`.
 
     `Embedding.patches` are the hidden states at the image's tokens, as many as max_pixels allows; those an image does
     not fill have weight 0.
