@@ -98,11 +98,15 @@ def distance_matrix(
 
 def _of_kind(
     a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
-) -> Any:
+) -> Tensor:
     if isinstance(a.cls, np.ndarray):  # of an OnnxModel: all but `cls` need torch
-        if kind == "cls":
-            return (arrays.cosine_matrix if matrix else arrays.cosine_distance)(a.cls, b.cls)  # type: ignore[arg-type]
-        return _of_kind(a.tensors(), b.tensors(), kind, joint_weight, matrix).numpy()
+        on_arrays: Any = arrays.cosine_matrix if matrix else arrays.cosine_distance
+        array: Tensor = (
+            on_arrays(a.cls, b.cls)
+            if kind == "cls"
+            else _of_kind(a.tensors(), b.tensors(), kind, joint_weight, matrix).numpy()
+        )
+        return array
     from idmetric.distance.cosine import cosine_distance, cosine_matrix
 
     cosine = cosine_matrix if matrix else cosine_distance

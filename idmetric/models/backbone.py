@@ -154,11 +154,6 @@ def fitted(
 def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
     state = read_finite(weights)
-    if prefix := next((key.removesuffix("cls_token") for key in state if key.endswith(".cls_token")), ""):
-        raise CheckpointError(
-            f"{os.fspath(weights)!r} holds the backbone's tensors with the prefix {prefix!r}, as part of another "
-            "model: save these tensors alone, without the prefix"
-        )
     return dinov3.timm_names(state) if "storage_tokens" in state else state
 
 

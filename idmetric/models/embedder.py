@@ -680,7 +680,7 @@ class Embedder(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         unchanged = state.pop("_unchanged")
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         if unchanged:
             self.take_revision(self._weights.revision)  # a copy of the weights counts its own writes
 

@@ -154,7 +154,7 @@ class OnnxModel(OnnxIdentity):
             from idmetric.images.read import to_pixels
 
             pixels = to_pixels(image, self.image_size, **self.reading)
-            return pixels.float().cpu().detach().numpy()  # type: ignore[no-any-return]  # torch's
+            return pixels.float().cpu().detach().numpy()
         seen, _ = self.load_image(image)
         unit: Array = np.ascontiguousarray(seen.transpose(2, 0, 1), dtype=np.float32) / np.float32(255)
         return unit

@@ -13,7 +13,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.models.exported import OnnxIdentity
 
 
-class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[misc]  # `decode` cannot be set
+class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[override]  # `decode` cannot be set
     """An `OnnxModel` as an `Embedder`: the same scores and signature, as tensors on the CPU, without gradients."""
 
     model_type = "onnx"
