@@ -57,5 +57,5 @@ class WeightsName:
 
 
 def _writes(module: nn.Module) -> list[int]:
-    """How often each parameter was written to; a module that moves to another device or type counts no write."""
+    """How often each parameter was written to."""
     return [-1 if p.is_inference() else p._version for p in module.parameters()]

@@ -96,9 +96,15 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
 
 def is_cached(release: Release) -> bool:
     """Whether a release's weights are in the Hub cache, an ID-Sim's backbone as well."""
+    from idmetric.checkpoints.format import read_json
+
     hub = Hub(revision=release.revision)
-    own = any(cached_file(release.repo, name, hub) for name in (ADAPTER, WEIGHTS, f"{WEIGHTS}.index.json"))
-    return own and (release not in IDSIM.values() or cached_file(f"timm/{release.backbone}", WEIGHTS) is not None)
+    if release in IDSIM.values():
+        backbone = cached_file(f"timm/{release.backbone}", WEIGHTS)
+        return backbone is not None and cached_file(release.repo, ADAPTER, hub) is not None
+    index = cached_file(release.repo, f"{WEIGHTS}.index.json", hub)
+    shards = [WEIGHTS] if index is None else set(read_json(index).get("weight_map", {}).values())
+    return bool(shards) and all(cached_file(release.repo, str(shard), hub) for shard in shards)
 
 
 def idsim_variant(folder: str | os.PathLike[str]) -> str | None:

@@ -675,6 +675,13 @@ class Embedder(nn.Module):
         """
         return super().train(mode and any(p.requires_grad for p in self.parameters()))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        unchanged = not self._weights.changed(self)
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        if unchanged:
+            self.take_revision(self._weights.revision)  # another device or type of the same weights
+        return moved
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_unchanged": not self._weights.changed(self)}
 

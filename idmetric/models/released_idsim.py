@@ -22,7 +22,7 @@ from idmetric.models import backbone as backbones
 from idmetric.models import dinov3
 from idmetric.models.tokens import resample_positions
 
-IDSIM_SIZE = 448
+_SIDE = 448  # of the release's input, in pixels
 _PREFIX = "base_model.model."
 _TRUNK = "extractor.model."
 
@@ -33,7 +33,6 @@ def read_idsim(
     *,
     backbone_args: Mapping[str, Any] | None = None,
     backbone_weights: str | os.PathLike[str] | None = None,
-    image_size: int = IDSIM_SIZE,
 ) -> Checkpoint:
     """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
 
@@ -47,7 +46,6 @@ def read_idsim(
         backbone_args: more arguments of `timm.create_model`.
         backbone_weights: local file with the backbone, instead of timm's Hub repository: safetensors in timm's format,
             or Meta's .pth.
-        image_size: input side in pixels (the release's is 448).
 
     Returns:
         A checkpoint in our own format, `config` fitting `IDSimConfig`; its revision names both parts, as
@@ -70,7 +68,7 @@ def read_idsim(
         if "dinov2" in name:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size
-            side = image_size // trunk["patch_embed.proj.weight"].shape[-1]
+            side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
     with understanding(files[ADAPTER]):
         trunk = merge_lora(trunk, changes, adapter_config)
@@ -81,7 +79,7 @@ def read_idsim(
         "format": checkpoint.FORMAT,
         "backbone": name,
         "backbone_args": dict(backbone_args or {}),
-        "image_size": image_size,
+        "image_size": _SIDE,
         "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
     }
     ours = revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
