@@ -30,13 +30,13 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 class WeightsName:
     """The revision by which a module's weights are called, and whether they are still the weights so named.
 
-    Writes that PyTorch counts are noticed: a step of an optimizer, `load_state_dict`, operations in place. Writes
-    through `.data` are not. Weights without a revision ("") are named by 12 digits of their hash.
+    Other parameters are noticed, and writes that PyTorch counts: a step of an optimizer, `load_state_dict`, operations
+    in place; writes through `.data` are not. Weights without a revision ("") are named by 12 digits of their hash.
     """
 
     def __init__(self, revision: str) -> None:
         self.revision = revision
-        self._writes: list[int] = []  # when the weights were named
+        self._writes: list[tuple[int, int]] = []  # when the weights were named
         self._digest = ""  # of weights without a revision
 
     def take(self, module: nn.Module, revision: str) -> None:
@@ -56,6 +56,6 @@ class WeightsName:
         return self._digest
 
 
-def _writes(module: nn.Module) -> list[int]:
-    """How often each parameter was written to."""
-    return [-1 if p.is_inference() else p._version for p in module.parameters()]
+def _writes(module: nn.Module) -> list[tuple[int, int]]:
+    """Each parameter, and how often it was written to."""
+    return [(id(p), -1 if p.is_inference() else p._version) for p in module.parameters()]

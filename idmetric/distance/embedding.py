@@ -213,25 +213,20 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
                 f"embeddings differ in model or patch grid: {first.model or 'unknown'} {first.grid} and "
                 f"{other.model or 'unknown'} {other.grid}"
             )
-    join: Any = np.concatenate if isinstance(first.cls, np.ndarray) else _concatenated
+    if isinstance(first.cls, np.ndarray):
+        join: Any = np.concatenate
+    else:
+        import torch
+
+        join = torch.cat
     patches = [e.patches for e in embeddings if e.patches is not None]
-    weighted = any(e.weights is not None for e in embeddings)
+    weights = None
+    if any(e.weights is not None for e in embeddings):
+        pairs = zip(embeddings, patches, strict=True)
+        weights = join([x.new_ones(x.shape[:2]) if e.weights is None else e.weights for e, x in pairs])
     return replace(
         first,
         cls=join([e.cls for e in embeddings]),
         patches=join(patches) if patches else None,
-        weights=join([_weights(e) for e in embeddings]) if weighted else None,
+        weights=weights,
     )
-
-
-def _concatenated(parts: Sequence[Tensor]) -> Tensor:
-    import torch
-
-    return torch.cat(list(parts))
-
-
-def _weights(embedding: Embedding) -> Tensor:
-    if embedding.weights is not None:
-        return embedding.weights
-    assert embedding.patches is not None  # weights exist somewhere, hence patches everywhere
-    return embedding.patches.new_ones(embedding.patches.shape[:2])

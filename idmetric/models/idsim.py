@@ -189,14 +189,11 @@ class IDSim(Embedder):
 
     def trunk_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
-        tokens: Callable[..., tuple[Tensor, Tensor, tuple[int, int]]]
         if self.settings.patch_stages:
-            tokens = partial(token_features.stage_tokens, stages=self.settings.patch_stages)
-        else:
-            tokens = (
-                token_features.last_tokens if self.settings.features == "last-block" else token_features.final_tokens
-            )
-        return tokens(self.backbone, x)
+            return token_features.stage_tokens(self.backbone, x, self.settings.patch_stages)
+        if self.settings.features == "last-block":
+            return token_features.last_tokens(self.backbone, x)
+        return token_features.final_tokens(self.backbone, x)
 
     def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on the backbone's features and patch tokens, scaled to unit length."""

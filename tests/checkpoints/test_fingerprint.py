@@ -104,11 +104,15 @@ def step(model: IDSim) -> None:
     model.requires_grad_(False)
 
 
+def replace_weight(model: IDSim) -> None:
+    model.mlp_cls.fc2.weight = torch.nn.Parameter(1.1 * model.mlp_cls.fc2.weight.detach(), requires_grad=False)
+
+
 def load_others(model: IDSim) -> None:
     model.load_state_dict({k: v * 1.1 for k, v in model.state_dict().items()})
 
 
-@pytest.mark.parametrize("change", [shake, step, load_others])
+@pytest.mark.parametrize("change", [shake, step, replace_weight, load_others])
 def test_changed_weights_say_so_wherever_their_revision_is_named(
     named: IDSim, tmp_path: Path, change: Callable[[IDSim], None]
 ) -> None:
