@@ -279,17 +279,20 @@ class Embedder(nn.Module):
             "fit": self.fit, "decode": self.decode,
         }  # fmt: skip
 
-    def read_image(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
-        return read_image(image, background=self.background, preprocessing=self.preprocessing)
+    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`.
 
-    def decoded(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB, with the pixels that `embed` decodes of it where there is no mask (see `decode`)."""
-        needed = None if self.decode == "exact" else self._needed
-        return read_image(image, background=self.background, preprocessing=self.preprocessing, needed=needed)
+        Args:
+            whole: False leaves out the pixels that `embed` does not decode without a mask (see `decode`).
+        """
 
-    def _needed(self, height: int, width: int) -> tuple[int, int]:
-        return self.fit.plan(height, width, self.size_for(height, width))[0]
+        def needed(height: int, width: int) -> tuple[int, int]:
+            return self.fit.plan(height, width, self.size_for(height, width))[0]
+
+        return read_image(
+            image, background=self.background, preprocessing=self.preprocessing,
+            needed=None if whole or self.decode == "exact" else needed,
+        )  # fmt: skip
 
     def load_image(
         self,

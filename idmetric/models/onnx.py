@@ -90,14 +90,10 @@ class OnnxModel(OnnxIdentity):
 
     # Images in, embedding out
 
-    def read_image(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB at its own size; see `images.read_image`."""
-        return read_image(image, background=self.facts.background, preprocessing=self.facts.preprocessing)  # type: ignore[arg-type]  # checked
-
-    def decoded(self, image: ImageLike) -> Image.Image:
-        """See `Embedder.decoded`."""
-        needed = None if self.decode == "exact" else lambda height, width: self.image_size
+    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+        """One image as 8-bit RGB at its own size; see `Embedder.read_image`."""
         facts = self.facts
+        needed = None if whole or self.decode == "exact" else lambda height, width: self.image_size
         return read_image(image, background=facts.background, preprocessing=facts.preprocessing, needed=needed)  # type: ignore[arg-type]  # checked
 
     def load_image(self, image: ImageLike, mask: None = None, *_: Any, **__: Any) -> tuple[NDArray[np.uint8], None]:

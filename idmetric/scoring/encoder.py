@@ -200,7 +200,7 @@ class Encoder:
             return Loaded(file, key)
 
         # a mask belongs to all pixels of its image
-        picture = self._metric.decoded(image) if mask is None else self._metric.read_image(image)
+        picture = self._metric.read_image(image, whole=mask is not None)
         options = self._settings
         found = Loaded(file, key)
         try:

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFilter
 
 import idmetric
@@ -94,24 +92,6 @@ def test_masks_are_averaged_exactly() -> None:
     assert torch.equal(fine, torch.tensor([0.0, 0, 1, 1]).expand(3, 4))
     assert read_mask(on, (2, 5)).is_contiguous()
     assert read_mask(np.ones((3000, 1000), bool), (7, 9)).min() == 1
-
-
-@settings(max_examples=40, deadline=None, database=None)
-@given(
-    shape=st.tuples(st.integers(1, 30), st.integers(1, 30)),
-    size=st.tuples(st.integers(1, 30), st.integers(1, 30)),
-    seed=st.integers(0, 99),
-)
-def test_averaging_keeps_the_share_of_the_subject(shape: tuple[int, int], size: tuple[int, int], seed: int) -> None:
-    values = noise(*shape, 0, seed=seed) > 127
-    mask = read_mask(values, size)
-    assert mask.shape == size
-    assert mask.min() >= 0
-    assert mask.max() <= 1
-    assert float(mask.double().mean()) == pytest.approx(values.mean(), abs=1e-6)
-    # every pixel cut into whole pieces, then averaged: the slow way to the same
-    pieces = np.kron(values, np.ones(size)).reshape(size[0], shape[0], size[1], shape[1]).mean((1, 3))
-    assert np.allclose(mask.numpy(), pieces, atol=1e-6)
 
 
 @pytest.mark.parametrize(

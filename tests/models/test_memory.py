@@ -17,9 +17,7 @@ from torch import nn
 from idmetric import Backbone, IDSim, NearID, load
 from idmetric.checkpoints.weights import load_state
 from idmetric.models.nearid import NearIDConfig
-from idmetric.models.tokens import last_tokens
 from tests.checkpoints.test_released import VARIANTS, publish
-from tests.conftest import random_model
 
 
 def test_loading_builds_the_encoder_once_and_without_memory(
@@ -121,17 +119,6 @@ def check_peak(argv: list[str]) -> None:
     peak, weights = map(float, done.stdout.split())
     assert weights > 100
     assert peak < 1.5 * weights + 40, f"{peak:.0f} MB for {weights:.0f} MB of weights"
-
-
-def test_convolutions_give_the_same_features_in_either_layout() -> None:
-    trunk = random_model("cnn").backbone
-    x = torch.rand(3, 3, 64, 96)
-    features, patches, grid = last_tokens(trunk, x)
-    plain = x.contiguous(memory_format=torch.contiguous_format)
-    [expected] = trunk.forward_intermediates(plain, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
-    assert grid == tuple(expected.shape[-2:])
-    assert (features - expected.mean((2, 3))).abs().max() < 1e-5 * expected.abs().max()
-    assert (patches - expected.flatten(2).transpose(1, 2)).abs().max() < 1e-5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("kind", ["idsim", pytest.param("nearid", marks=pytest.mark.slow)])
