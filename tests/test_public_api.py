@@ -20,9 +20,7 @@ PACKAGES = (
     ".calibration",
     ".data.manifest",
     ".data.world",
-    ".distance",
     ".gallery",
-    ".images",
     ".scale",
 )
 

@@ -58,8 +58,7 @@ class Config:
             same for the head of the patch tokens.
         teachers: models, as names or folders, from which similarities are learned: of their embeddings side by side.
         teacher_sizes: side at which each of them sees the images, whole and unchanged.
-        image_size: side of the trained model's input; 0 = 224, or 176 for a ResNet. mirror_sizes: sides at which it
-            additionally sees the mirrored image.
+        image_size: side of the trained model's input; 0 = 224, or 176 for a ResNet.
     """
 
     photos: tuple[str, ...] = ()
@@ -97,7 +96,6 @@ class Config:
     teacher_temperature: float = 0.1
     teacher_sizes: tuple[int, ...] = ()
     image_size: int = 0
-    mirror_sizes: tuple[int, ...] = ()
     seed: int = 0
 
     @property
@@ -107,7 +105,7 @@ class Config:
             made = replace(_RESNET, backbone_args={**_RESNET.backbone_args, "channels": self.channels})
         else:
             made = replace(_LITE, backbone=timm_name(self.backbone))
-        return replace(made, image_size=self.image_size or made.image_size, mirror_sizes=self.mirror_sizes)
+        return replace(made, image_size=self.image_size or made.image_size)
 
 
 def sources(config: Config) -> NDArray[np.int64]:

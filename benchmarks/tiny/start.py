@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -89,15 +88,13 @@ class Teachers:
 
     Args:
         sources: names or folders of models of the class IDSim.
-        sizes: side in pixels at which each sees images; of several sizes of a model (`mirror_sizes`), only this.
+        sizes: side in pixels at which each sees images.
     """
 
     def __init__(self, sources: Sequence[str], sizes: Sequence[int], device: torch.device | str) -> None:
         self.models = [IDSim(source, device=device).requires_grad_(False) for source in sources]
         self.sizes = sizes
         self.revisions = [model.revision for model in self.models]
-        for model in self.models:
-            model.settings = replace(model.settings, mirror_sizes=())
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:

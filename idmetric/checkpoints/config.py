@@ -1,4 +1,4 @@
-"""Settings that come from a file: their types and ranges are checked before anything is built from them."""
+"""Settings that come from a file: ValueError for wrong types and ranges, before anything is built from them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,14 @@ _FETCHING = {
 
 
 def check(kind: type, values: Mapping[str, Any]) -> None:
-    """Check values from a JSON file (lists as tuples) against the types of a dataclass's fields.
-
-    Raises:
-        ValueError: naming the field, the values that it takes, and the value found.
-    """
+    """Check values from a JSON file (lists as tuples) against the types of a dataclass's fields."""
     hints = typing.get_type_hints(kind)
     for name in (field.name for field in fields(kind) if field.name in values):
         accept(name, values[name], hints[name], finite=True)
 
 
 def check_view(image_size: int, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
-    """Check the resolution and normalization of images.
-
-    Raises:
-        ValueError: for a side below 1 pixel, or a normalization that divides by nothing.
-    """
+    """Check the resolution and normalization of images."""
     if image_size < 1:
         raise ValueError(f"image_size = {image_size}: 1 pixel or more is needed")
     if mean is not None and not all(math.isfinite(x) for x in mean):
@@ -43,10 +35,6 @@ def check_view(image_size: int, mean: Sequence[float] | None, std: Sequence[floa
 
 
 def check_arguments(args: Mapping[str, Any]) -> None:
-    """Check a checkpoint's arguments of `timm.create_model`.
-
-    Raises:
-        ValueError: for one that would read other files or the network, or leads to no encoder.
-    """
+    """Check a checkpoint's arguments of `timm.create_model`."""
     if found := sorted(_FETCHING & args.keys()):
         raise ValueError(f"backbone_args may not hold {found[0]!r}: a checkpoint's weights are in its own folder")

@@ -13,21 +13,12 @@ class CheckpointError(RuntimeError):
 
 
 @contextlib.contextmanager
-def naming(what: str | os.PathLike[str]) -> Iterator[None]:
-    """Prefix a CheckpointError raised inside with the name of the file."""
+def understanding(what: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file in a CheckpointError raised inside, and turn errors caused by unexpected values in it into one."""
     try:
         yield
     except CheckpointError as error:
         raise CheckpointError(f"{os.fspath(what)}: {error}") from error
-
-
-@contextlib.contextmanager
-def understanding(what: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn errors caused by unexpected values in a file into a CheckpointError that names the file."""
-    try:
-        yield
-    except CheckpointError:
-        raise
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, re.error) as error:
         raise CheckpointError(
             f"{os.fspath(what)!r} holds a damaged checkpoint: {type(error).__name__}: {error}"

@@ -66,25 +66,18 @@ def read(files: Files) -> Checkpoint:
     Raises:
         CheckpointError: naming the file that is missing, broken or unreachable.
     """
-    settings = read_config(files)
-    weights = files[WEIGHTS]
-    return Checkpoint(settings, read_finite(weights), files.name, revision_of(weights, files[CONFIG]), files)
-
-
-def revision(folder: Path) -> str:
-    """The revision that `read` gives the weights of a model folder."""
-    return revision_of(folder / WEIGHTS, folder / CONFIG)
-
-
-def read_config(files: Files) -> dict[str, Any]:
-    """The config.json of a model folder or Hub repository of our own format; errors as in `read`."""
-    path = files[CONFIG]
+    path, weights = files[CONFIG], files[WEIGHTS]
     found = read_json(path)
     if not isinstance(found.get("model_type"), str) or not isinstance(found.get("format"), int):
         raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
     if found["format"] > FORMAT:
         raise CheckpointError(f"{str(path)!r} has format {found['format']}; this version of idmetric reads {FORMAT}")
-    return found
+    return Checkpoint(found, read_finite(weights), files.name, revision_of(weights, path), files)
+
+
+def revision(folder: Path) -> str:
+    """The revision that `read` gives the weights of a model folder."""
+    return revision_of(folder / WEIGHTS, folder / CONFIG)
 
 
 def content_of(files: Files) -> str | None:
@@ -111,7 +104,8 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
     if found != model_type:
         raise CheckpointError(f"{saved.name!r} holds a model of type {found!r}, not {model_type!r}: use idmetric.load")
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
-    values = {key: _tuples(value) for key, value in saved.config.items() if key in known}
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in saved.config.items()}
+    values = {key: value for key, value in given.items() if key in known}
     extra = saved.config.keys() - known - {"model_type", "format", "idmetric_version", "name"}
     if extra:
         raise CheckpointError(f"the config of {saved.name!r} has fields this version does not know: {sorted(extra)}")
@@ -125,10 +119,6 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
     except ValueError as error:
         raise CheckpointError(f"the config of {saved.name!r}: {error}") from error
     return made
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -163,15 +163,6 @@ def _cache(hub: Hub) -> str:
     return str(hub.cache_dir or constants.HF_HUB_CACHE)
 
 
-def push_folder(folder: str | os.PathLike[str], repo: str, *, private: bool = False, token: str | None = None) -> str:
-    """Upload a model folder to the Hub repository `owner/name`, created if absent; returns the commit's address."""
-    import huggingface_hub
-
-    api = huggingface_hub.HfApi(token=token)
-    api.create_repo(repo, private=private, exist_ok=True)
-    return str(api.upload_folder(repo_id=repo, folder_path=os.fspath(folder), commit_message="Upload idmetric model"))
-
-
 def hub_name(folder: str | os.PathLike[str]) -> str | None:
     """`owner/name` of the repository that a folder of the Hub cache is a snapshot of; None for other folders."""
     path = Path(folder).resolve()  # .../models--owner--name/snapshots/<commit>

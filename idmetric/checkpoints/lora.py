@@ -13,23 +13,16 @@ from torch import Tensor
 from idmetric.checkpoints.errors import CheckpointError
 
 
-def merge_lora(
-    state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any], *, prefix: str = ""
-) -> dict[str, Tensor]:
+def merge_lora(state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
     """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
 
-    With use_dora, each row of the result is scaled to the length that the adapter's magnitude vector gives (Liu et al.
-    2024, DoRA, Eq. 5). Biases and whole modules trained with the adapter (PEFT's `bias` and `modules_to_save`)
-    replace those of `state`.
+    Biases and whole modules trained with the adapter (PEFT's `bias` and `modules_to_save`) replace those of `state`.
 
     Args:
         state: weights by name, e.g. `blocks.0.attn.qkv.weight` of shape (out, in), or (out, in, h, w) of a convolution.
-        adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]), `<module>.lora_B.weight` (out, r[, 1, 1]) and
-            `<module>.lora_magnitude_vector` (out values), where `<module>.weight` is in `state`; others are named as in
-            `state`. PEFT's prefix is already removed.
-        config: PEFT's adapter_config.json; read are lora_alpha, alpha_pattern (names of modules and their ends, no
-            regular expressions), use_rslora and use_dora. The rank is taken from the tensors.
-        prefix: what PEFT saw before a module's name here, e.g. "extractor.model.": its patterns may speak of it.
+        adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]) and `<module>.lora_B.weight` (out, r[, 1, 1]),
+            where `<module>.weight` is in `state`; others are named as in `state`. PEFT's prefix is already removed.
+        config: PEFT's adapter_config.json; read are lora_alpha and use_rslora. The rank is taken from the tensors.
 
     Returns:
         `state` itself, its changed weights replaced one by one, so that it is never held twice. Changed weights
@@ -39,35 +32,31 @@ def merge_lora(
         CheckpointError: for an adapter of another kind, or modules not in `state`.
     """
     _check_kind(config)
-    modules: dict[str, dict[str, Tensor]] = {}
+    pairs: dict[str, dict[str, Tensor]] = {}
     for key, value in adapter.items():
-        match = re.fullmatch(r"(.+)\.lora_(A|B|magnitude_vector)(?:\.default)?(?:\.weight)?", key)
+        match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?(?:\.weight)?", key)
         if match is not None:
-            modules.setdefault(match[1], {})[match[2]] = value
+            pairs.setdefault(match[1], {})[match[2]] = value
         elif ".lora_" in key or key not in state or state[key].shape != value.shape:
             raise CheckpointError(f"the adapter holds {key!r}: not a LoRA matrix, and no layer of the model fits it")
         else:
             state[key] = value
-    needed = {"A", "B", "magnitude_vector"} if config.get("use_dora") else {"A", "B"}
-    alphas = _alphas(config)
-    for module, parts in modules.items():
+    for module, pair in pairs.items():
         name = f"{module}.weight"
         if name not in state:
             raise CheckpointError(f"the adapter changes {module!r}, which the model does not have")
-        if missing := sorted(needed - set(parts)):
-            whole = "half of the pair lora_A, lora_B" if len(parts) == 1 else "LoRA matrices without lora_" + missing[0]
-            raise CheckpointError(f"the adapter holds only {whole} of {module!r}")
-        if parts.keys() - needed:
-            raise CheckpointError(f"the adapter holds a magnitude vector of {module!r}, but its config has no use_dora")
-        scale = _lora_scale(prefix + module, parts["A"], alphas, config)
-        folded = _add_product(state[name], parts["A"], parts["B"], scale)
-        state[name] = _with_lengths(folded, parts["magnitude_vector"]) if "magnitude_vector" in parts else folded
+        if len(pair) < 2:
+            raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
+        rank = len(pair["A"])
+        scale = float(config.get("lora_alpha", 8)) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        state[name] = _add_product(state[name], pair["A"], pair["B"], scale)
     return state
 
 
 # settings of PEFT's LoRA with which a layer computes something else, or has other base weights
 _OTHER_KINDS = (
-    "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices", "alora_invocation_tokens",
+    "use_dora", "alpha_pattern", "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices",
+    "alora_invocation_tokens",
     "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
 )  # fmt: skip
 _OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
@@ -75,36 +64,15 @@ _OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change 
 
 def _check_kind(config: Mapping[str, Any]) -> None:
     if config.get("peft_type", "LORA") != "LORA":
-        raise CheckpointError(f"only LoRA and DoRA adapters can be folded, not {config['peft_type']}")
+        raise CheckpointError(f"only LoRA adapters can be merged, not {config['peft_type']}")
     for setting in _OTHER_KINDS:
         if config.get(setting):
-            raise CheckpointError(f"a LoRA adapter with {setting} cannot be folded: merge it with peft")
+            raise CheckpointError(f"a LoRA adapter with {setting} cannot be merged here: merge it with peft")
     if str(config.get("init_lora_weights", True)).startswith(_OTHER_STARTS):
         raise CheckpointError(
             f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the base model's "
             "weights first: merge it with peft"
         )
-
-
-def _lora_scale(module: str, lora_a: Tensor, alphas: Mapping[str, float], config: Mapping[str, Any]) -> float:
-    rank = lora_a.shape[0]
-    found = (alpha for name, alpha in alphas.items() if f".{module}".endswith(f".{name}"))
-    alpha = next(found, float(config.get("lora_alpha", 8)))
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
-def _alphas(config: Mapping[str, Any]) -> dict[str, float]:
-    """PEFT's alpha_pattern: the alpha of modules by their names or the ends of these, of which the first counts."""
-    found = {}
-    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
-        name = pattern.replace("\\.", ".")
-        if not re.fullmatch(r"[\w.-]+", name):
-            raise CheckpointError(
-                f"the adapter's alpha_pattern {pattern[:60]!r} is a regular expression: only names of modules and "
-                "their ends, such as 'blocks.0.attn.qkv' or 'qkv', can be folded; merge the adapter with peft"
-            )
-        found[name] = float(alpha)
-    return found
 
 
 def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
@@ -116,12 +84,3 @@ def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -
     wide = torch.promote_types(weight.dtype, torch.float32)
     flat = torch.addmm(weight.flatten(1).to(wide), lora_b.flatten(1).to(wide), lora_a.flatten(1).to(wide), alpha=scale)
     return flat.view(weight.shape)
-
-
-def _with_lengths(weight: Tensor, lengths: Tensor) -> Tensor:
-    if lengths.numel() != weight.shape[0]:
-        raise CheckpointError(f"a DoRA magnitude vector has {lengths.numel()} values for {weight.shape[0]} rows")
-    rows = weight.flatten(1)
-    factor = lengths.flatten().to(weight.dtype) / torch.linalg.vector_norm(rows, dim=1)
-    scaled: Tensor = rows * factor[:, None]
-    return scaled.view(weight.shape)

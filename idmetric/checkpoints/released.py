@@ -66,7 +66,7 @@ VISID: dict[str, Release] = {
 _CLS_PATCH = "_cls_patch"  # ends the ID-Sim release's names
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 HEADS = {"mlp_cls": "mlp_cls.pth", "mlp_patch": "mlp_patch.pth"}
-PROCESSOR = "preprocessor_config.json"
+PROCESSOR, WEIGHTS = "preprocessor_config.json", "model.safetensors"
 
 
 def models() -> dict[str, Release]:
@@ -95,19 +95,16 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
 
 
 def is_cached(release: Release) -> bool:
-    """Whether everything that loading needs is in the Hub cache, an ID-Sim's backbone as well."""
-    from idmetric.checkpoints import format as checkpoint
+    """Whether a release's weights are in the Hub cache, an ID-Sim's backbone as well."""
+    from idmetric.checkpoints.format import read_json
 
-    hub, index = Hub(revision=release.revision), "model.safetensors.index.json"
+    hub = Hub(revision=release.revision)
     if release in IDSIM.values():
-        ours = all(cached_file(release.repo, file, hub) for file in (ADAPTER_CONFIG, ADAPTER, *HEADS.values()))
-        return ours and cached_file(f"timm/{release.backbone}", checkpoint.WEIGHTS) is not None
-    if (path := cached_file(release.repo, index, hub)) is not None:
-        weights = sorted({str(shard) for shard in checkpoint.read_json(path).get("weight_map", {}).values()})
-    else:
-        weights = [checkpoint.WEIGHTS]
-    files = [checkpoint.CONFIG, PROCESSOR, *weights, *(["tokenizer.json"] if release in VISID.values() else [])]
-    return bool(weights) and all(cached_file(release.repo, file, hub) for file in files)
+        backbone = cached_file(f"timm/{release.backbone}", WEIGHTS)
+        return backbone is not None and cached_file(release.repo, ADAPTER, hub) is not None
+    index = cached_file(release.repo, f"{WEIGHTS}.index.json", hub)
+    shards = [WEIGHTS] if index is None else set(read_json(index).get("weight_map", {}).values())
+    return bool(shards) and all(cached_file(release.repo, str(shard), hub) for shard in shards)
 
 
 def idsim_variant(folder: str | os.PathLike[str]) -> str | None:

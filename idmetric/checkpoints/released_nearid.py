@@ -1,4 +1,7 @@
-"""Reader of NearID's release and of SigLIP, as transformers stores them."""
+"""Reader of NearID's release and of SigLIP, as transformers stores them.
+
+All functions raise CheckpointError, which names the file that is missing, unreachable or not understood.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ import torch
 from torch import Tensor
 
 from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.errors import CheckpointError, naming, understanding
+from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files
 from idmetric.checkpoints.released import NEARID, PROCESSOR
 from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import check_finite, read_finite, read_tensors
+from idmetric.checkpoints.weights import check_finite, read_tensors
 
 _ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 _RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -44,22 +47,9 @@ def read_nearid(files: Files) -> Checkpoint:
 
     Returns:
         A checkpoint in our own format, `config` fitting `NearIDConfig`.
-
-    Raises:
-        CheckpointError: naming the file that is missing, unreachable or not understood.
     """
     published = checkpoint.read_json(files[checkpoint.CONFIG])
-    if "vision_config" not in published:
-        return checkpoint.read(files)
-    with understanding(files.name):
-        config = _nearid_config(published, str(files[checkpoint.CONFIG]))
-        processor = checkpoint.read_json(files[PROCESSOR])
-        config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
-    weights = files[checkpoint.WEIGHTS]
-    with understanding(weights), naming(weights):
-        state = {f"backbone.{key}": value for key, value in nearid_names(read_finite(weights)).items()}
-    revision = revision_of(weights, files[PROCESSOR], files[checkpoint.CONFIG])
-    return Checkpoint(config, state, files.name, revision, files)
+    return _read(files, published) if "vision_config" in published else checkpoint.read(files)
 
 
 def read_siglip(files: Files) -> Checkpoint:
@@ -69,32 +59,34 @@ def read_siglip(files: Files) -> Checkpoint:
 
     Returns:
         As `read_nearid`; the head is SigLIP's own.
-
-    Raises:
-        CheckpointError: naming the file that is missing, unreachable or not understood.
     """
     published = checkpoint.read_json(files[checkpoint.CONFIG])
     name, kind = str(files[checkpoint.CONFIG]), published.get("model_type")
     if kind not in ("siglip", "siglip_vision_model"):
         raise CheckpointError(f"{name!r} describes a model of type {kind!r}, not a SigLIP of one resolution ('siglip')")
     vision = published.get("vision_config", {}) if kind == "siglip" else published
-    with understanding(files.name):
-        config = _nearid_config({"model_type": "nearid", "vision_config": vision}, name)
-        processor = checkpoint.read_json(files[PROCESSOR])
-        config |= _nearid_processing(processor, config["image_size"], str(files[PROCESSOR]))
-    weights = files[checkpoint.WEIGHTS]
-    with understanding(weights), naming(weights):
+    return _read(files, {"model_type": "nearid", "vision_config": vision})
+
+
+def _read(files: Files, published: Mapping[str, Any]) -> Checkpoint:
+    """The vision tower of transformers' format, described by NearID's config.json."""
+    config_file, processor_file, weights = files[checkpoint.CONFIG], files[PROCESSOR], files[checkpoint.WEIGHTS]
+    with understanding(config_file):
+        config = _nearid_config(published)
+    with understanding(processor_file):
+        config |= _nearid_processing(checkpoint.read_json(processor_file), config["image_size"])
+    with understanding(weights):
         tensors = read_tensors(weights)  # mapped: tensors that are left out are not read
         tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
         check_finite(tower, weights)
         state = {f"backbone.{key}": value for key, value in nearid_names(tower).items()}
-    return Checkpoint(config, state, files.name, revision_of(weights, files[PROCESSOR]), files)
+    return Checkpoint(config, state, files.name, revision_of(weights, processor_file, config_file), files)
 
 
-def _nearid_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _nearid_config(published: Mapping[str, Any]) -> dict[str, Any]:
     vision = published["vision_config"]
     if published.get("model_type") != "nearid" or not isinstance(vision, dict):
-        raise CheckpointError(f"{name!r} describes a model of type {published.get('model_type')!r}, not 'nearid'")
+        raise CheckpointError(f"it describes a model of type {published.get('model_type')!r}, not 'nearid'")
 
     def get(key: str, default: Any) -> Any:  # transformers leaves out what equals its own default
         return vision.get(key, default)
@@ -102,12 +94,12 @@ def _nearid_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:
     activation, epsilon = get("hidden_act", "gelu_pytorch_tanh"), get("layer_norm_eps", 1e-6)
     if activation not in _ACTIVATIONS or epsilon != 1e-6 or get("num_channels", 3) != 3:
         raise CheckpointError(
-            f"{name!r} asks for activation {activation!r}, epsilon {epsilon} and {get('num_channels', 3)} channels; "
+            f"it asks for activation {activation!r}, epsilon {epsilon} and {get('num_channels', 3)} channels; "
             f"supported are {', '.join(_ACTIVATIONS)}, 1e-06 and 3"
         )
     width, inner = get("hidden_size", 768), get("intermediate_size", 3072)
     if published.get("embed_dim", width) != width:
-        raise CheckpointError(f"{name!r} projects {width} features to {published['embed_dim']}: not supported")
+        raise CheckpointError(f"it projects {width} features to {published['embed_dim']}: not supported")
     return {
         "model_type": "nearid",
         "format": checkpoint.FORMAT,
@@ -124,31 +116,27 @@ def _nearid_config(published: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _nearid_processing(processor: Mapping[str, Any], side: int, name: str) -> dict[str, Any]:
+def _nearid_processing(processor: Mapping[str, Any], side: int) -> dict[str, Any]:
     for step in ("do_resize", "do_rescale", "do_normalize"):
         if not processor.get(step, True):
-            raise CheckpointError(f"{name!r} leaves out a step of the preprocessing ({step}): not supported")
+            raise CheckpointError(f"it leaves out a step of the preprocessing ({step}): not supported")
     size = processor.get("size", side)
     if size not in (side, {"height": side, "width": side}) or processor.get("do_center_crop"):
-        raise CheckpointError(f"{name!r} resizes to {size} or crops; supported: squashing to {side} x {side}")
+        raise CheckpointError(f"it resizes to {size} or crops; supported: squashing to {side} x {side}")
     if abs(processor.get("rescale_factor", 1 / 255) - 1 / 255) > 1e-8:
-        raise CheckpointError(f"{name!r} scales pixels by {processor['rescale_factor']}, not by 1/255: not supported")
+        raise CheckpointError(f"it scales pixels by {processor['rescale_factor']}, not by 1/255: not supported")
     resample = processor.get("resample", 3)
     if resample not in _RESAMPLING:
-        raise CheckpointError(f"{name!r} resizes with Pillow's filter {resample}; supported: {sorted(_RESAMPLING)}")
+        raise CheckpointError(f"it resizes with Pillow's filter {resample}; supported: {sorted(_RESAMPLING)}")
     half = [0.5, 0.5, 0.5]
     mean, std = processor.get("image_mean", half), processor.get("image_std", half)
     if not all(isinstance(x, list) and len(x) == 3 for x in (mean, std)):
-        raise CheckpointError(f"{name!r} has image_mean {mean} and image_std {std}; three numbers each are needed")
+        raise CheckpointError(f"it has image_mean {mean} and image_std {std}; three numbers each are needed")
     return {"interpolation": _RESAMPLING[resample], "mean": mean, "std": std}
 
 
 def nearid_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of transformers' SigLIP vision model under timm's names.
-
-    Raises:
-        CheckpointError: naming a tensor that no such model has.
-    """
+    """The tensors of transformers' SigLIP vision model under timm's names."""
     found: dict[str, Tensor] = {}
     for key, value in state.items():
         short = _NEARID_PREFIX.sub("", key, count=1)

@@ -1,4 +1,7 @@
-"""Tensors of safetensors files and of published `.pth` files, and models that are filled with them."""
+"""Tensors of safetensors files and of published `.pth` files, and models that are filled with them.
+
+All functions raise CheckpointError, which names the file and the tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.distance.finite import first_nonfinite, is_finite
+from idmetric.distance.finite import is_finite
 
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """All tensors of a safetensors file.
-
-    Raises:
-        CheckpointError: if the file is absent or broken.
-    """
+    """All tensors of a safetensors file."""
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
@@ -28,11 +27,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite.
-
-    Raises:
-        CheckpointError: as `read_tensors`, `read_pickled` and `check_finite`.
-    """
+    """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite."""
     found = read_pickled(path) if is_pickled(path) else read_tensors(path)
     check_finite(found, path)
     return found
@@ -48,11 +43,7 @@ def is_pickled(path: str | os.PathLike[str]) -> bool:
 
 
 def read_pickled(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a file that `torch.save(state_dict, path)` wrote, on the CPU; no code of the file is run.
-
-    Raises:
-        CheckpointError: if it cannot be read, or holds anything but a table of tensors.
-    """
+    """The tensors of a file that `torch.save(state_dict, path)` wrote, on the CPU; no code of the file is run."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, for damaged files and for pickles of other objects
@@ -67,11 +58,8 @@ def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) ->
 
     Args:
         path: where they come from, for the message.
-
-    Raises:
-        CheckpointError: naming file and tensor.
     """
-    if name := first_nonfinite(tensors):
+    if name := next((name for name, tensor in tensors.items() if not is_finite(tensor)), None):
         raise CheckpointError(
             f"{os.fspath(path)!r} holds damaged weights: {name} has values that are NaN or infinite; fetch or save the "
             "file again, or take the checkpoint before it if training diverged"
@@ -82,9 +70,6 @@ def load_state(module: torch.nn.Module, state: dict[str, Tensor], name: str, dty
     """Load weights strictly into a module, as `dtype` or in the types of its own; `state` is emptied on the way.
 
     Each tensor is copied out of its file's mapping: aligned, and safe from changes of the file.
-
-    Raises:
-        CheckpointError: naming missing and unexpected keys and shapes that differ.
     """
     check_state(module, state, name)
     for key, value in module.state_dict().items():
@@ -98,11 +83,7 @@ def load_state(module: torch.nn.Module, state: dict[str, Tensor], name: str, dty
 
 
 def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
-    """Check that tensors are exactly a module's, by name and shape.
-
-    Raises:
-        CheckpointError: naming missing and unexpected keys and shapes that differ.
-    """
+    """Check that tensors are exactly a module's, by name and shape."""
     own = module.state_dict()
     missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     shapes = [

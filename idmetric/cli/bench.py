@@ -221,10 +221,7 @@ def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
     from idmetric.images.read import load_batch
 
-    return load_batch(
-        photos, metric.image_size, background=metric.background, interpolation=metric.interpolation,
-        device=metric.device, fit=metric.fit,
-    )  # fmt: skip
+    return load_batch(photos, metric.image_size, device=metric.device, **metric.reading)
 
 
 def trunk(metric: Embedder) -> Any:

@@ -1,4 +1,4 @@
-"""`idmetric export`: a model as one file that runs without this package, and without torch: ONNX, or torch.export's."""
+"""`idmetric export`: a model as one ONNX file that runs without this package, and without torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say,
 from idmetric.cli.options import check_model, load_options
 from idmetric.io.hints import need
 
-FORMATS = ("onnx", "torch-export")  # models.export.Kind, as literals to keep --help quick
 _EXAMPLES = """examples:
   idmetric export --model tiny --out tiny.onnx
   idmetric score reference.jpg generated/ --model tiny.onnx
-  idmetric export --model tiny --out tiny.int8.onnx --int8 photos/
-  idmetric export --model runs/cats --out cats.pt2 --format torch-export"""
+  idmetric export --model tiny --out tiny.int8.onnx --int8 photos/"""
 
 
 def build_parser(prog: str = "idmetric export") -> Parser:
@@ -29,9 +27,8 @@ def build_parser(prog: str = "idmetric export") -> Parser:
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
     )
     options.add_model(parser)
-    parser.add_argument("--out", "-o", required=True, metavar="FILE", help="the file to write, .onnx or .pt2; one that "
+    parser.add_argument("--out", "-o", required=True, metavar="FILE", help="the .onnx file to write; one that "
                         "exists is kept, and the command stops")  # fmt: skip
-    parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: %(default)s")
     parser.add_argument("--preprocessing", choices=("standard", "release"), help="how the file's model reads images; "
                         "release: as the ID-Sim and NearID releases")  # fmt: skip
     parser.add_argument("--int8", metavar="PATH", help="quantize to 8-bit integers, with ranges from these images: a "
@@ -44,14 +41,11 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> in
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if args.int8 and args.format != "onnx":
-        parser.error("--int8 quantizes ONNX files: leave out --format")
     return ended(partial(_run, args), parser)
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.format == "onnx":
-        need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
+    need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
     from idmetric.models.names import ONNX
 
     if args.model.endswith(ONNX):
@@ -65,10 +59,9 @@ def _export(args: argparse.Namespace) -> int:
     from idmetric.images.paths import listed
     from idmetric.models.export import TOLERANCE, check_target, export
     from idmetric.models.load import load
-    from idmetric.models.names import ONNX
 
     target = Path(args.out)
-    check_target(target, ONNX if args.format == "onnx" else ".pt2")
+    check_target(target)
     images = list(listed(args.int8)) if args.int8 else []
     if missing := [path for path in images if not Path(path).is_file()]:  # this should not wait for the model
         raise UsageError(f"--int8: there is no {missing[0]!r}: name a folder or a pattern of images")
@@ -80,7 +73,7 @@ def _export(args: argparse.Namespace) -> int:
         apart = export_int8(metric, target, images)
         note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
     else:
-        apart = export(metric, target, args.format)
+        apart = export(metric, target)
         note = f"features differ from PyTorch by {apart:.1g} at most ({TOLERANCE:g} allowed)"
     if not args.quiet:
         say(f"{args.out}: {target.stat().st_size / 1e6:.1f} MB, {note}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from idmetric.distance.cosine import product
-from idmetric.distance.plan import Plan, apart
+from idmetric.distance.plan import TransportPlan, apart
 
 _VIEWS = 2**22  # multiplications of a product: from there on CPUs are quicker with one per pair than with copies
 _Item = TypeVar("_Item")
@@ -51,13 +51,8 @@ def halves(tokens: Tensor) -> Tensor:
 @torch.no_grad()
 def _kernel(x: Tensor, y: Tensor) -> Tensor:
     """Minus the cost, -|x_i - y_j|²/2: (K, P, D), (K, Q, D) -> (K, P, Q)."""
-    return _less(product(x, y.mT), x.square().sum(2) / 2, y.square().sum(2) / 2)
-
-
-def _less(kernel: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    kernel -= x.unsqueeze(2)
-    kernel -= y.unsqueeze(1)
-    return kernel
+    kernel = product(x, y.mT)
+    return kernel.sub_(x.square().sum(2, keepdim=True) / 2).sub_(y.square().sum(2).unsqueeze(1) / 2)
 
 
 def by_views(x: Tensor, y: Tensor) -> bool:
@@ -76,7 +71,7 @@ def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
             out.copy_(product(x[i], y[j].T))
     else:
         kernel = product(x[rows], y[cols].mT)
-    return _less(kernel, a.halves[rows], b.halves[cols])
+    return kernel.sub_(a.halves[rows].unsqueeze(2)).sub_(b.halves[cols].unsqueeze(1))
 
 
 def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, Tensor]:
@@ -95,8 +90,12 @@ def flipped(chunks: list[Chunk]) -> list[Chunk]:
 def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
     """Potentials (K, P) of OT between the images `rows` and themselves, with the gradient of the last update."""
     chunks = [chunk._replace(cols=chunk.rows) for chunk in chunks]
+
+    def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:  # both potentials are one
+        return _solve(_pair_kernels(x, x, chunk.rows, chunk.rows), x.weights[chunk.rows], chunk.schedule)
+
     with torch.no_grad():
-        parts = over_threads(lambda chunk: _anneal_self(x, chunk), chunks, chunks[0].threads)
+        parts = over_threads(anneal, chunks, chunks[0].threads)
         f, h = (torch.cat(column) for column in zip(*parts, strict=True))
     return _attach(x.tokens, x.tokens, f, h, chunks)
 
@@ -110,16 +109,10 @@ def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, T
     return potentials[:, :tokens], potentials[:, tokens:], h[:, tokens:], h[:, :tokens]
 
 
-def _anneal_self(x: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor]:
-    """`_anneal` of images against themselves, where both potentials are one."""
-    rows, _, schedule, _ = chunk
-    return _solve(_pair_kernels(x, x, rows, rows), x.weights[rows], schedule)
-
-
 def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tensor, Tensor]:
     """Potentials, side by side, after the last update, and log(weight) + potential / eps before it."""
     weights = weights.unsqueeze(1)
-    plan = Plan(kernel, weights, schedule[0])
+    plan = TransportPlan(kernel, weights, schedule[0])
     ends = _steps(plan.update, weights, schedule)
     if plan.logs and (bad := plan.unsafe()).any():
         kernel, buffer = kernel[bad], plan.buffer[: int(bad.sum())]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -35,7 +33,6 @@ class Embedding:
             sum; None means every patch counts the same. A subject mask sets them.
         model: which model made it (`Embedder.model_id`); embeddings of two models are never compared. Empty when
             unknown, and then not checked.
-        names: of the images, for the reader alone; `Embedder.embed` sets the paths, empty for an image without one.
 
     Raises:
         ValueError: if the shapes do not fit together.
@@ -46,14 +43,11 @@ class Embedding:
     grid: tuple[int, int] | None = None
     weights: Tensor | None = None
     model: str = ""
-    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.cls.ndim != 2:
             raise ValueError(f"Embedding.cls must have shape (B, D), got {tuple(self.cls.shape)}")
         batch = self.cls.shape[0]
-        if self.names is not None and len(self.names) != batch:
-            raise ValueError(f"Embedding.names holds {len(self.names)} names for {batch} images")
         if self.patches is None:
             if self.grid is not None or self.weights is not None:
                 raise ValueError("Embedding.grid and Embedding.weights need patches")
@@ -70,17 +64,12 @@ class Embedding:
         return self.cls.shape[0]
 
     def __repr__(self) -> str:
-        """One line: shapes instead of values, and the first names."""
-        parts = [f"{len(self)} image{'s' * (len(self) != 1)}", f"cls {tuple(self.cls.shape)}"]
+        """One line: shapes instead of values."""
+        shapes = f"cls {tuple(self.cls.shape)}"
         if self.patches is not None:
-            parts.append(f"patches {tuple(self.patches.shape)}{' weighted' * (self.weights is not None)}")
-        parts += [
-            f"{str(self.cls.dtype).removeprefix('torch.')} on {getattr(self.cls, 'device', 'cpu')}",
-            f"model={self.model!r}",
-        ]
-        if self.names is not None:
-            parts.append(f"names=[{', '.join(map(repr, self.names[:3]))}{', ...' * (len(self) > 3)}]")
-        return f"Embedding({', '.join(parts)})"
+            shapes += f", patches {tuple(self.patches.shape)}{' weighted' * (self.weights is not None)}"
+        kind = f"{str(self.cls.dtype).removeprefix('torch.')} on {getattr(self.cls, 'device', 'cpu')}"
+        return f"Embedding({len(self)} image{'s' * (len(self) != 1)}, {shapes}, {kind}, model={self.model!r})"
 
     @overload
     def __getitem__(self, index: str) -> Tensor: ...
@@ -103,33 +92,17 @@ class Embedding:
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"image {index} of an Embedding of {len(self)}")
-            index = index % len(self)
-            index = slice(index, index + 1)
-        elif self._on_numpy and not isinstance(index, slice):
-            index = np.asarray(index, dtype=np.int64)  # type: ignore[assignment]  # indexes an array
-        elif not isinstance(index, slice) and not is_tensor(index):
-            import torch
-
-            index = torch.as_tensor(index, dtype=torch.long)
-        picked = index
-        found = replace(self, names=None)._map(
-            lambda tensor: tensor[picked.to(tensor.device) if is_tensor(picked) else picked]
-        )
-        if self.names is None:
-            return found
-        if isinstance(picked, slice):
-            return replace(found, names=self.names[picked])
-        chosen = np.arange(len(self))[np.asarray(picked.cpu() if is_tensor(picked) else picked)]
-        return replace(found, names=tuple(self.names[i] for i in chosen.tolist()))
+            picked: Any = slice(index % len(self), index % len(self) + 1)
+        else:
+            picked = index if isinstance(index, slice) or is_tensor(index) else np.asarray(index, dtype=np.int64)
+        return self._map(lambda tensor: tensor[picked.to(tensor.device) if is_tensor(picked) else picked])
 
     def __iter__(self) -> Iterator[Embedding]:
         return (self[i] for i in range(len(self)))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Embedding:
         """Move to a device or a floating dtype; arrays stay where they are."""
-        if self._on_numpy:
-            return self
-        return self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
+        return self if self._on_numpy else self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
 
     def cpu(self) -> Embedding:
         """Move to the CPU."""
@@ -137,9 +110,7 @@ class Embedding:
 
     def detach(self) -> Embedding:
         """Cut from the autograd graph."""
-        if self._on_numpy:
-            return self
-        return self._map(lambda tensor: tensor.detach())
+        return self if self._on_numpy else self._map(lambda tensor: tensor.detach())
 
     def tensors(self) -> Embedding:
         """The same of tensors, on the CPU where it is of NumPy arrays; needs torch."""
@@ -178,6 +149,13 @@ class Embedding:
         if rows:
             raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, self)
 
+    def check_maker(self, model_id: str) -> None:
+        """Refuse an Embedding of another model than the one with this `Embedder.model_id`: ValueError."""
+        if not same_model(self.model, model_id):
+            raise ValueError(
+                f"the embedding was made by {self.model}, this metric is {model_id}: embed its images again"
+            )
+
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
         """Write to a safetensors file; `metadata` (strings) is kept with the tensors.
 
@@ -188,48 +166,10 @@ class Embedding:
 
         found = self.tensors()
         tensors = {"cls": found.cls, "patches": found.patches, "weights": found.weights}
-        header = {**(metadata or {}), **self.header}
+        grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
+        header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": self.model}
         with writing(path):
             save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, path, header)
-
-    @property
-    def header(self) -> dict[str, str]:
-        """The metadata that `save` adds to a file."""
-        grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
-        names = {} if self.names is None else {"names": json.dumps(self.names)}
-        return {"format": _FORMAT, "grid": grid, "model": self.model, **names}
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Embedding:
-        """Read what `save` wrote.
-
-        Raises:
-            FileNotFoundError: if there is no such file.
-            ValueError: if the file is not an Embedding's.
-            NonFiniteError: if it holds NaN or infinity.
-        """
-        from safetensors import SafetensorError, safe_open
-
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"no embedding file at {os.fspath(path)!r}")
-        try:
-            with safe_open(path, "pt", device=str(device)) as file:
-                header = file.metadata() or {}
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-        except SafetensorError as error:
-            raise ValueError(f"{os.fspath(path)!r} is not a readable safetensors file: {error}") from error
-        if header.get("format") != _FORMAT or "cls" not in tensors:
-            raise ValueError(f"{os.fspath(path)!r} holds no {_FORMAT} embedding; write it with Embedding.save")
-        try:
-            found = cls.of(tensors, header)
-        except ValueError as error:
-            raise ValueError(f"{os.fspath(path)!r} holds no embedding: {error}") from error
-        if bad := (~found.finite()).nonzero().flatten().tolist():
-            raise NonFiniteError(
-                f"{os.fspath(path)!r} holds features of {len(bad)} images that are NaN or infinite (the first is image "
-                f"{bad[0]}): embed them again, in float32", bad,
-            )  # fmt: skip
-        return found
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
@@ -241,14 +181,7 @@ class Embedding:
         rows, _, columns = header.get("grid", "").partition("x")
         if rows and not re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", header["grid"]):
             raise ValueError(f"its grid is {header['grid'][:40]!r}, not ROWSxCOLUMNS")
-        try:
-            names = json.loads(header["names"]) if "names" in header else None
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"its names are not JSON: {error}") from error
-        if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-            raise ValueError("its names are not a list of strings")
         return cls(
-            names=None if names is None else tuple(names),
             cls=tensors["cls"],
             patches=tensors.get("patches"),
             grid=(int(rows), int(columns)) if rows else None,
@@ -265,7 +198,7 @@ def same_model(a: str, b: str) -> bool:
 def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     """Join embeddings of one model along the batch.
 
-    Where only some have subject weights, the others get uniform ones; where only some have names, empty ones.
+    Where only some have subject weights, the others get uniform ones.
 
     Raises:
         ValueError: if the list is empty, or models, grids or the presence of patches differ.
@@ -280,27 +213,20 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
                 f"embeddings differ in model or patch grid: {first.model or 'unknown'} {first.grid} and "
                 f"{other.model or 'unknown'} {other.grid}"
             )
-    join: Any = np.concatenate if isinstance(first.cls, np.ndarray) else _concatenated
+    if isinstance(first.cls, np.ndarray):
+        join: Any = np.concatenate
+    else:
+        import torch
+
+        join = torch.cat
     patches = [e.patches for e in embeddings if e.patches is not None]
-    weighted = any(e.weights is not None for e in embeddings)
-    names = [name for e in embeddings for name in (e.names or [""] * len(e))]
+    weights = None
+    if any(e.weights is not None for e in embeddings):
+        pairs = zip(embeddings, patches, strict=True)
+        weights = join([x.new_ones(x.shape[:2]) if e.weights is None else e.weights for e, x in pairs])
     return replace(
         first,
         cls=join([e.cls for e in embeddings]),
         patches=join(patches) if patches else None,
-        weights=join([_weights(e) for e in embeddings]) if weighted else None,
-        names=tuple(names) if any(e.names is not None for e in embeddings) else None,
+        weights=weights,
     )
-
-
-def _concatenated(parts: Sequence[Tensor]) -> Tensor:
-    import torch
-
-    return torch.cat(list(parts))
-
-
-def _weights(embedding: Embedding) -> Tensor:
-    if embedding.weights is not None:
-        return embedding.weights
-    assert embedding.patches is not None  # weights exist somewhere, hence patches everywhere
-    return embedding.patches.new_ones(embedding.patches.shape[:2])

@@ -5,7 +5,7 @@ They would otherwise scramble a ranking silently, since NaN compares false with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,11 +42,6 @@ def is_finite(tensor: Tensor) -> bool:
         tensor = tensor.float()
     total = tensor.detach().sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
     return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
-
-
-def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor with numbers that are not finite; None if all are finite."""
-    return next((name for name, tensor in tensors.items() if not is_finite(tensor)), None)
 
 
 def finite_rows(*tensors: Tensor | None) -> Tensor:

@@ -18,8 +18,6 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -57,22 +55,6 @@ def check_name(name: str) -> DistanceName:
     raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
 
 
-def check_mode(mode: object) -> None:
-    """Refuse the ID-Sim release's `mode=`: two of its names mean another distance here.
-
-    Raises:
-        TypeError: naming the same distance here.
-    """
-    if mode is None:
-        return
-    here = {"cls": "cls", "patch": "patch_pooled", "joint": "joint_pooled"}.get(str(mode))
-    advice = f"pass distance={here!r}" if here else "it has 'cls', 'patch' and 'joint'"
-    raise TypeError(
-        f"mode={mode!r} is an argument of the ID-Sim release: {advice}. Its 'patch' and 'joint' (its default) compare "
-        "mean-pooled tokens, here 'patch_pooled' and 'joint_pooled'; 'patch' and 'joint' here are Sinkhorn distances"
-    )
-
-
 def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
     """Distance of a's i-th image to b's i-th.
 
@@ -87,18 +69,13 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
     Raises:
         ValueError: for an unknown name, lengths that do not fit, different models, or missing patches.
     """
-    kind = check_name(name)
     _check_comparable(a, b)
     if len(a) != len(b) and 1 not in (len(a), len(b)):
         raise ValueError(
             f"cannot compare {len(a)} images with {len(b)} one by one: give equal numbers, or one image on one side; "
             "for all pairs use pairwise"
         )
-    if isinstance(a.cls, np.ndarray):
-        return _of_arrays(a, b, kind, joint_weight, matrix=False)
-    from idmetric.distance.cosine import cosine_distance
-
-    return _of_kind(a, b, kind, joint_weight, cosine_distance, _sinkhorn)
+    return _of_kind(a, b, check_name(name), joint_weight, matrix=False)
 
 
 def distance_matrix(
@@ -114,24 +91,25 @@ def distance_matrix(
     Each image's own Sinkhorn term is computed once; `self_b` gives those of b, where they are at hand (`self_terms`).
     Arguments, direction and errors as in `distance`.
     """
-    kind = check_name(name)
     other = a if b is None else b
     _check_comparable(a, other)
-    if isinstance(a.cls, np.ndarray):
-        return _of_arrays(a, other, kind, joint_weight, matrix=True)
-    from idmetric.distance.cosine import cosine_matrix
-
-    return _of_kind(a, other, kind, joint_weight, cosine_matrix, partial(_sinkhorn_matrix, self_b=self_b))
+    return _of_kind(a, other, check_name(name), joint_weight, matrix=True, self_b=self_b)
 
 
 def _of_kind(
-    a: Embedding,
-    b: Embedding,
-    kind: DistanceName,
-    joint_weight: float,
-    cosine: Callable[..., Tensor],
-    transport: Callable[..., Tensor],
+    a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
 ) -> Tensor:
+    if isinstance(a.cls, np.ndarray):  # of an OnnxModel: all but `cls` need torch
+        on_arrays: Any = arrays.cosine_matrix if matrix else arrays.cosine_distance
+        array: Tensor = (
+            on_arrays(a.cls, b.cls)
+            if kind == "cls"
+            else _of_kind(a.tensors(), b.tensors(), kind, joint_weight, matrix).numpy()
+        )
+        return array
+    from idmetric.distance.cosine import cosine_distance, cosine_matrix
+
+    cosine = cosine_matrix if matrix else cosine_distance
     if kind == "cls":
         return cosine(a.cls, b.cls)
     if kind == "patch_pooled":
@@ -139,17 +117,8 @@ def _of_kind(
     if kind == "joint_pooled":
         return cosine(a.cls, b.cls) + cosine(_pooled(a), _pooled(b))
     if kind == "joint":
-        return cosine(a.cls, b.cls) + joint_weight * transport(a, b, "patch")
-    return transport(a, b, kind)
-
-
-def _of_arrays(a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool) -> Any:
-    """`distance` or `distance_matrix` of embeddings of NumPy arrays, as an array; all but `cls` need torch."""
-    if kind == "cls":
-        cosines: Any = arrays.cosine_matrix if matrix else arrays.cosine_distance
-        return cosines(a.cls, b.cls)
-    compare: Any = distance_matrix if matrix else distance
-    return compare(a.tensors(), b.tensors(), kind, joint_weight=joint_weight).numpy()
+        return cosine(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch", matrix, self_b)
+    return _sinkhorn(a, b, kind, matrix, self_b)
 
 
 def self_terms(embedding: Embedding, name: str) -> Tensor | None:
@@ -166,22 +135,14 @@ def self_terms(embedding: Embedding, name: str) -> Tensor | None:
     return self_potential(unit(_patches(embedding)), embedding.weights, **options)
 
 
-def _sinkhorn(a: Embedding, b: Embedding, kind: str) -> Tensor:
+def _sinkhorn(a: Embedding, b: Embedding, kind: str, matrix: bool, self_b: Tensor | None) -> Tensor:
     from idmetric.distance.cosine import unit
-    from idmetric.distance.sinkhorn import sinkhorn_distance
-
-    # a single image against many is broadcast by the solver, its own term computed once
-    x, y = unit(_patches(a)), unit(_patches(b))
-    return sinkhorn_distance(x, y, weights_a=a.weights, weights_b=b.weights, **_SINKHORN[kind])
-
-
-def _sinkhorn_matrix(a: Embedding, b: Embedding, kind: str, self_b: Tensor | None = None) -> Tensor:
-    from idmetric.distance.cosine import unit
-    from idmetric.distance.sinkhorn import sinkhorn_matrix
+    from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 
     x = unit(_patches(a))
     y = x if b is a else unit(_patches(b))
-    return sinkhorn_matrix(x, y, weights_a=a.weights, weights_b=b.weights, self_b=self_b, **_SINKHORN[kind])
+    options: dict[str, Any] = {"weights_a": a.weights, "weights_b": b.weights, **_SINKHORN[kind]}
+    return sinkhorn_matrix(x, y, self_b=self_b, **options) if matrix else sinkhorn_distance(x, y, **options)
 
 
 def _pooled(embedding: Embedding) -> Tensor:

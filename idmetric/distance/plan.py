@@ -31,7 +31,7 @@ _FALL = 8.0  # of eps from one step to the next: entries of E, at most 1 / weigh
 _POWERS = 64.0  # E is squared while eps is above the first / 64: exponents stay above -32 within the diameter
 
 
-class Plan:
+class TransportPlan:
     """The matrix E of a chunk of pairs, from step to step.
 
     Potentials are f and g side by side, (K, 1, P + Q), or the one potential (K, 1, P) of images against themselves.

@@ -162,17 +162,17 @@ def self_potential(
         return _self_potential(_cloud(x, x, weights), options)
 
 
-class _Options(NamedTuple):
+class _Annealing(NamedTuple):
     blur: float
     scaling: float
     diameter: float | None
     debias: bool
 
 
-def _options(blur: float, scaling: float, diameter: float | None, debias: bool) -> _Options:
+def _options(blur: float, scaling: float, diameter: float | None, debias: bool) -> _Annealing:
     if not blur > 0 or not 0 < scaling < 1 or (diameter is not None and not 0 < diameter < math.inf):
         raise ValueError(f"need blur > 0, 0 < scaling < 1, diameter > 0 or None: got {blur=}, {scaling=}, {diameter=}")
-    return _Options(blur, scaling, diameter, debias)
+    return _Annealing(blur, scaling, diameter, debias)
 
 
 def _saveable(x: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ def _normalized(weights: Tensor, x: Tensor) -> Tensor:
     return weights / total.unsqueeze(1)
 
 
-def _scores(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -> Tensor:
+def _scores(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing) -> Tensor:
     """Distances (K,) of the pairs (rows[k], cols[k])."""
     chunks = _chunks(a, b, rows, cols, options)
     if options.debias and options.diameter is not None:
@@ -230,7 +230,7 @@ def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
     return (a.weights[rows] * f).sum(1) + (b.weights[cols] * g).sum(1)
 
 
-def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -> list[Chunk]:
+def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing) -> list[Chunk]:
     tokens_a, tokens_b, channels = a.tokens.shape[1], b.tokens.shape[1], a.tokens.shape[2]
     elements = tokens_a * tokens_b
     if wants_graph(*a, *b) or not by_views(a.tokens, b.tokens):
@@ -247,7 +247,7 @@ def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Options) -
     return chunks
 
 
-def _schedule(diameter: float, options: _Options) -> list[float]:
+def _schedule(diameter: float, options: _Annealing) -> list[float]:
     """Temperatures: diameter², then from diameter² again by steps of scaling² while above blur², then blur²."""
     first, last, step = (2 * math.log(v) for v in (diameter, options.blur, options.scaling))
     steps = math.ceil((last - first) / step)
@@ -262,6 +262,6 @@ def _diameter(a: Cloud, b: Cloud, i: Tensor, j: Tensor, blur: float) -> float:
     return max(diameter, 1e-3 * blur) if math.isfinite(diameter) else 1.0  # such a score is NaN anyway
 
 
-def _self_potential(x: Cloud, options: _Options) -> Tensor:
+def _self_potential(x: Cloud, options: _Annealing) -> Tensor:
     images = torch.arange(len(x.tokens), device=x.tokens.device)
     return self_potentials(x, _chunks(x, x, images, images, options))

@@ -1,4 +1,7 @@
-"""Arrays, tensors and PIL modes: layout, range, 16-bit values, transparency, and conversion between them."""
+"""Arrays, tensors and PIL modes: layout, range, 16-bit values, transparency, and conversion between them.
+
+All functions raise ImageReadError, which names the image and says how to fix it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_pixels(pixels: Tensor, name: str | None = None) -> None:
-    """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding, unless torch.func transforms them.
-
-    Raises:
-        ImageReadError: with the range found and the usual remedy.
-    """
+    """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding, unless torch.func transforms them."""
     import torch
 
     name = name or describe(pixels)
@@ -129,11 +128,7 @@ def composite(x: Tensor, background: Color) -> Tensor:
 
 
 def check_depth(high: int, name: str) -> None:
-    """Refuse 16-bit values that end below a sixteenth of their range, as those of 8, 10 and 12 bits do.
-
-    Raises:
-        ImageReadError: with the factor that brings them to 16 bits.
-    """
+    """Refuse 16-bit values that end below a sixteenth of their range, as those of 8, 10 and 12 bits do."""
     if 0 < high < 4096:
         bits = next(bits for bits in (8, 10, 12) if high < 2**bits)
         raise ImageReadError(
@@ -155,9 +150,6 @@ def released_rgb(image: Image.Image, name: str | None = None) -> Image.Image:
 
     EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colors stored under them show),
     and the installed Pillow decides how 16-bit values are converted.
-
-    Raises:
-        ImageReadError: if Pillow cannot convert this mode.
     """
     found = convert(image, "RGB", name or describe(image))
     found = found.copy() if found is image else found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor"]
 Color = tuple[int, int, int]
-MaskId = int | str | Color  # of several subjects in a mask one: an index or a value, (red, green, blue), "#rrggbb"
+MaskId = int | str  # of several subjects in a mask one: an index or a value, or a color "#rrggbb"
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
 RESAMPLE = {
@@ -91,42 +91,29 @@ def describe(source: Any) -> str:
     return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address
 
 
-# The label that selects a subject in a mask of several
+# The label that selects a subject in a mask of several; ValueError for what is none, and for the background
 
 
 def parse_mask_id(text: str) -> MaskId:
-    """A label as a command line gives it: 7, or #ff0000; or as a gallery keeps it: (255, 0, 0).
-
-    Raises:
-        ValueError: for anything else, and for the background, 0.
-    """
-    if text.startswith("("):
-        return color_of(tuple(map(int, re.findall(r"\d+", text))))  # type: ignore[arg-type]  # its length is checked
-    return color_of(text) if text.startswith("#") else number_of(text)
+    """A label as a command line or a gallery gives it: 7, or #ff0000."""
+    if text.startswith("#"):
+        color_of(text)
+        return text.lower()
+    return number_of(text)
 
 
 def color_of(label: MaskId) -> Color:
-    """The color that a label names.
-
-    Raises:
-        ValueError: for anything else, and for black.
-    """
-    color: Any = label
-    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label):
-        color = tuple(bytes.fromhex(label[1:]))
-    if isinstance(color, tuple) and len(color) == 3 and any(color) and all(0 <= v <= 255 for v in color):
-        return color
+    """The color that a label names."""
+    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label) and label != "#000000":
+        red, green, blue = bytes.fromhex(label[1:])
+        return red, green, blue
     raise ValueError(f"mask_id {label!r} is not a color of a mask: give '#rrggbb', such as '#ff0000', and not black")
 
 
 def number_of(label: MaskId) -> int:
-    """The index or value that a label names.
-
-    Raises:
-        ValueError: for anything else, and for the background, 0.
-    """
+    """The index or value that a label names."""
     try:
-        number = int(label)  # type: ignore[arg-type]  # a color is refused
+        number = int(label)
     except (TypeError, ValueError):
         number = 0
     if number < 1 or isinstance(label, bool) or (isinstance(label, float) and label != number):

@@ -36,7 +36,6 @@ from torch import Tensor
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import channels_last, check_pixels, convert, eight_bit, has_alpha, image_of_bytes, is_float
 from idmetric.images.kinds import (
-    MAX_PIXELS,
     STORED,
     Color,
     ImageLike,
@@ -121,7 +120,6 @@ def read_mask(
     *,
     image: Image.Image | Tensor | None = None,
     mask_id: MaskId | None = None,
-    max_pixels: int = MAX_PIXELS,
 ) -> Tensor:
     """A subject mask as coverage (height, width), float32 in [0, 1] on the CPU, 1 = subject; without graph.
 
@@ -131,7 +129,6 @@ def read_mask(
         image: the mask's image, as `read_image` gives it, or pixels (3, H, W): the mask is turned as the image was,
             and must have its shape; a mask that selects almost nothing or all of it gets a warning.
         mask_id: the label that is the subject, where there are several.
-        max_pixels: as for `read_image`.
 
     Raises:
         ImageReadError: as `read_image`; for several labels without `mask_id`, and where that is not among them; for a
@@ -144,7 +141,7 @@ def read_mask(
         values = channels_last(given, name)
         values, full = (_of_floats if values.dtype.kind == "f" else _of_integers)(values, name, mask_id)
     else:
-        opened = open_image(given, max_pixels)
+        opened = open_image(given)
         own = opened.info.get(STORED)
         values, full = _of_image(opened, name, mask_id)
         del opened  # a byte per pixel less
@@ -227,10 +224,7 @@ def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
     if image.mode in ("1", "L"):
         return _of_values(np.asarray(image), 255, name, mask_id)
     if image.mode == "P":
-        found = _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
-        if mask_id is None:
-            _warn_of_inverted(image, name)
-        return found
+        return _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
     if image.mode.startswith("I"):
         return _of_values(np.asarray(image), 65535, name, mask_id)
     return _of_colors(convert(image, "RGB", name), name, mask_id)
@@ -265,7 +259,7 @@ def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
     pairs = ((red, green), (green, blue), (red, blue))
     spread = max(int(ImageChops.difference(*pair).getextrema()[1]) for pair in pairs)  # type: ignore[arg-type]
     high = max(band_high for _, band_high in image.getextrema())  # type: ignore[misc]  # of three channels
-    by_color = isinstance(mask_id, tuple) or str(mask_id).startswith("#")
+    by_color = str(mask_id).startswith("#")
     if not by_color and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
         return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)
 
@@ -283,11 +277,7 @@ def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
         raise _several(name, "colors", colors)
     else:
         chosen = colors[0]  # another than black, or the image would be gray
-    parts = [
-        band.point([255 * (k == value) for k in range(256)])
-        for band, value in zip((red, green, blue), chosen, strict=True)
-    ]
-    return np.asarray(ImageChops.darker(ImageChops.darker(parts[0], parts[1]), parts[2])), 255
+    return (np.asarray(image) == chosen).all(-1).view(np.uint8) * np.uint8(255), 255
 
 
 def _of_values(
@@ -410,22 +400,6 @@ def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
     else:
         return
     warnings.warn(message, MaskWarning, stacklevel=4)
-
-
-def _warn_of_inverted(image: Image.Image, name: str) -> None:
-    """A palette mask of two colors that looks inverted: index 0, the background, is white, and the subject black."""
-    indices = np.unique(np.asarray(image)).tolist()
-    if len(indices) != 2 or indices[0] != 0:
-        return
-    shades = image.getpalette("RGB") or []
-    background, subject = (shades[3 * index : 3 * index + 3] for index in indices)
-    if min(background, default=0) < 255 - _TINT or max(subject, default=255) > _TINT:
-        return
-    message = (
-        f"the palette mask {name} is black on white, and counts by index: index 0, its white, is the background; if "
-        "white is the subject, save the mask as a gray image"
-    )
-    warnings.warn(message, MaskWarning, stacklevel=5)
 
 
 def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str) -> None:

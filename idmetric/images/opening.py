@@ -64,13 +64,11 @@ def mark_of(decode: Decode) -> str:
     return "" if decode == "exact" else f"[{decode} decoding]"
 
 
-def open_image(
-    source: ImageLike, max_pixels: int = MAX_PIXELS, upright: bool = True, needed: Needed | None = None
-) -> Image.Image:
+def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = None) -> Image.Image:
     """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
 
     Args:
-        source, max_pixels: as for `read_image`.
+        source: as for `read_image`.
         upright: whether to turn it by its EXIF orientation.
         needed: decode a JPEG file by `scale`, for the size that it is resized to; None: all of its pixels.
 
@@ -83,11 +81,11 @@ def open_image(
     if isinstance(source, Image.Image):
         if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
             raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
-        return _decode(source, name, max_pixels, upright)
+        return _decode(source, name, upright)
     file = _file(source, name)
     try:
         with open_file(file) as image:
-            return _decode(image, name, max_pixels, upright, needed)
+            return _decode(image, name, upright, needed)
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
@@ -162,16 +160,15 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
-def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, needed: Needed | None = None) -> Image.Image:
+def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None = None) -> Image.Image:
     width, height = image.size
     if width < 1 or height < 1:
         raise ImageReadError(name, f"it has no pixels ({width} x {height})")
-    if width * height > max_pixels:
-        advice = "make it smaller, or raise max_pixels if you trust it"
-        raise ImageReadError(name, f"{width} x {height} pixels are more than the {max_pixels} allowed: {advice}")
+    if width * height > MAX_PIXELS:
+        reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
+        raise ImageReadError(name, reason)
 
     # What decoding forgets
-    key_bits = _key_bits(image)
     cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
     frames, stored = 1, None
     try:
@@ -200,11 +197,6 @@ def _decode(image: Image.Image, name: str, max_pixels: int, upright: bool, neede
         turned.info[STORED] = stored
     if cut:
         turned.info[CUT] = True
-    key = turned.info.get("transparency")
-    if key_bits is not None and isinstance(key, int | tuple):
-        values = key if isinstance(key, tuple) else (key,)
-        values = tuple(min(255, k * 255 // (2**key_bits - 1)) for k in values)  # some versions bring 1 bit to 255
-        turned.info["transparency"] = values if isinstance(key, tuple) else values[0]
     return turned
 
 
@@ -214,19 +206,11 @@ def _orientation(image: Image.Image) -> int | None:
     return value if value in range(1, 9) else None
 
 
-def _key_bits(image: Image.Image) -> int | None:
-    """Bits of a PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
-    tiles = getattr(image, "tile", None)
-    if image.format != "PNG" or not tiles:
-        return None
-    return {"1": 1, "L;2": 2, "L;4": 4, "RGB;16B": 16}.get(str(tiles[0][3]))
-
-
 def _explain(error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"too many pixels ({error}): make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        return f"too many pixels ({error}): make it smaller"
     if isinstance(error, MemoryError):
-        return "its pixels do not fit in memory: make it smaller, or lower max_pixels to refuse such images"
+        return "its pixels do not fit in memory: make it smaller"
     if isinstance(error, UnidentifiedImageError):
         advice = "HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener()"
         return (

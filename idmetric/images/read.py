@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 from PIL import Image
@@ -37,7 +37,6 @@ from idmetric.images.arrays import (
 from idmetric.images.fit import SQUASH, Fit
 from idmetric.images.kinds import (
     CUT,
-    MAX_PIXELS,
     STORED,
     WHITE,
     Color,
@@ -63,6 +62,7 @@ __all__ = [
     "MultiFrameWarning",
     "Outside",
     "Preprocessing",
+    "Reading",
     "describe",
     "is_single",
     "load_batch",
@@ -72,6 +72,26 @@ __all__ = [
     "to_pixels",
 ]
 
+
+class Reading(TypedDict, total=False):
+    """How images become pixels: options of `to_image`, `to_pixels` and `load_batch`.
+
+    Attributes:
+        background, preprocessing: as for `read_image`.
+        interpolation: "bicubic" (default), "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent
+            torch).
+        fit: whether an image of another shape is squashed (default), cropped or padded (with `background`). Floats
+            that have the right size already stay as they are.
+        decode: "fast" decodes large JPEG files at a smaller size first, see `idmetric.images.opening`.
+    """
+
+    background: Color
+    interpolation: str
+    preprocessing: Preprocessing
+    fit: Fit
+    decode: Decode
+
+
 Size = tuple[int, int] | Callable[[int, int], tuple[int, int]]  # (height, width), or a function from an image's own
 
 
@@ -79,7 +99,6 @@ def read_image(
     source: ImageLike,
     *,
     background: Color = WHITE,
-    max_pixels: int = MAX_PIXELS,
     preprocessing: Preprocessing = "standard",
     needed: Needed | None = None,
 ) -> Image.Image:
@@ -91,12 +110,13 @@ def read_image(
     Of an animation or multi-page file the first frame is used, with a `MultiFrameWarning`; a PIL image is used at the
     frame where it stands. The preview in a phone's MPO photo and the layers of a PSD do not count as frames.
 
+    Images of more than `MAX_PIXELS` are refused before they are decoded. Pillow's own `Image.MAX_IMAGE_PIXELS` also
+    holds: a warning at that size, an error at twice that.
+
     Args:
         source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). 16-bit and 32-bit
             integer images span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
         background: RGB color, 0-255, behind transparent pixels.
-        max_pixels: files and PIL images with more are refused before they are decoded. Pillow's own
-            `Image.MAX_IMAGE_PIXELS` also holds: a warning at that size, an error at twice that.
         preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
         needed: decode JPEG files and bytes at a smaller size where that suffices to resize them to this one, see
             `idmetric.images.opening`; None: all of their pixels.
@@ -108,7 +128,7 @@ def read_image(
     name = describe(source)
     if is_array(source) and is_float(source):
         return image_of_pixels(float_pixels(source, name, background))
-    image = open_image(source, max_pixels, upright=preprocessing == "standard", needed=needed)
+    image = open_image(source, upright=preprocessing == "standard", needed=needed)
     if preprocessing == "release":
         return released_rgb(image, name)
     stored = image.info.get(STORED)
@@ -130,18 +150,9 @@ def read_image(
     return found
 
 
-def to_image(
-    source: ImageLike,
-    size: Size | None,
-    *,
-    background: Color = WHITE,
-    interpolation: str = "bicubic",
-    max_pixels: int = MAX_PIXELS,
-    preprocessing: Preprocessing = "standard",
-    fit: Fit = SQUASH,
-    decode: Decode = "exact",
-) -> Image.Image:
+def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Image.Image:
     """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
+    background, fit = how.get("background", WHITE), how.get("fit", SQUASH)
     seen: list[tuple[int, int]] = []  # the sides of a file before it is scaled, by which its size is chosen
 
     def needed(height: int, width: int) -> tuple[int, int]:
@@ -151,37 +162,22 @@ def to_image(
     image = read_image(
         source,
         background=background,
-        max_pixels=max_pixels,
-        preprocessing=preprocessing,
-        needed=None if decode == "exact" or size is None else needed,
+        preprocessing=how.get("preprocessing", "standard"),
+        needed=None if how.get("decode", "exact") == "exact" or size is None else needed,
     )
     with _naming(source):
         wanted = _chosen(size, *(seen[-1] if seen else (image.height, image.width)))
-        return image if wanted is None else fit.image(image, wanted, interpolation, background)
+        return image if wanted is None else fit.image(image, wanted, how.get("interpolation", "bicubic"), background)
 
 
-def to_pixels(
-    source: ImageLike,
-    size: Size | None,
-    *,
-    background: Color = WHITE,
-    interpolation: str = "bicubic",
-    max_pixels: int = MAX_PIXELS,
-    preprocessing: Preprocessing = "standard",
-    fit: Fit = SQUASH,
-    decode: Decode = "exact",
-) -> Tensor:
+def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
     Args:
         source: as for `read_image`. Tensors stay on their device, and float tensors keep their graph; float64 tensors
             stay float64, everything else becomes float32.
         size: (height, width) of the result, or a function from the image's own to it, or None to keep those.
-        background, max_pixels, preprocessing: as for `read_image`.
-        interpolation: "bicubic", "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent torch).
-        fit: whether an image of another shape is squashed, cropped or padded (with `background`). Floats that have
-            `size` already stay as they are.
-        decode: "fast" decodes large JPEG files at a smaller size first, see `idmetric.images.opening`.
+        how: see `Reading`.
 
     Raises:
         ImageReadError: as `read_image`.
@@ -189,16 +185,13 @@ def to_pixels(
     """
     import torch
 
-    check_interpolation(interpolation)
+    check_interpolation(how.get("interpolation", "bicubic"))
     if is_array(source) and is_float(source):
-        pixels = float_pixels(source, describe(source), background)
+        pixels = float_pixels(source, describe(source), how.get("background", WHITE))
         with _naming(source):
             wanted = _chosen(size, pixels.shape[1], pixels.shape[2])
-            return pixels if wanted is None else fit.pixels(pixels[None], wanted, interpolation, background)[0]
-    image = to_image(
-        source, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
-        preprocessing=preprocessing, fit=fit, decode=decode,
-    )  # fmt: skip
+            return pixels if wanted is None else _fitted(pixels[None], wanted, how)[0]
+    image = to_image(source, size, **how)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
     return pixels.to(source.device) if is_tensor(source) else pixels
 
@@ -207,13 +200,8 @@ def load_batch(
     images: ImageLike | Iterable[ImageLike],
     size: tuple[int, int],
     *,
-    background: Color = WHITE,
-    interpolation: str = "bicubic",
-    max_pixels: int = MAX_PIXELS,
     device: torch.device | str | None = None,
-    preprocessing: Preprocessing = "standard",
-    fit: Fit = SQUASH,
-    decode: Decode = "exact",
+    **how: Unpack[Reading],
 ) -> Tensor:
     """Images of any kinds, mixed, as one batch (B, 3, height, width); arguments as for `to_pixels`.
 
@@ -229,26 +217,26 @@ def load_batch(
 
     from idmetric.images.resize import place
 
-    check_interpolation(interpolation)
+    check_interpolation(how.get("interpolation", "bicubic"))
     if is_tensor(images) and images.ndim == 4 and len(images) and images.is_floating_point():
         name = describe(images)
         single_image(images[:1], name)
         check_pixels(images, name)
-        return place(fit.pixels(composite(images, background), size, interpolation, background), device)
+        return place(_fitted(composite(images, how.get("background", WHITE)), size, how), device)
     singles = split_images(images)
     if not singles:
         raise ValueError("no images given: the list is empty")
-    parts = [
-        to_pixels(
-            one, size, background=background, interpolation=interpolation, max_pixels=max_pixels,
-            preprocessing=preprocessing, fit=fit, decode=decode,
-        )
-        for one in singles
-    ]  # fmt: skip
+    parts = [to_pixels(one, size, **how) for one in singles]
     if device is None:
         device = next((part.device for part in parts if part.device.type != "cpu"), None)
     dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
     return torch.stack([place(part.to(dtype), device) for part in parts])
+
+
+def _fitted(pixels: Tensor, size: tuple[int, int], how: Reading) -> Tensor:
+    """RGB pixels (B, 3, H, W) at a size."""
+    fit, interpolation = how.get("fit", SQUASH), how.get("interpolation", "bicubic")
+    return fit.pixels(pixels, size, interpolation, how.get("background", WHITE))
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:

@@ -31,12 +31,9 @@ def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     return get, listed
 
 
-def lazy_module(name: str) -> Any:
+class LazyModule:
     """Stands for a module, which is imported when one of its attributes is read."""
-    return _Lazy(name)
 
-
-class _Lazy:
     def __init__(self, name: str) -> None:
         self._name = name
 

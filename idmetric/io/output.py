@@ -39,11 +39,9 @@ def replacing(path: Path, parents: bool = False) -> Iterator[Path]:
     with writing(path):
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
-        device = _is_device(path)
-        if device:
+        if _is_device(path):
             yield path
-    if device:
-        return
+            return
     temporary = _beside(path)
     try:
         with writing(path, temporary):

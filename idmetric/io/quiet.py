@@ -8,20 +8,17 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def quiet(logger: str) -> Iterator[None]:
-    """Without the warnings of a library that says what we say better: the Hub client's retries, missing weights."""
-    handlers = logging.getLogger(logger).handlers[:]
-
-    def grave(record: logging.LogRecord) -> bool:  # one for each call, so that overlapping calls do not meet
-        return record.levelno >= logging.ERROR
-
-    for handler in handlers:
-        handler.addFilter(grave)
+def quiet(*loggers: str) -> Iterator[None]:
+    """Without the warnings of libraries that say what we say better, or nothing that a user needs."""
+    found = [logging.getLogger(name) for name in loggers]
+    levels = [logger.level for logger in found]
+    for logger in found:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        for handler in handlers:
-            handler.removeFilter(grave)
+        for logger, level in zip(found, levels, strict=True):
+            logger.setLevel(level)
 
 
 @contextlib.contextmanager

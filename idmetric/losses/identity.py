@@ -184,7 +184,7 @@ class IdentityLoss(nn.Module):
             now = self._buffers[name]
             if value is not None and now is not None and now.dtype != value.dtype:
                 self._buffers[name] = value.to(now.device, torch.promote_types(now.dtype, value.dtype))
-        self._metric._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        self._metric._apply(fn, recurse)
         return moved
 
     # Images in, loss out

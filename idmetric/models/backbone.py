@@ -1,4 +1,7 @@
-"""Any timm encoder: as the trunk of our models, and by itself as a frozen baseline."""
+"""Any timm encoder: as the trunk of our models, and by itself as a frozen baseline.
+
+Functions raise CheckpointError for what timm or a file does not have, or cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, is_pickled, load_state, read_finite
 from idmetric.images.fit import Fit, Resize
 from idmetric.images.kinds import check_interpolation
-from idmetric.io.lazy import lazy_module
+from idmetric.io.lazy import LazyModule
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite, lite_trunk
 from idmetric.models.embedder import Embedder
-from idmetric.models.named import NAMED, plain_positions
-from idmetric.models.tokens import Pool, final_tokens
+from idmetric.models.named import NAMED
+from idmetric.models.tokens import Pool, final_tokens, resample_positions
 
-timm = lazy_module("timm")  # it takes longer to import than torch, and `lite_trunk` does without
+timm: Any = LazyModule("timm")  # it takes longer to import than torch, and `lite_trunk` does without
 
 HUB = "hf-hub:"  # before a repository in timm's format, as timm writes it
 
@@ -49,11 +52,8 @@ def build(
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
-
-    Raises:
-        CheckpointError: if timm has no such model or cannot build it so.
     """
-    if weights is None and _is_lite(name, args):
+    if weights is None and name in lite_trunk.SIZES and not args:
         with torch.device("meta"):
             lite = lite_trunk.LiteTrunk(name)
         if not empty:  # random weights as timm draws them
@@ -72,19 +72,11 @@ def build(
         with torch.random.fork_rng(devices=[], enabled=empty):
             model: nn.Module = timm.create_model(name, **options)
     except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
-        raise _refused(name, options, error) from error
+        reason = str(error) or type(error).__name__
+        raise CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}") from error
     if weights is not None:
         check_finite(model.state_dict(), weights)
     return model
-
-
-def _is_lite(name: str, args: Mapping[str, Any] | None) -> bool:
-    return name in lite_trunk.SIZES and not args
-
-
-def _refused(name: str, options: Mapping[str, Any], error: Exception) -> CheckpointError:
-    reason = str(error) or type(error).__name__
-    return CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}")
 
 
 def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
@@ -92,14 +84,13 @@ def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
     with torch.device("meta"):
         model: nn.Module = timm.create_model(name, **options)
     for module in model.modules():
-        buffers = ((key, module._buffers[key]) for key in module._non_persistent_buffers_set)
-        tables = {key: table for key, table in buffers if table is not None}
+        tables = [key for key in module._non_persistent_buffers_set if module._buffers[key] is not None]
         if any(isinstance(value, Tensor) for value in vars(module).values()):
             return None
         if tables and not hasattr(module, "init_non_persistent_buffers"):
             return None
-        for key, table in tables.items():
-            module._buffers[key] = torch.empty_like(table, device="cpu")
+        for key in tables:
+            module._buffers[key] = torch.empty_like(module._buffers[key], device="cpu")  # type: ignore[arg-type]
         if tables:
             module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
         if any(module._buffers[key].is_meta for key in tables):  # type: ignore[union-attr]  # not None
@@ -113,11 +104,7 @@ def is_timm(source: str) -> bool:
 
 
 def pretrained_config(name: str) -> Any:
-    """timm's record of a model's pretrained weights: input size, normalization, Hub repository.
-
-    Raises:
-        CheckpointError: if timm has no such model.
-    """
+    """timm's record of a model's pretrained weights: input size, normalization, Hub repository."""
     architecture = name.split(".")[0]
     if not timm.is_model(architecture):
         close = ", ".join(timm.list_models(f"*{architecture[:12]}*")[:5])
@@ -127,11 +114,7 @@ def pretrained_config(name: str) -> Any:
 
 
 def pretrained_file(name: str, hub: Hub = Hub()) -> str:  # noqa: B008  # immutable
-    """The pretrained weights of a timm model, downloaded once from its Hub repository.
-
-    Raises:
-        CheckpointError: if timm knows no Hub repository for it, or it cannot be fetched.
-    """
+    """The pretrained weights of a timm model, downloaded once from its Hub repository."""
     config = pretrained_config(name)
     if not config.hf_hub_id:
         raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
@@ -148,9 +131,6 @@ def pretrained_state(
     Args:
         name: the model. args: more arguments of `timm.create_model`.
         weights: a safetensors file in timm's format, or a .pth file as the authors of DINOv2 and DINOv3 publish it.
-
-    Raises:
-        CheckpointError: if the file cannot be read, or its tensors do not fit the model.
     """
     return fitted(name, read_weights(weights), weights, args)
 
@@ -172,17 +152,8 @@ def fitted(
 
 
 def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names.
-
-    Raises:
-        CheckpointError: if the file cannot be read, or holds the tensors under a prefix.
-    """
+    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
     state = read_finite(weights)
-    if prefix := next((key.removesuffix("cls_token") for key in state if key.endswith(".cls_token")), ""):
-        raise CheckpointError(
-            f"{os.fspath(weights)!r} holds the backbone's tensors with the prefix {prefix!r}, as part of another "
-            "model: save these tensors alone, without the prefix"
-        )
     return dinov3.timm_names(state) if "storage_tokens" in state else state
 
 
@@ -225,12 +196,10 @@ class Backbone(Embedder):
             center, as torchvision's Resize and CenterCrop; "pad" keeps the shape between borders of `background`.
         crop_pct: with "crop", the share of the shorter side that is kept; default: that of the pretrained weights.
         interpolation: "bicubic" or "bilinear"; default: that of the pretrained weights.
-        revision: commit of the Hub repository.
         weights: local file with the timm model's weights, instead of the Hub's.
         backbone_args: more arguments of `timm.create_model`.
-        device: default CUDA, else MPS, else CPU. dtype: default float32.
         background: color under transparent images, and of the borders.
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
+        revision, device, dtype, cache_dir, token, local_files_only: as for `IDSim`.
 
     Raises:
         CheckpointError: if there is no such model or its weights cannot be read.
@@ -262,48 +231,43 @@ class Backbone(Embedder):
         name = os.fspath(source)
         hub = Hub(revision, cache_dir, token, local_files_only)
         state, exact, files = None, "", None
-        view = _View(image_size, resize, crop_pct, interpolation)
-        score = NAMED.get(name)
+        view, args = _View(image_size, resize, crop_pct, interpolation), dict(backbone_args or {})
+        score, lite = NAMED.get(name), name in efficientnet_lite.FILES
         if score is not None:
-            if pool != "auto" or view != _View(None, None, None, None):
+            if pool != "auto" or view != _View():
                 raise ValueError(f"{name!r} sets pool, image_size, resize, crop_pct and interpolation itself")
             if score.references == "frames" and type(self) is Backbone:
                 raise ValueError(f"{name!r} reads frames in its own way: open it by idmetric.load({name!r})")
-            view = _View(224, score.fit.resize, score.fit.crop_pct, "bicubic")
-            config = _timm_config(score.backbone, view, score.pool, dict(backbone_args or {}))
-            if pretrained and weights is None:
-                weights = pretrained_file(score.backbone, hub)
-            if weights is not None:
-                exact = revision_of(weights)
+            view, pool = _View(224, score.fit.resize, score.fit.crop_pct, "bicubic"), score.pool
+
+        if score is not None or lite or is_timm(name):
+            architecture = score.backbone if score is not None else efficientnet_lite.timm_name(name) if lite else name
+            config = _config(architecture, pretrained_config(architecture).to_dict(), view, pool, args)
+            if pretrained and weights is None and lite:
+                model = build(architecture, args=config.backbone_args, empty=True)
+                state = _states(efficientnet_lite.read_state(name, model))
+                exact = revision_of(efficientnet_lite.weights_file(name))
+            elif pretrained and weights is None:
+                weights = pretrained_file(architecture, hub)
         elif name.startswith(HUB):
-            name, config, found = _hub_model(name, hub, view, pool, dict(backbone_args or {}))
-            if pretrained:
-                weights = found if weights is None else weights
+            name, config, found = _hub_model(name, hub, view, pool, args)
+            if pretrained and weights is None:
+                weights = found
                 if weights is None:
                     raise CheckpointError(
                         f"{name!r} has no {checkpoint.WEIGHTS}, and pickled files of the Hub are not read: ask its "
                         "owner for safetensors, or pass weights= a file that you trust"
                     )
-                exact = revision_of(weights)
-                if is_pickled(weights):
-                    state = _states(fitted(config.backbone, read_weights(weights), weights, config.backbone_args))
-        elif is_timm(name):
-            config = _timm_config(name, view, pool, dict(backbone_args or {}))
-            if pretrained and weights is None:
-                weights = pretrained_file(name, hub)
-            if weights is not None:
-                exact = revision_of(weights)
-        elif name in efficientnet_lite.FILES:
-            config = _timm_config(efficientnet_lite.timm_name(name), view, pool, dict(backbone_args or {}))
-            if pretrained and weights is None:
-                model = build(config.backbone, args=config.backbone_args, empty=True)
-                state = _states(efficientnet_lite.read_state(name, model))
-                exact = revision_of(efficientnet_lite.weights_file(name))
+            if weights is not None and is_pickled(weights):
+                state = _states(fitted(config.backbone, read_weights(weights), weights, config.backbone_args))
         else:
             saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
-            config = view.over(config)
+            given = {key: value for key, value in vars(view).items() if value is not None and key != "image_size"}
+            config = replace(config, **given)  # the size is that of the weights
             name, exact, state, files = saved.name, saved.revision, saved.state, saved.files
+        if weights is not None and not exact:
+            exact = revision_of(weights)
         super().__init__(
             name=name,
             revision=exact,
@@ -326,7 +290,8 @@ class Backbone(Embedder):
         self.named = score
         if score is not None and score.plain_positions and weights is not None:
             own = pretrained_state(config.backbone, weights, config.backbone_args)["pos_embed"]
-            self.backbone.pos_embed = nn.Parameter(plain_positions(own, self.backbone))
+            grid: Any = self.backbone.patch_embed.grid_size  # type: ignore[union-attr]
+            self.backbone.pos_embed = nn.Parameter(resample_positions(own, grid))
         self._finish(device, dtype)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
@@ -356,27 +321,16 @@ class Backbone(Embedder):
 class _View:
     """How a user wants images to be seen; None: as the weights' own settings say."""
 
-    image_size: int | None
-    resize: Resize | None
-    crop_pct: float | None
-    interpolation: str | None
-
-    def over(self, config: BackboneConfig) -> BackboneConfig:
-        """The settings of a saved model with those that were given; its size is that of its weights."""
-        given = {
-            key: value for key in ("resize", "crop_pct", "interpolation") if (value := getattr(self, key)) is not None
-        }
-        return replace(config, **given)
+    image_size: int | None = None
+    resize: Resize | None = None
+    crop_pct: float | None = None
+    interpolation: str | None = None
 
 
 def _hub_model(
     name: str, hub: Hub, view: _View, pool: Pool, args: dict[str, Any]
 ) -> tuple[str, BackboneConfig, Path | None]:
-    """A Hub repository in timm's format: its name without revision, the settings, and the file of weights, if any.
-
-    Raises:
-        CheckpointError: if it cannot be read, is not in that format, or has another revision than the one asked for.
-    """
+    """A Hub repository in timm's format: its name without revision, the settings, and the file of weights, if any."""
     name, _, pinned = name.partition("@")
     if pinned:
         if hub.revision not in (None, pinned):
@@ -386,45 +340,33 @@ def _hub_model(
     if files.local:
         raise CheckpointError(f"{name!r} names a repository of the Hub, and there is a folder of that name: rename it")
     found = checkpoint.read_json(files[checkpoint.CONFIG])
-    about, own = found.get("pretrained_cfg", found), found.get("model_args") or {}
     try:
-        architecture = found["architecture"]
-        if not isinstance(architecture, str) or not timm.is_model(architecture):
-            raise ValueError(f"timm has no model {architecture!r}")
+        if not timm.is_model(found["architecture"]):
+            raise ValueError(f"timm has no model {found['architecture']!r}")
+        own, about = found.get("model_args") or {}, {**found.get("pretrained_cfg", found)}
+        about["num_classes"] = found.get("num_classes", about.get("num_classes"))
         check_arguments(own)
-        size = tuple(about["input_size"])[-1]
-        config = BackboneConfig(
-            architecture, view.image_size or size, tuple(about["mean"]), tuple(about["std"]),
-            view.interpolation or _filter(about.get("interpolation")), pool, {**own, **args}, view.resize or "squash",
-            (view.crop_pct or about.get("crop_pct", 1.0)) if view.resize == "crop" else 1.0,
-        )  # fmt: skip
+        config = _config(found["architecture"], about, view, pool, {**own, **args})
         check(BackboneConfig, asdict(config))
         check_view(config.image_size, config.mean, config.std)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise CheckpointError(f"the config of {name!r} does not describe a timm model: {error}") from error
-    classes = found.get("num_classes", about.get("num_classes"))
-    if pool == "head" and isinstance(classes, int) and classes > 0:
-        config.backbone_args.setdefault("num_classes", classes)
     return name, config, files.optional(checkpoint.WEIGHTS)
 
 
-def _filter(interpolation: object) -> str:
-    return str(interpolation) if interpolation in ("bilinear", "bicubic") else "bicubic"
-
-
-def _timm_config(name: str, view: _View, pool: Pool, args: dict[str, Any]) -> BackboneConfig:
-    cfg = pretrained_config(name)
-    if pool == "head" and cfg.num_classes:
-        args.setdefault("num_classes", cfg.num_classes)
-    crop = view.resize == "crop"
+def _config(backbone: str, about: Mapping[str, Any], view: _View, pool: Pool, args: dict[str, Any]) -> BackboneConfig:
+    """The settings of pretrained weights, as timm describes them, and the view that the user wants."""
+    if pool == "head" and about.get("num_classes"):
+        args.setdefault("num_classes", about["num_classes"])
+    own = about.get("interpolation")
     return BackboneConfig(
-        backbone=name,
-        image_size=view.image_size or cfg.input_size[-1],
-        mean=tuple(cfg.mean),
-        std=tuple(cfg.std),
-        interpolation=view.interpolation or _filter(cfg.interpolation),
+        backbone=backbone,
+        image_size=view.image_size or tuple(about["input_size"])[-1],
+        mean=tuple(about["mean"]),
+        std=tuple(about["std"]),
+        interpolation=view.interpolation or (own if own in ("bilinear", "bicubic") else "bicubic"),
         pool=pool,
         backbone_args=args,
         resize=view.resize or "squash",
-        crop_pct=(view.crop_pct or cfg.crop_pct) if crop else 1.0,
+        crop_pct=(view.crop_pct or about.get("crop_pct", 1.0)) if view.resize == "crop" else 1.0,
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from typing import TypeVar
 
 import torch
 
@@ -14,20 +12,6 @@ from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.io.threads import in_order
 
 Loaded = TypeVar("Loaded")  # a batch that is ready for the model
-
-
-@contextmanager
-def progress_bar(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """tqdm's bar as the function that `progress=` takes."""
-    from tqdm.auto import tqdm
-
-    with tqdm(unit=unit) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield show
 
 
 def in_batches(
@@ -39,7 +23,6 @@ def in_batches(
     progress: Callable[[int, int], None] | None,
     workers: int = 0,
     check: Callable[[Embedding, slice], None] | None = None,
-    names: tuple[str, ...] | None = None,
 ) -> Embedding:
     """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
 
@@ -61,13 +44,7 @@ def in_batches(
             parts.append(part)
             if progress is not None:
                 progress(where.stop, count)
-    return replace(concatenate(parts), names=names)
-
-
-def names_of(images: Sequence[Any]) -> tuple[str, ...] | None:
-    """The path of each image, empty for one that has none; None if no image has one."""
-    names = [os.fspath(x) if isinstance(x, str | os.PathLike) else getattr(x, "filename", "") for x in images]
-    return tuple(name if isinstance(name, str) else "" for name in names) if any(names) else None
+    return concatenate(parts)
 
 
 def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.embedding import Embedding
-from idmetric.models.embedder import Embedder
+from idmetric.images.arrays import image_of_pixels
+from idmetric.models.embedder import Embedder, Loaded
 
 
 def open_custom(name: str, options: dict[str, Any]) -> Embedder:
@@ -100,17 +100,9 @@ class Custom(Embedder):
         """Refused: the object reads images."""
         raise NotImplementedError(f"{self.name} takes images, not pixels with a gradient")
 
-    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any, pinned: bool) -> Any:
-        return [self.load_image(image, mask, outside)[0] for image, mask in zip(images, masks, strict=True)], None
-
-    def _embed_batch(self, loaded: tuple[Any, Any]) -> Embedding:
-        pictures = [_picture(pixels) for pixels in loaded[0]]
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        pictures = [image_of_pixels(pixels) for pixels, _ in loaded]
         return _checked(self.name, self.model.embed(pictures), len(pictures), self._maker())
-
-
-def _picture(pixels: Tensor) -> Image.Image:
-    values = (pixels.detach().cpu() * 255).round().byte().permute(1, 2, 0).contiguous()
-    return Image.fromarray(values.numpy())
 
 
 def _checked(name: str, found: Any, count: int, maker: str) -> Embedding:

@@ -21,9 +21,6 @@ def timm_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of Meta's DINOv3, or of an adapter to it, under timm's names.
 
     Tensors that only pretraining uses, the rotary periods (computed by the model) and the keys' biases are left out.
-
-    Raises:
-        CheckpointError: if a mask hides other biases than the keys'.
     """
     found: dict[str, Tensor] = {}
     for key, value in state.items():
@@ -45,11 +42,7 @@ def with_biases(name: str, *states: Mapping[str, Tensor]) -> str:
 
 
 def fit_biases(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """The tensors with biases of zero where only the model has biases, and without where only the tensors have them.
-
-    Raises:
-        CheckpointError: for biases that are not zero and that the model does not have.
-    """
+    """The tensors with biases of zero where only the model has biases, and without where only the tensors have them."""
     wanted = {key: value.shape for key, value in model.state_dict().items() if key.endswith(_BIASES)}
     given = [key for key in state if key.endswith(_BIASES)]
     if not given:

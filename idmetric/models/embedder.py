@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -23,11 +21,11 @@ from idmetric.calibration import apply as calibrations
 from idmetric.calibration.apply import Calibration, CalibrationError
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.fingerprint import WeightsName, weights_digest
-from idmetric.checkpoints.hub import Files, push_folder
-from idmetric.distance.embedding import Embedding, same_model
+from idmetric.checkpoints.hub import Files
+from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import check_distances
-from idmetric.distance.matrix import check_mode, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
+from idmetric.distance.matrix import distance_matrix, needs_patches
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import check_pixels
 from idmetric.images.fit import SQUASH, Fit
@@ -38,18 +36,21 @@ from idmetric.images.read import (
     ImageReadError,
     Outside,
     Preprocessing,
+    Reading,
     describe,
     is_single,
-    load_batch,
     read_image,
     split_images,
     to_pixels,
 )
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
-from idmetric.models.batches import in_batches, names_of, progress_bar
+from idmetric.io.progress import Progress
+from idmetric.models.batches import in_batches
 from idmetric.models.named import NamedScore
 from idmetric.version import __version__
+
+Loaded = tuple[Tensor, Tensor | None]  # pixels (3, h, w) of an image, and how much of each its mask covers
 
 
 def auto_device() -> torch.device:
@@ -190,7 +191,7 @@ class Embedder(nn.Module):
                 Table 7 speak of such crops); "keep" leaves them: then only patch distances use the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
             workers: threads that read batches while the model works on one before, for files on a machine with cores to
-                spare; each holds a batch in memory (on its way to CUDA in pinned memory). 0: read in turn.
+                spare; each holds a batch in memory. 0: read in turn.
             progress: called with (images done, images in all) after each batch.
 
         Raises:
@@ -216,9 +217,8 @@ class Embedder(nn.Module):
             raise ValueError("no images given")
         covers = split_masks(masks, singles)
         return in_batches(
-            lambda part: self._load_batch(singles[part], covers[part], outside, pinned=workers > 0),
+            lambda part: self._load_batch(singles[part], covers[part], outside),
             self._embed_batch, len(singles), batch_size, patches, progress, workers, partial(self._check, singles),
-            names_of(singles),
         )  # fmt: skip
 
     def _check(self, images: Sequence[ImageLike | None], embedding: Embedding, where: slice) -> None:
@@ -233,10 +233,6 @@ class Embedder(nn.Module):
         convert_to_numpy: bool = True,
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
-        *,
-        masks: Masks = None,
-        mask_id: MaskId | None = None,
-        outside: Outside = "black",
         **options: Any,
     ) -> NDArray[np.float32] | Tensor | list[Tensor]:
         """Global features under the name and with the arguments of sentence-transformers' `encode`.
@@ -244,11 +240,9 @@ class Embedder(nn.Module):
         >>> vectors = metric.encode(["a.jpg", "b.jpg"])  # (2, D)  # doctest: +SKIP
 
         Args:
-            images: one image gives (D,), a list gives (N, D), in its order; none give (0, D), for which a blank image
-                is embedded, as D is not known otherwise.
-            batch_size, masks, mask_id, outside, options: as for `embed`; VisIDEmbed also takes task=, instruction=,
-                texts=.
-            show_progress_bar: None shows one where the logger "idmetric" is at INFO or below.
+            images: one image gives (D,), a list gives (N, D), in its order; an empty list gives (0, D).
+            batch_size, options: as for `embed`, such as masks=; VisIDEmbed also takes task=, instruction=, texts=.
+            show_progress_bar: on stderr, from the first batch that takes long.
             convert_to_numpy: an array, float32 for 16-bit models too; False gives a list of tensors.
             convert_to_tensor: one tensor on the model's device instead; goes before convert_to_numpy.
             normalize_embeddings: scale to unit length, so that dot products are cosines.
@@ -256,41 +250,49 @@ class Embedder(nn.Module):
         Raises:
             ImageReadError, ValueError: as `embed`.
         """
-        single = is_single(images)
-        if show_progress_bar is None:
-            show_progress_bar = logging.getLogger("idmetric").getEffectiveLevel() <= logging.INFO
-        if isinstance(images, list | tuple) and not images and not options:
+        if isinstance(images, list | tuple) and not images:  # a blank image shows D
             found = self.embed(torch.zeros(3, *self.image_size), patches=False).cls[:0]
         else:
-            with progress_bar("images") if show_progress_bar else nullcontext() as progress:
-                found = self.embed(
-                    images, batch_size=batch_size, masks=masks, mask_id=mask_id, outside=outside, patches=False,
-                    progress=progress, **options,
-                ).cls  # fmt: skip
+            with Progress("images", bool(show_progress_bar)) as progress:
+                options = {"batch_size": batch_size, "patches": False, "progress": progress, **options}
+                found = self.embed(images, **options).cls
         if normalize_embeddings:
             found = F.normalize(found.to(torch.promote_types(found.dtype, torch.float32)), dim=-1).to(found.dtype)
+        if is_single(images):
+            found = found[0]
         if convert_to_tensor:
-            return found[0] if single else found
+            return found
         if convert_to_numpy:
-            array: NDArray[np.float32] = (found[0] if single else found).float().cpu().numpy()
+            array: NDArray[np.float32] = found.float().cpu().numpy()
             return array
-        return found[0] if single else list(found)
+        return found if is_single(images) else list(found)
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """Height and width at which this model sees an image of that size; ValueError if it cannot."""
         return self.image_size
 
-    def read_image(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
-        return read_image(image, background=self.background, preprocessing=self.preprocessing)
+    @property
+    def reading(self) -> Reading:
+        """How files become pixels: options of `idmetric.images.read.to_pixels`."""
+        return {
+            "background": self.background, "interpolation": self.interpolation, "preprocessing": self.preprocessing,
+            "fit": self.fit, "decode": self.decode,
+        }  # fmt: skip
 
-    def decoded(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB, with the pixels that `embed` decodes of it where there is no mask (see `decode`)."""
-        needed = None if self.decode == "exact" else self._needed
-        return read_image(image, background=self.background, preprocessing=self.preprocessing, needed=needed)
+    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`.
 
-    def _needed(self, height: int, width: int) -> tuple[int, int]:
-        return self.fit.plan(height, width, self.size_for(height, width))[0]
+        Args:
+            whole: False leaves out the pixels that `embed` does not decode without a mask (see `decode`).
+        """
+
+        def needed(height: int, width: int) -> tuple[int, int]:
+            return self.fit.plan(height, width, self.size_for(height, width))[0]
+
+        return read_image(
+            image, background=self.background, preprocessing=self.preprocessing,
+            needed=None if whole or self.decode == "exact" else needed,
+        )  # fmt: skip
 
     def load_image(
         self,
@@ -314,11 +316,7 @@ class Embedder(nn.Module):
                 release does, which knows no masks.
         """
         if mask is None:
-            pixels = to_pixels(
-                image, self.size_for, background=self.background, interpolation=self.interpolation,
-                preprocessing=self.preprocessing, fit=self.fit, decode=self.decode,
-            )  # fmt: skip
-            return pixels, None
+            return to_pixels(image, self.size_for, **self.reading), None
         if self.preprocessing == "release":
             advice = "leave the masks out, or load the model with preprocessing='standard'"
             raise ImageReadError(
@@ -326,9 +324,7 @@ class Embedder(nn.Module):
             )
         subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
         try:
-            pixels = to_pixels(
-                subject, self.size_for, background=self.background, interpolation=self.interpolation, fit=self.fit
-            )
+            pixels = to_pixels(subject, self.size_for, **self.reading)
         except ImageReadError as error:  # it knows the cut-out alone
             raise ImageReadError(describe(image), error.reason) from error
         cover = self.fit.cover(cover, (pixels.shape[1], pixels.shape[2]), isinstance(subject, Tensor))
@@ -336,34 +332,17 @@ class Embedder(nn.Module):
             raise ImageReadError(describe(image), "its mask selects nothing of the part of the image that is seen")
         return pixels, cover.to(pixels.device, pixels.dtype)
 
-    def _load_batch(
-        self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside, pinned: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Pixels (B, 3, *image_size) and what masks cover of them (B, 1, *image_size), None without masks."""
-        pinned = pinned and self.device.type == "cuda"
-        device = None if pinned else self.device
-        if all(mask is None for mask in masks):
-            pixels = load_batch(
-                images, self.image_size, background=self.background, interpolation=self.interpolation, device=device,
-                preprocessing=self.preprocessing, fit=self.fit, decode=self.decode,
-            )  # fmt: skip
-            cover = None
-        else:
-            loaded = [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
-            dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
-            pixels = torch.stack([place(x.to(dtype), device) for x, _ in loaded])
-            cover = torch.stack([x.new_ones(x.shape[1:]) if c is None else c for x, c in loaded])[:, None].to(pixels)
-        if pinned and pixels.device.type == "cpu":
-            pixels = pixels.pin_memory()  # from there it is copied while the model works
-        return pixels, cover
+    def _load_batch(self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside) -> list[Loaded]:
+        return [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
 
-    def _embed_batch(self, loaded: tuple[Tensor, Tensor | None]) -> Embedding:
-        pixels, cover = loaded
-        found = self.embed_pixels(pixels.to(self.device, non_blocking=True))
-        if cover is None or found.patches is None or found.grid is None:
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
+        found = self.embed_pixels(torch.stack([place(x.to(dtype), self.device) for x, _ in loaded]))
+        if found.patches is None or found.grid is None or all(cover is None for _, cover in loaded):
             return found
-        cover = cover.to(found.patches.device)
-        weights = F.adaptive_avg_pool2d(cover.float(), found.grid).flatten(1)
+        covers = [x.new_ones(x.shape[1:]) if cover is None else cover for x, cover in loaded]
+        cover = torch.stack([cover.to(found.patches.device, torch.float32) for cover in covers])
+        weights = F.adaptive_avg_pool2d(cover[:, None], found.grid).flatten(1)
         return Embedding(found.cls, found.patches, found.grid, weights, found.model)
 
     # Two images in, distance out
@@ -398,7 +377,6 @@ class Embedder(nn.Module):
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
-        mode: None = None,
     ) -> Embedding | Tensor:
         """Distance of each image of a to its partner in b; lower = more surely the same identity.
 
@@ -411,7 +389,6 @@ class Embedder(nn.Module):
             mask_a, mask_b, mask_id, outside: subject masks, see `embed`.
             joint_weight: weight of the patch term in "joint".
             batch_size: images per pass.
-            mode: the ID-Sim release's name of a distance; refused, with the name it has here.
 
         Returns:
             Shape (B,), float32; `.item()` gives the number for two single images. The autograd graph is kept exactly
@@ -420,9 +397,7 @@ class Embedder(nn.Module):
         Raises:
             NonFiniteError: for embeddings or distances that are NaN or infinite. With a graph nothing is checked, so as
                 not to wait for the device: check your loss, as `torch.amp.GradScaler` does.
-            TypeError: for a `mode`.
         """
-        check_mode(mode)
         if b is None:
             if not isinstance(a, Tensor):
                 raise TypeError(
@@ -460,13 +435,11 @@ class Embedder(nn.Module):
         outside: Outside = "black",
         joint_weight: float = 1.0,
         batch_size: int = 32,
-        mode: None = None,
     ) -> Tensor:
         """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
         Each image is embedded once; `mask_id`, the other arguments and the errors are those of a distance.
         """
-        check_mode(mode)
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
         y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
@@ -485,10 +458,7 @@ class Embedder(nn.Module):
         if isinstance(images, Embedding):
             if masks is not None:
                 raise ValueError("a mask was given with an Embedding: give it to embed instead")
-            if images.model and not same_model(images.model, self._maker()):
-                raise ValueError(
-                    f"the embedding was made by {images.model}, this metric is {self.model_id}: embed its images again"
-                )
+            images.check_maker(self._maker())
             return images
         wants_grad = any(
             isinstance(x, Tensor) and x.requires_grad
@@ -508,11 +478,7 @@ class Embedder(nn.Module):
         *,
         prior: float | None = None,
         calibration: str | os.PathLike[str] | Calibration | None = None,
-        mask_a: Masks = None,
-        mask_b: Masks = None,
-        mask_id: MaskId | None = None,
-        outside: Outside = "black",
-        batch_size: int = 32,
+        **options: Any,
     ) -> Tensor:
         """Probability that each image of a shows the same identity as its partner in b.
 
@@ -520,7 +486,7 @@ class Embedder(nn.Module):
         `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
 
         Args:
-            a, b, mask_a, mask_b, mask_id, outside, batch_size: as for a distance.
+            a, b, options: as for a distance, such as mask_a= and outside=.
             distance: default the one that the calibration is for; another is refused.
             prior: share of same-identity pairs among your pairs; default the calibration's.
             calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json in
@@ -539,15 +505,12 @@ class Embedder(nn.Module):
                 "to calibrate_with(file) or as calibration="
             )
         found.check_distance(found.distance if distance is None else distance)
-        for images, mask in ((a, mask_a), (b, mask_b)):
+        for images, mask in ((a, "mask_a"), (b, "mask_b")):
             if not isinstance(images, Embedding):  # how an Embedding was masked is not known
-                found.check_outside("all" if mask is None else outside)
+                found.check_outside("all" if options.get(mask) is None else options.get("outside", "black"))
         found.warn()
         with torch.no_grad():
-            far = self(
-                a, b, found.distance, mask_a=mask_a, mask_b=mask_b, mask_id=mask_id, outside=outside,
-                batch_size=batch_size,
-            )  # fmt: skip
+            far: Tensor = self(a, b, found.distance, **options)
         return torch.from_numpy(found.probability(far.double().cpu().numpy(), prior)).to(far.device, far.dtype)
 
     @property
@@ -632,10 +595,7 @@ class Embedder(nn.Module):
         The weights are named by their revision, or by 12 digits of their hash if they have none. The name is the
         folder's own, however its path was spelled.
         """
-        return self._model_id()
-
-    def _model_id(self, look: bool = True) -> str:
-        return f"{self.label}@{self._weights.exact(self, look)}/{self.resolution}"
+        return f"{self.label}@{self._weights.exact(self)}/{self.resolution}"
 
     def _is_named(self) -> bool:
         """Whether a revision names the weights that are in memory now."""
@@ -645,14 +605,13 @@ class Embedder(nn.Module):
         """The `model_id` that marks an Embedding made now.
 
         Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
-        are trained, as every step would be another model. A graph is built without waiting for the device.
+        are trained, as every step would be another model.
         """
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return ""
-        graph = torch.is_grad_enabled()
-        if graph and any(p.requires_grad for p in self.parameters()):
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return ""
-        return self._model_id(look=not graph)
+        return self.model_id
 
     def take_revision(self, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""
@@ -719,6 +678,22 @@ class Embedder(nn.Module):
         """
         return super().train(mode and any(p.requires_grad for p in self.parameters()))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        unchanged = not self._weights.changed(self)
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        if unchanged:
+            self.take_revision(self._weights.revision)  # another device or type of the same weights
+        return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_unchanged": not self._weights.changed(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        unchanged = state.pop("_unchanged")
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        if unchanged:
+            self.take_revision(self._weights.revision)  # a copy of the weights counts its own writes
+
     def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self.requires_grad_(False).eval()
         self.to(auto_device() if device is None else device, dtype)
@@ -735,9 +710,3 @@ class Embedder(nn.Module):
     def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Self:
         """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
         return cls(source, **options)  # type: ignore[arg-type, call-arg]  # subclasses take the source first
-
-    def push_to_hub(self, repo: str, *, private: bool = False, token: str | None = None) -> str:
-        """Upload to the Hub repository `owner/name` (created if absent); returns the commit's address."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            return push_folder(folder, repo, private=private, token=token)

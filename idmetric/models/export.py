@@ -8,23 +8,20 @@ The graph takes `pixels`, float32 (batch, 3, height, width), RGB in [0, 1], of a
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.checkpoints.fingerprint import weights_digest
-from idmetric.distance.embedding import Embedding
 from idmetric.images.fit import SQUASH
 from idmetric.io.hints import need
 from idmetric.io.output import OutputError, replacing
+from idmetric.io.quiet import quiet
 from idmetric.models.backbone import Backbone
 from idmetric.models.embedder import Embedder
 from idmetric.models.exported import KEY, Exported, ExportError
@@ -32,9 +29,8 @@ from idmetric.models.idsim import IDSim
 from idmetric.models.nearid import NearID
 from idmetric.models.onnx import MOST, OnnxModel
 
-__all__ = ["TOLERANCE", "ExportError", "Kind", "check_target", "export", "finished"]
+__all__ = ["TOLERANCE", "ExportError", "check_target", "export", "finished"]
 
-Kind = Literal["onnx", "torch-export"]
 TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph
 OPSET = 18  # the first with antialiased resizing
 _FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
@@ -43,14 +39,12 @@ _SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the check
 _EXPORTED = (IDSim, NearID, Backbone)
 
 
-def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") -> float:
+def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
     """Write a model as one file, and compare it with PyTorch before the file appears under its name.
 
     Args:
         metric: in float32.
-        path: a file that does not exist yet: .onnx, which `idmetric.load` opens, or for "torch-export" .pt2.
-        kind: "torch-export" is for `torch.export.load`, which may run code that a file holds; so this package writes
-            such files and does not open them.
+        path: a file ending in .onnx that does not exist yet.
 
     Returns:
         The largest difference of a feature from PyTorch's, on random pixels of two sizes; at most `TOLERANCE`.
@@ -58,31 +52,25 @@ def export(metric: Embedder, path: str | os.PathLike[str], kind: Kind = "onnx") 
     Raises:
         ExportError: if the model cannot be exported, or the difference is larger.
         OutputError: if the file exists or cannot be written.
-        MissingExtraError: for "onnx", without onnx, onnxruntime and onnxscript.
+        MissingExtraError: without onnx, onnxruntime and onnxscript.
     """
-    if kind == "onnx":
-        need("onnx", "an export to ONNX", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
+    need("onnx", "an export to ONNX", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
     target = Path(path)
-    check_target(target, ".onnx" if kind == "onnx" else ".pt2")
+    check_target(target)
     _check_model(metric)
     graph = _Graph(metric.eval().cpu())
-    _check_weights(graph, metric.label, kind)
-    with _quiet():
+    with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         program, facts = _program(metric, graph)
         with replacing(target) as temporary:
-            if kind == "onnx":
-                temporary.write_bytes(_onnx_bytes(program, facts))
-                run: Any = OnnxModel(temporary).run
-            else:
-                torch.export.save(program, temporary, extra_files={f"{KEY}.json": facts.to_json()})
-                run = program.module()
-            return _check(metric, run)
+            temporary.write_bytes(_onnx_bytes(program, facts))
+            return _check(metric, OnnxModel(temporary))
 
 
-def check_target(path: Path, ending: str) -> None:
+def check_target(path: Path) -> None:
     """Refuse, before the work, a file that exists or has another ending: OutputError."""
-    if path.suffix != ending:
-        raise OutputError(errno.EINVAL, f"{str(path)!r} must end in {ending}", str(path))
+    if path.suffix != ".onnx":
+        raise OutputError(errno.EINVAL, f"{str(path)!r} must end in .onnx", str(path))
     if path.exists():
         raise OutputError(errno.EEXIST, f"{str(path)!r} exists and would be overwritten: name another file", str(path))
 
@@ -102,12 +90,9 @@ def _check_model(metric: Embedder) -> None:
         )
     if metric.dtype != torch.float32:
         raise ExportError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
-
-
-def _check_weights(graph: _Graph, label: str, kind: Kind) -> None:
-    size = sum(p.numel() * p.element_size() for p in graph.parameters())
-    if kind == "onnx" and size > 0.98 * MOST:
-        raise ExportError(f"{label} has {size / 1e9:.1f} GB of weights; an ONNX file holds 2.1 GB: use torch-export")
+    size = sum(p.numel() * p.element_size() for p in metric.parameters())
+    if size > 0.98 * MOST:
+        raise ExportError(f"{metric.label} has {size / 1e9:.1f} GB of weights, and an ONNX file holds 2.1 GB")
 
 
 class _Graph(nn.Module):
@@ -131,20 +116,8 @@ def _program(metric: Embedder, graph: _Graph) -> tuple[Any, Exported]:
     height, width = metric.image_size
     pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
     with torch.no_grad():
-        facts = _facts(metric, metric.embed_pixels(torch.rand(1, 3, height, width)))
-
-    free = torch.export.Dim.DYNAMIC
-    try:
-        program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
-    except Exception as error:  # torch's many kinds
-        raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # paths of this machine
-    return program, facts
-
-
-def _facts(metric: Embedder, seen: Embedding) -> Exported:
-    return Exported(
+        seen = metric.embed_pixels(torch.rand(1, 3, height, width))
+    facts = Exported(
         label=metric.label,
         revision=metric.revision,
         weights=weights_digest(metric),
@@ -158,6 +131,15 @@ def _facts(metric: Embedder, seen: Embedding) -> Exported:
         dim=seen.cls.shape[1],
         calibration=None if metric.calibration is None else metric.calibration.to_json(),
     )
+
+    free = torch.export.Dim.DYNAMIC
+    try:
+        program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
+    except Exception as error:  # torch's many kinds
+        raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    return program, facts
 
 
 def _onnx_bytes(program: Any, facts: Exported) -> bytes:
@@ -193,7 +175,7 @@ def finished(model: Any, facts: Exported) -> bytes:
     return data
 
 
-def _check(metric: Embedder, run: Any) -> float:
+def _check(metric: Embedder, exported: OnnxModel) -> float:
     """The largest difference of a feature; ExportError if it exceeds `TOLERANCE`."""
     generator, worst = torch.Generator().manual_seed(0), 0.0
     for batch, tall, wide in _SHAPES:
@@ -201,31 +183,10 @@ def _check(metric: Embedder, run: Any) -> float:
         pixels = torch.rand(batch, 3, *sides, generator=generator)
         with torch.no_grad():
             expected = metric(pixels)
-            found = run(pixels) if isinstance(run, nn.Module) else _tensors(run(pixels.numpy()))
-        for a, b in zip((expected.cls, expected.patches), found, strict=False):
-            if a is not None:
+        found = exported.run(pixels.numpy()).tensors()
+        for a, b in ((expected.cls, found.cls), (expected.patches, found.patches)):
+            if a is not None and b is not None:
                 worst = max(worst, float((a - b).abs().max()))
     if not worst <= TOLERANCE:
         raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
     return worst
-
-
-def _tensors(embedding: Embedding) -> tuple[Tensor | None, ...]:
-    found = embedding.tensors()
-    return found.cls, found.patches
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the notes of the exporter's libraries off the screen."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from idmetric.calibration import apply as calibrations
 from idmetric.checkpoints import config as configs
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
 from idmetric.images.fit import SQUASH
 from idmetric.images.kinds import check_interpolation
+from idmetric.images.opening import Decode, mark_of
+from idmetric.images.read import Reading
 from idmetric.version import __version__
 
 FORMAT = 1
-KEY = "idmetric"  # of the metadata of an ONNX file, idmetric.json in a .pt2 archive
+KEY = "idmetric"  # of the metadata of an ONNX file
 _LONGEST = 2**24  # characters
 
 
@@ -103,3 +107,66 @@ def read_facts(text: str | None, name: str) -> Exported:
         return Exported(**values)
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"the metadata of {name!r} are damaged: {error}") from error
+
+
+class OnnxIdentity:
+    """Who an exported model is: what `OnnxModel` and `OnnxEmbedder` have in common."""
+
+    facts: Exported
+    name: str
+    _decode: Decode
+    _revision: str
+
+    @property
+    def decode(self) -> Decode:
+        """How files are decoded, chosen when the file was opened (`Embedder.decode`)."""
+        return self._decode
+
+    @property
+    def label(self) -> str:
+        """The original's label, marked as exported, and where files are not decoded exactly."""
+        return f"{self.facts.shown_label}{mark_of(self.decode)}"
+
+    @property
+    def short_name(self) -> str:
+        """The name of the file."""
+        return os.path.basename(self.name)
+
+    @property
+    def revision(self) -> str:
+        """The original's revision and the file's hash."""
+        return self._revision
+
+    @property
+    def resolution(self) -> str:
+        """Height x width in pixels at which images are seen."""
+        return "{}x{}".format(*self.facts.image_size)
+
+    @property
+    def model_id(self) -> str:
+        """Model, exact file and resolution in one string, which every Embedding carries."""
+        return f"{self.label}@{self.revision}/{self.resolution}"
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """As `Embedder.signature`."""
+        return {
+            "model": self.label,
+            "revision": self.revision,
+            "distance": distance,
+            "resolution": self.resolution,
+            "dtype": self.facts.quantized or "float32",
+            "idmetric": __version__,
+        }
+
+    def calibrated_model(self, files: bool = True) -> calibrations.Model:
+        """The model that a calibration is bound to; the revision is of the file."""
+        return calibrations.Model("OnnxModel", f":{self.label}", self.revision, None, self.resolution)
+
+    @property
+    def reading(self) -> Reading:
+        """How files become pixels, see `Embedder.reading`."""
+        facts = self.facts
+        return {
+            "background": facts.background, "interpolation": facts.interpolation, "decode": self.decode,
+            "preprocessing": facts.preprocessing,  # type: ignore[typeddict-item]  # checked
+        }  # fmt: skip

@@ -25,9 +25,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files, Hub
 from idmetric.checkpoints.weights import load_state
-from idmetric.distance.embedding import Embedding
 from idmetric.images.read import Preprocessing
-from idmetric.images.resize import resize_pixels
 from idmetric.io.hints import did_you_mean
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
@@ -42,14 +40,11 @@ _DEFAULT = "dinov3_vitl16"
 class IDSimConfig:
     """Settings of an `IDSim`, saved in config.json. The defaults are those of the release.
 
-    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `features`,
-    The paper leaves `features`, `residual` and `center` open: whether features are the last block's or the backbone's
-    final ones (after its norm), whether heads have a gated residual, and whether vectors are centered before they are
-    normalized. `mirror_sizes` are sides in pixels at which the mirrored image is also embedded in eval mode; the global
-    feature is then the mean of all, scaled to unit length. Neither paper nor release does so. Patches are always
-    those of the image itself. Transformers take no side but `image_size`. `patch_stages` are feature maps of a
-    convolutional backbone from which patches are taken (`token_features.stage_tokens`), with features="final"; () means
-    those of the last map. `preprocessing`: see `IDSim`.
+    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `preprocessing`:
+    see `IDSim`. The paper leaves open `features`, whether features are the last block's or the backbone's final ones
+    (after its norm), `residual`, whether heads have a gated residual, and `center`, whether vectors are centered before
+    they are normalized. `patch_stages` are feature maps of a convolutional backbone from which patches are taken
+    (`token_features.stage_tokens`), with features="final"; () means those of the last map.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -62,7 +57,6 @@ class IDSimConfig:
     features: Literal["last-block", "final"] = "last-block"
     residual: bool = True
     center: bool = True
-    mirror_sizes: tuple[int, ...] = ()
     preprocessing: Preprocessing = "standard"
     patch_stages: tuple[int, ...] = ()
 
@@ -116,13 +110,11 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir: see `idmetric.checkpoints.hub.Hub`; one that the release's own loader filled is read as well.
-        token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
-        release_arguments: those of the release's loader: id_sim_type is `source`, hf_token is `token`; pretrained=True
-            and normalize_embeds=True are what this class does.
+        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`; a cache that the release's own loader
+            filled is read as well.
+        id_sim_type: the release's name for `source`.
 
     Raises:
-        TypeError, ValueError: for other arguments, or values of the release's that this class cannot follow.
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
     """
 
@@ -144,9 +136,9 @@ class IDSim(Embedder):
         cache_dir: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
-        **release_arguments: Any,
+        id_sim_type: str | None = None,
     ) -> None:
-        source, token = _as_released(source, token, release_arguments)
+        source = id_sim_type or source
         saved = None
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
@@ -174,11 +166,6 @@ class IDSim(Embedder):
             preprocessing=config.preprocessing,
             files=saved.files if saved else None,
         )
-        other_sizes = set(config.mirror_sizes) - {config.image_size}
-        if other_sizes and backbones.pretrained_config(config.backbone).fixed_input_size:
-            raise CheckpointError(
-                f"{name!r}: {config.backbone} sees images at one size, so mirror_sizes can hold no other"
-            )
         self.settings = config
         trunk: Any = backbones.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
@@ -202,42 +189,28 @@ class IDSim(Embedder):
 
     def trunk_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
-        tokens: Callable[..., tuple[Tensor, Tensor, tuple[int, int]]]
         if self.settings.patch_stages:
-            tokens = partial(token_features.stage_tokens, stages=self.settings.patch_stages)
-        else:
-            tokens = (
-                token_features.last_tokens if self.settings.features == "last-block" else token_features.final_tokens
-            )
-        return tokens(self.backbone, x)
+            return token_features.stage_tokens(self.backbone, x, self.settings.patch_stages)
+        if self.settings.features == "last-block":
+            return token_features.last_tokens(self.backbone, x)
+        return token_features.final_tokens(self.backbone, x)
 
     def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on the backbone's features and patch tokens, scaled to unit length."""
         unit = center_and_normalize if self.settings.center else partial(F.normalize, dim=-1)
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches))
 
-    def embed_pixels(self, pixels: Tensor) -> Embedding:
-        if self.training or not self.settings.mirror_sizes:
-            return super().embed_pixels(pixels)
-        views, mirrored = [], pixels.flip(-1)
-        for side in self.settings.mirror_sizes:
-            seen = super().embed_pixels(resize_pixels(mirrored, (side, side), self.interpolation))
-            views.append(seen.cls.clone())  # a compiled encoder may write its next answer over it
-        found = super().embed_pixels(pixels)
-        features = F.normalize(torch.stack([found.cls, *views]).mean(0), dim=-1)
-        return Embedding(features, found.patches, found.grid, model=found.model)
-
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
         found = asdict(self.settings)
         # without them, files are as before: their hash stays
-        for later in ("mirror_sizes", "preprocessing", "patch_stages"):
+        for later in ("preprocessing", "patch_stages"):
             if found[later] == IDSimConfig.__dataclass_fields__[later].default:
                 del found[later]
         return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        moved = super()._apply(fn, recurse)
         self._round_rope()  # timm recomputes the periods when the dtype changes
         return moved
 
@@ -247,29 +220,6 @@ class IDSim(Embedder):
         periods = getattr(rope, "periods", None)
         if rope is not None and isinstance(periods, Tensor):
             rope.periods = periods.to(torch.bfloat16).to(periods.dtype)
-
-
-def _as_released(
-    source: str | os.PathLike[str] | IDSimConfig, token: str | None, given: Mapping[str, Any]
-) -> tuple[str | os.PathLike[str] | IDSimConfig, str | None]:
-    """Source and token, which the arguments of the release's loader may name otherwise."""
-    for name, value in given.items():
-        if name in ("id_sim_type", "model_type"):
-            if source not in (_DEFAULT, value):
-                raise TypeError(f"IDSim got the model twice, {source!r} and {name}={value!r}: give one")
-            source = value
-        elif name == "hf_token":
-            token = token or value
-        elif name == "pretrained" and not value:
-            raise ValueError("pretrained=False: IDSim(IDSimConfig()) is a new model with random weights")
-        elif name == "normalize_embeds" and not value:
-            raise ValueError(
-                "normalize_embeds=False: embeddings are always centered and of unit length here, as the release's are "
-                "by default; IDSimConfig(center=False) makes a new model without centering"
-            )
-        elif name not in ("pretrained", "normalize_embeds"):
-            raise TypeError(f"IDSim got an unexpected argument {name!r}")
-    return source, token
 
 
 def _read(

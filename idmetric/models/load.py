@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.opening import checked
 from idmetric.models import names
-from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
-from idmetric.models.named import FROZEN, NAMED
+from idmetric.models.named import FROZEN
 from idmetric.models.names import ONNX
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ _CLASSES = {
 
 def imports_module(name: str) -> bool:
     """Whether `load` would import a module of this name, `package.module:Class`."""
-    known = name in NAMED or name in FROZEN or name.startswith(names.TIMM)
-    return names.is_class(name) and not known
+    return names.is_class(name) and not names.known(name)
 
 
 def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
@@ -54,8 +52,8 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
             needs all pixels.
     """
     name = os.fspath(source)
-    names.check(name)  # before torch is imported
-    if name.endswith(ONNX):
+    kind = names.check(name)  # before torch is imported
+    if kind == "onnx":
         from idmetric.models.onnx import OnnxModel
 
         fixed = sorted(key for key, value in options.items() if value is not None and key not in ("device", "decode"))
@@ -64,9 +62,9 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         # typed as all others are: it has the methods that scores need
         return cast("Embedder", OnnxModel(name, **options))
     decode = checked(options.pop("decode", "exact"))  # before the model is opened
-    if decode == "fast" and imports_module(name):  # which may resize files in a way of its own
+    if decode == "fast" and kind == "class":  # which may resize files in a way of its own
         raise ValueError(f"{name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
-    model = _load(name, options)
+    model = _load(kind, name, options)
     model.decode = decode
     return model
 
@@ -77,36 +75,30 @@ def load_embedder(source: str | os.PathLike[str], **options: Any) -> Embedder:
     return cast("Embedder", found.embedder()) if os.fspath(source).endswith(ONNX) else found
 
 
-def _load(name: str, options: dict[str, Any]) -> Embedder:
+def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:
     from idmetric.checkpoints import format as checkpoint
-    from idmetric.checkpoints import released
     from idmetric.checkpoints.hub import Files, Hub
+    from idmetric.checkpoints.released import ADAPTER_CONFIG
 
-    if name.startswith(names.TIMM):
+    if kind == "timm":
         return _open("backbone", name.removeprefix("timm:"), options)
-    if name in FROZEN:
+    if kind == "frozen":
         encoder, pool = FROZEN[name]
         return _open("backbone", encoder, {"pool": pool, **options})
-    if name == "dino:vbench":
+    if kind == "vbench":
         from idmetric.models.vbench import VBenchDino
 
         return VBenchDino(name, **options)
-    if name in EFFICIENTNET_LITE or name in NAMED:
-        return _open("backbone", name, options)
-    if name == "tiny" or released.find(name, released.IDSIM) or Path(name, released.ADAPTER_CONFIG).is_file():
-        return _open("idsim", name, options)
-    if name in released.NEARID:
-        return _open("nearid", name, options)
-    if name in released.models():
-        return _open("qwen2_5_vl", name, options)
-    if "/" not in name and not Path(name).is_dir():
+    if kind == "class":
         from idmetric.models.custom import open_custom
 
         return open_custom(name, options)
-    hub = Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(Hub)}})
-    files = Files(name, hub)
-    kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")
-    return _open(str(kind), name, options)
+    if kind in ("folder", "hub"):
+        if Path(name, ADAPTER_CONFIG).is_file():
+            return _open("idsim", name, options)
+        hub = Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(Hub)}})
+        kind = str(checkpoint.read_json(Files(name, hub)[checkpoint.CONFIG]).get("model_type"))
+    return _open(kind, name, options)
 
 
 def _open(model_type: str, name: str, options: dict[str, Any]) -> Embedder:

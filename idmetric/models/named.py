@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from idmetric.images.fit import SQUASH, Fit
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
 DINO_256 = Fit("crop", 224 / 256)
 CLIP_224 = Fit("crop", 1.0)
@@ -117,15 +116,3 @@ FROZEN = {
     "frozen:megadescriptor-t": ("hf-hub:BVRA/MegaDescriptor-T-224", "auto"),
     "frozen:megadescriptor-l": ("hf-hub:BVRA/MegaDescriptor-L-384", "auto"),
 }
-
-
-def plain_positions(positions: Tensor, model: Any) -> Tensor:
-    """A ViT's position embedding (1, 1 + n, D) for the model's grid, resampled bicubically without antialiasing."""
-    import torch
-    import torch.nn.functional as F
-
-    class_token, grid = positions[:, :1], positions[:, 1:]
-    side = round(grid.shape[1] ** 0.5)
-    square = grid.mT.reshape(1, -1, side, side)
-    resampled = F.interpolate(square, model.patch_embed.grid_size, mode="bicubic", align_corners=False)
-    return torch.cat([class_token, resampled.flatten(2).mT], 1)

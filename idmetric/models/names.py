@@ -14,13 +14,13 @@ from idmetric.io.hints import did_you_mean
 from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.models.named import FROZEN, NAMED
 
-ONNX, TORCH_EXPORT = ".onnx", ".pt2"
+ONNX = ".onnx"
 TIMM = ("timm:", "hf-hub:")
 _CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
 
-def check(source: str | os.PathLike[str]) -> None:
-    """Refuse a name that `idmetric.load` cannot open, whatever is on the Hub.
+def check(source: str | os.PathLike[str]) -> str:
+    """The kind of a name: of `known`, or "onnx", "folder", "hub" or "class".
 
     Raises:
         CheckpointError: for a name that is neither known nor the form of a repository or class, and for an absent file.
@@ -28,16 +28,33 @@ def check(source: str | os.PathLike[str]) -> None:
     name = os.fspath(source)
     if name.endswith(ONNX):
         check_onnx(name)
-    elif name.endswith(TORCH_EXPORT):
-        raise CheckpointError(
-            f"{name!r} is a file of torch.export, to open it may run code that it holds: open an ONNX file, or use "
-            "torch.export.load for a file that you trust"
-        )
-    elif not _is_known(name) and not Path(name).is_dir():
-        if "/" in name:
-            check_repository(name)
-        else:
-            _check_class(name)
+        return "onnx"
+    if kind := known(name):
+        return kind
+    if Path(name).is_dir():
+        return "folder"
+    if "/" in name:
+        check_repository(name)
+        return "hub"
+    _check_class(name)
+    return "class"
+
+
+def known(name: str) -> str:
+    """The kind of a name that the package knows: "timm", "frozen", "vbench", or a model_type; "" for others."""
+    if name.startswith(TIMM):
+        return "timm"
+    if name in FROZEN:
+        return "frozen"
+    if name == "dino:vbench":
+        return "vbench"
+    if name in NAMED or name in EFFICIENTNET_LITE:
+        return "backbone"
+    if name == "tiny" or released.find(name, released.IDSIM):
+        return "idsim"
+    if released.find(name, released.NEARID):
+        return "nearid"
+    return "qwen2_5_vl" if released.find(name, released.VISID) else ""
 
 
 def check_onnx(path: str | os.PathLike[str]) -> None:
@@ -53,17 +70,11 @@ def is_class(name: str, *, found: bool = False) -> bool:
     return not found or importlib.util.find_spec(re.split(r"[.:]", name)[0]) is not None
 
 
-def _is_known(name: str) -> bool:
-    if name.startswith(TIMM) or name in FROZEN or name in NAMED or name in EFFICIENTNET_LITE:
-        return True
-    return name == "tiny" or released.find(name, released.models()) is not None
-
-
 def _check_class(name: str) -> None:
-    known = ["tiny", *released.models(), *EFFICIENTNET_LITE]
-    meant = did_you_mean(name, [*known, *NAMED, *FROZEN])
+    models = ["tiny", *released.models(), *EFFICIENTNET_LITE]
+    meant = did_you_mean(name, [*models, *NAMED, *FROZEN])
     if not is_class(name, found=bool(meant)):
         raise CheckpointError(
-            f"unknown model {name!r}: choose {', '.join(known)}, timm:NAME, a score or encoder of --list-models, an "
+            f"unknown model {name!r}: choose {', '.join(models)}, timm:NAME, a score or encoder of --list-models, an "
             f"existing folder, owner/name on the Hub, or package.module:Class{meant}"
         )

@@ -50,13 +50,7 @@ class NearID(Embedder):
     Args:
         source: "nearid" (default), the published model, downloaded once; a folder or Hub repository in the published
             format, or as `save_pretrained` and training write it; or a `NearIDConfig` for a new, untrained model.
-        revision: commit of a Hub repository.
-        device: default CUDA, else MPS, else CPU. dtype: default float32.
-        background: RGB color (0-255) that shows through transparent images.
-        preprocessing: "standard" turns photos by their EXIF orientation, composites transparency on `background` and
-            scales 16-bit values; "release" does none of these, like the release, and takes no masks. Default: the
-            saved setting, else "standard". Scores of the two never mix: the model's label names "release".
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
+        revision, device, dtype, background, preprocessing, cache_dir, token, local_files_only: as for `IDSim`.
 
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.

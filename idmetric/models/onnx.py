@@ -15,19 +15,18 @@ from numpy.typing import NDArray
 
 from idmetric.calibration import apply as calibrations
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.distance.embedding import Embedding, concatenate, same_model
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_name, distance_matrix, needs_patches
 from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import is_float
 from idmetric.images.kinds import ImageLike, describe, is_array
-from idmetric.images.opening import Decode, checked, mark_of
+from idmetric.images.opening import checked
 from idmetric.images.read import read_image, split_images, to_image
 from idmetric.io.hints import need
-from idmetric.models.exported import KEY, Exported, read_facts
+from idmetric.models.exported import KEY, Exported, OnnxIdentity, read_facts
 from idmetric.models.names import check_onnx
-from idmetric.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +41,7 @@ MOST = 2**31  # bytes of a file; more would need files of weights next to it, wh
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
-class OnnxModel:
+class OnnxModel(OnnxIdentity):
     """An exported model: what `idmetric.load("model.onnx")` opens; needs onnxruntime (`pip install 'idmetric[onnx]'`).
 
     >>> metric = idmetric.load("tiny.onnx")  # doctest: +SKIP
@@ -73,52 +72,10 @@ class OnnxModel:
         self.facts: Exported = read_facts(self._session.get_modelmeta().custom_metadata_map.get(KEY), self.name)
         _check_graph(self._session, self.facts, self.name)
 
-        self.revision = f"{self.facts.revision or 'none'}+{hashlib.sha256(data).hexdigest()[:12]}"
+        self._revision = f"{self.facts.revision or 'none'}+{hashlib.sha256(data).hexdigest()[:12]}"
         self._decode = checked(decode)
         self.dtype = self.facts.quantized or "float32"
         self.image_size, self.preprocessing = self.facts.image_size, self.facts.preprocessing
-
-    # Who it is
-
-    @property
-    def decode(self) -> Decode:
-        """How files are decoded, chosen when the file was opened (`Embedder.decode`)."""
-        return self._decode
-
-    @property
-    def label(self) -> str:
-        """The original's label, marked as exported, and where files are not decoded exactly."""
-        return f"{self.facts.shown_label}{mark_of(self.decode)}"
-
-    @property
-    def short_name(self) -> str:
-        """The name of the file."""
-        return os.path.basename(self.name)
-
-    @property
-    def resolution(self) -> str:
-        """Height x width in pixels at which images are seen."""
-        return "{}x{}".format(*self.image_size)
-
-    @property
-    def model_id(self) -> str:
-        """Model, exact file and resolution in one string, which every Embedding carries."""
-        return f"{self.label}@{self.revision}/{self.resolution}"
-
-    def signature(self, distance: str = "cls") -> dict[str, str]:
-        """As `Embedder.signature`; the revision names the original's and the file's hash."""
-        return {
-            "model": self.label,
-            "revision": self.revision,
-            "distance": distance,
-            "resolution": self.resolution,
-            "dtype": self.dtype,
-            "idmetric": __version__,
-        }
-
-    def calibrated_model(self, files: bool = True) -> calibrations.Model:
-        """The model that a calibration is bound to; the revision is of the file."""
-        return calibrations.Model("OnnxModel", f":{self.label}", self.revision, None, self.resolution)
 
     @cached_property
     def calibration(self) -> calibrations.Calibration | None:
@@ -133,14 +90,10 @@ class OnnxModel:
 
     # Images in, embedding out
 
-    def read_image(self, image: ImageLike) -> Image.Image:
-        """One image as 8-bit RGB at its own size; see `images.read_image`."""
-        return read_image(image, background=self.facts.background, preprocessing=self.facts.preprocessing)  # type: ignore[arg-type]  # checked
-
-    def decoded(self, image: ImageLike) -> Image.Image:
-        """See `Embedder.decoded`."""
-        needed = None if self.decode == "exact" else lambda height, width: self.image_size
+    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+        """One image as 8-bit RGB at its own size; see `Embedder.read_image`."""
         facts = self.facts
+        needed = None if whole or self.decode == "exact" else lambda height, width: self.image_size
         return read_image(image, background=facts.background, preprocessing=facts.preprocessing, needed=needed)  # type: ignore[arg-type]  # checked
 
     def load_image(self, image: ImageLike, mask: None = None, *_: Any, **__: Any) -> tuple[NDArray[np.uint8], None]:
@@ -151,12 +104,7 @@ class OnnxModel:
             ValueError: for a mask.
         """
         _refuse_masks(mask)
-        found = to_image(
-            image, self.image_size, background=self.facts.background, interpolation=self.facts.interpolation,
-            preprocessing=self.facts.preprocessing,  # type: ignore[arg-type]  # checked
-            decode=self.decode,
-        )  # fmt: skip
-        return np.asarray(found), None
+        return np.asarray(to_image(image, self.image_size, **self.reading)), None
 
     def embed(
         self,
@@ -201,10 +149,8 @@ class OnnxModel:
         if is_array(image) and is_float(image):
             from idmetric.images.read import to_pixels
 
-            found: Array = to_pixels(
-                image, self.image_size, background=self.facts.background, interpolation=self.facts.interpolation
-            ).float().cpu().detach().numpy()  # fmt: skip
-            return found
+            pixels = to_pixels(image, self.image_size, **self.reading)
+            return pixels.float().cpu().detach().numpy()
         seen, _ = self.load_image(image)
         unit: Array = np.ascontiguousarray(seen.transpose(2, 0, 1), dtype=np.float32) / np.float32(255)
         return unit
@@ -230,10 +176,7 @@ class OnnxModel:
             need("onnx", f"the distance {distance!r}", torch="torch")
         if not isinstance(images, Embedding):
             return self.embed(images, batch_size=batch_size, patches=needs_patches(distance))
-        if not same_model(images.model, self.model_id):
-            raise ValueError(
-                f"the embedding was made by {images.model}, this metric is {self.model_id}: embed its images again"
-            )
+        images.check_maker(self.model_id)
         return images
 
     def _finite(self, distances: Any) -> Array:

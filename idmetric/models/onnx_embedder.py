@@ -6,15 +6,14 @@ import os
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from idmetric.calibration.apply import Model
 from idmetric.distance.embedding import Embedding
-from idmetric.images.opening import Decode, checked
 from idmetric.models.embedder import Embedder
+from idmetric.models.exported import OnnxIdentity
 
 
-class OnnxEmbedder(Embedder):
+class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[override]  # `decode` cannot be set
     """An `OnnxModel` as an `Embedder`: the same scores and signature, as tensors on the CPU, without gradients."""
 
     model_type = "onnx"
@@ -31,50 +30,15 @@ class OnnxEmbedder(Embedder):
             background=facts.background,
             preprocessing=facts.preprocessing,
         )
-        self.exported = model
+        self.exported, self.facts = model, facts
+        self._decode, self._revision = model.decode, model.revision
         self._calibration = model.calibration
+        self.place = nn.Parameter(torch.zeros(1))  # has the device and the type of pixels and features
         self._finish("cpu", None)
-
-    @property
-    def device(self) -> torch.device:
-        """The CPU, wherever onnxruntime works."""
-        return torch.device("cpu")
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of pixels and features."""
-        return torch.float32
-
-    @property
-    def decode(self) -> Decode:
-        """See `Embedder.decode`: chosen when the file is opened."""
-        found: Decode = self.exported.decode
-        return found
-
-    @decode.setter
-    def decode(self, decode: str) -> None:
-        if checked(decode) != self.exported.decode:
-            raise ValueError(f"{self.name!r} was opened with decode={self.exported.decode!r}: open it again")
-
-    @property
-    def label(self) -> str:
-        """See `OnnxModel.label`."""
-        found: str = self.exported.label
-        return found
-
-    def signature(self, distance: str = "cls") -> dict[str, str]:
-        """See `OnnxModel.signature`."""
-        found: dict[str, str] = self.exported.signature(distance)
-        return found
-
-    def calibrated_model(self, files: bool = True) -> Model:
-        """See `OnnxModel.calibrated_model`."""
-        found: Model = self.exported.calibrated_model()
-        return found
 
     def config(self) -> dict[str, Any]:
         """The facts in the file's metadata."""
-        return {**vars(self.exported.facts), "calibration": None}
+        return {**vars(self.facts), "calibration": None}
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         """Embed pixels; ValueError if they require grad."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from idmetric.distance.arrays import cosine_distance
 from idmetric.images.kinds import ImageLike
 from idmetric.io.output import replacing
+from idmetric.io.quiet import quiet
 from idmetric.models.embedder import Embedder
 from idmetric.models.export import check_target, export, finished
 from idmetric.models.onnx import OnnxModel
@@ -39,7 +40,7 @@ def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> fl
         ExportError: as `export`.
         OutputError, MissingExtraError: as `export`. ImageReadError: for an image that cannot be read.
     """
-    check_target(path, ".onnx")
+    check_target(path)
     step = -(-len(images) // MOST_IMAGES)
     some = list(images)[:: max(1, step)]
     with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
@@ -48,7 +49,8 @@ def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> fl
         model = OnnxModel(exact)
         with replacing(path) as temporary:
             temporary.write_bytes(_quantized(model, exact, Path(folder), some))
-            return _apart(model, OnnxModel(temporary), some)
+            a, b = (one.embed(some, batch_size=_BATCH, patches=False).cls for one in (model, OnnxModel(temporary)))
+            return float(cosine_distance(a, b).mean())  # type: ignore[arg-type]  # arrays, from an OnnxModel
 
 
 def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[ImageLike]) -> bytes:
@@ -64,7 +66,7 @@ def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[Ima
             return next(self.batches, None)
 
     prepared, out = folder / "prepared.onnx", folder / "int8.onnx"
-    with contextlib.redirect_stdout(io.StringIO()), _no_notes():
+    with contextlib.redirect_stdout(io.StringIO()), quiet("root"):  # which onnxruntime's tools use
         # symbolic shapes are of no use to these graphs, and fail on torch's Expand
         quant_pre_process(str(exact), str(prepared), skip_symbolic_shape=True)
         quantization.quantize_static(
@@ -78,20 +80,3 @@ def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[Ima
 def _batches(model: OnnxModel, images: Sequence[ImageLike]) -> Iterator[dict[str, Any]]:
     for start in range(0, len(images), _BATCH):
         yield {"pixels": np.stack([model.pixels(image) for image in images[start : start + _BATCH]])}
-
-
-def _apart(exact: OnnxModel, rounded: OnnxModel, images: Sequence[ImageLike]) -> float:
-    from idmetric.distance.arrays import cosine_distance
-
-    a, b = (model.embed(images, batch_size=_BATCH, patches=False).cls for model in (exact, rounded))
-    return float(cosine_distance(a, b).mean())  # type: ignore[arg-type]  # arrays, from an OnnxModel
-
-
-@contextlib.contextmanager
-def _no_notes() -> Iterator[None]:
-    """Keep warnings of onnxruntime's tools, which use the root logger, off the screen."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)

@@ -8,12 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.errors import CheckpointError, naming, understanding
+from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files
 from idmetric.checkpoints.lora import merge_lora
@@ -22,8 +20,9 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import read_finite
 from idmetric.models import backbone as backbones
 from idmetric.models import dinov3
+from idmetric.models.tokens import resample_positions
 
-IDSIM_SIZE = 448
+_SIDE = 448  # of the release's input, in pixels
 _PREFIX = "base_model.model."
 _TRUNK = "extractor.model."
 
@@ -34,7 +33,6 @@ def read_idsim(
     *,
     backbone_args: Mapping[str, Any] | None = None,
     backbone_weights: str | os.PathLike[str] | None = None,
-    image_size: int = IDSIM_SIZE,
 ) -> Checkpoint:
     """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
 
@@ -48,14 +46,10 @@ def read_idsim(
         backbone_args: more arguments of `timm.create_model`.
         backbone_weights: local file with the backbone, instead of timm's Hub repository: safetensors in timm's format,
             or Meta's .pth.
-        image_size: input side in pixels (the release's is 448).
 
     Returns:
         A checkpoint in our own format, `config` fitting `IDSimConfig`; its revision names both parts, as
         "adapter+backbone".
-
-    Raises:
-        CheckpointError: naming the file that is missing, unreachable or not understood.
     """
     # the adapter's files first: they are small, and a missing network shows early
     adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
@@ -63,9 +57,9 @@ def read_idsim(
     heads = {name: read_head(files[file], adapter_config) for name, file in HEADS.items()}
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
     weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
-    with understanding(files[ADAPTER]), naming(files[ADAPTER]):
+    with understanding(files[ADAPTER]):
         changes = _trunk_adapter(adapter)
-    with naming(weights):
+    with understanding(weights):
         name, trunk = release.backbone, backbones.read_weights(weights)
         if "dinov3" in name:
             changes = dinov3.timm_names(changes)
@@ -74,10 +68,10 @@ def read_idsim(
         if "dinov2" in name:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size
-            side = image_size // trunk["patch_embed.proj.weight"].shape[-1]
-            trunk["pos_embed"] = resample_dinov2_positions(trunk["pos_embed"], side)
-    with understanding(files[ADAPTER]), naming(files[ADAPTER]):
-        trunk = merge_lora(trunk, changes, adapter_config, prefix=_TRUNK)
+            side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
+            trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
+    with understanding(files[ADAPTER]):
+        trunk = merge_lora(trunk, changes, adapter_config)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
     state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
     config: dict[str, Any] = {
@@ -85,7 +79,7 @@ def read_idsim(
         "format": checkpoint.FORMAT,
         "backbone": name,
         "backbone_args": dict(backbone_args or {}),
-        "image_size": image_size,
+        "image_size": _SIDE,
         "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
     }
     ours = revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
@@ -112,24 +106,8 @@ def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor
         state = {key.removeprefix(trained): value for key, value in state.items() if key.startswith(trained)}
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
-    with understanding(path), naming(path):
-        folded = merge_lora(plain, lora, adapter_config, prefix=f"{path.stem}.")
+    with understanding(path):
+        folded = merge_lora(plain, lora, adapter_config)
         if "fc1.weight" not in folded:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
     return folded
-
-
-def resample_dinov2_positions(table: Tensor, side: int) -> Tensor:
-    """DINOv2's position embedding (1, 1 + n * n, D) for a grid of side x side patches, as Meta's code computes it.
-
-    Bicubic, not antialiased, with the scale factor (side + 0.1) / n.
-    """
-    n = round((table.shape[1] - 1) ** 0.5)
-    if n == side:
-        return table
-    grid = table[:, 1:].float().reshape(1, n, n, -1).permute(0, 3, 1, 2)
-    factor = (side + 0.1) / n
-    grid = F.interpolate(grid, scale_factor=(factor, factor), mode="bicubic", antialias=False)
-    if grid.shape[-2:] != (side, side):
-        raise CheckpointError(f"cannot resample a position embedding of {n} x {n} to {side} x {side}")
-    return torch.cat([table[:, :1].float(), grid.permute(0, 2, 3, 1).reshape(1, side * side, -1)], 1)

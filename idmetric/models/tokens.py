@@ -97,11 +97,7 @@ def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, 
 
 
 def stage_channels(model: Any, stages: Sequence[int]) -> int:
-    """Channels of the patch tokens of `stage_tokens`.
-
-    Raises:
-        CheckpointError: if the encoder has no such stages.
-    """
+    """Channels of the patch tokens of `stage_tokens`."""
     known = getattr(model, "feature_info", [])
     if getattr(model, "num_prefix_tokens", 0) or not all(0 <= stage < len(known) for stage in stages):
         raise CheckpointError(f"patch_stages = {list(stages)}: {type(model).__name__} has no such feature maps")
@@ -112,3 +108,21 @@ def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
     embed = model.patch_embed
     rows, columns = embed.dynamic_feat_size(x.shape[-2:]) if hasattr(embed, "dynamic_feat_size") else embed.grid_size
     return int(rows), int(columns)
+
+
+def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0) -> Tensor:
+    """A ViT's position embedding (1, 1 + n * n, D) for a grid of patches, bicubic and without antialiasing.
+
+    Args:
+        offset: added to the grid's sides in the scale factors (side + offset) / n, as DINO's and DINOv2's own code
+            does with 0.1.
+    """
+    n = round((table.shape[1] - 1) ** 0.5)
+    if grid == (n, n):
+        return table
+    square = table[:, 1:].float().mT.reshape(1, -1, n, n)
+    how: Any = {"scale_factor": [(side + offset) / n for side in grid]} if offset else {"size": grid}
+    found = F.interpolate(square, mode="bicubic", align_corners=False, **how)
+    if found.shape[-2:] != grid:
+        raise CheckpointError(f"cannot resample a position embedding of {n} x {n} to {grid[0]} x {grid[1]}")
+    return torch.cat([table[:, :1].float(), found.flatten(2).mT], 1).to(table.dtype)

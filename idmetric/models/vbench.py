@@ -16,6 +16,8 @@ from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.images.masks import MaskId, MaskLike
 from idmetric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
 from idmetric.models.backbone import Backbone
+from idmetric.models.embedder import Loaded
+from idmetric.models.tokens import resample_positions
 
 SIDE, PATCH = 224, 16
 _MOST_RATIO = 20  # of a frame's sides
@@ -74,17 +76,15 @@ class VBenchDino(Backbone):
         model: Any = self.backbone
         grid = x.shape[-2] // PATCH, x.shape[-1] // PATCH
         tokens = model.patch_embed.proj(x).flatten(2).mT
-        tokens = torch.cat([model.cls_token.expand(len(x), -1, -1), tokens], 1) + _positions(model.pos_embed, grid)
+        tokens = torch.cat([model.cls_token.expand(len(x), -1, -1), tokens], 1)
+        tokens = tokens + resample_positions(model.pos_embed, grid, 0.1)
         return model.norm(model.blocks(model.norm_pre(tokens)))[:, 0], None, None
 
-    def _load_batch(self, images: list[Any], masks: list[Any], outside: Any, pinned: bool) -> Any:
-        return [self.load_image(image, mask, outside)[0] for image, mask in zip(images, masks, strict=True)], None
-
-    def _embed_batch(self, loaded: tuple[Any, Any]) -> Embedding:
-        frames: list[Tensor] = loaded[0]
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        frames = [frame.to(self.device) for frame, _ in loaded]
         if len({frame.shape for frame in frames}) == 1:
-            return self.embed_pixels(torch.stack(frames).to(self.device))
-        return concatenate([self.embed_pixels(frame[None].to(self.device)) for frame in frames])
+            return self.embed_pixels(torch.stack(frames))
+        return concatenate([self.embed_pixels(frame[None]) for frame in frames])
 
 
 def _resized(height: int, width: int) -> tuple[int, int]:
@@ -93,14 +93,3 @@ def _resized(height: int, width: int) -> tuple[int, int]:
         raise ValueError(f"its sides differ by more than {_MOST_RATIO} to 1: it is not a frame")
     other = int(SIDE * longer / shorter)  # as torchvision rounds
     return (SIDE, other) if height <= width else (other, SIDE)
-
-
-def _positions(embedding: Tensor, grid: tuple[int, int]) -> Tensor:
-    """DINO's `interpolate_pos_encoding`: bicubic, at a scale of (n + 0.1) / 14."""
-    side = SIDE // PATCH
-    if grid == (side, side):
-        return embedding
-    square = embedding[:, 1:].mT.reshape(1, -1, side, side)
-    scale = [(n + 0.1) / side for n in grid]
-    found = F.interpolate(square, scale_factor=scale, mode="bicubic", align_corners=False)
-    return torch.cat([embedding[:, :1], found.flatten(2).mT], 1)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +39,7 @@ from idmetric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place
 from idmetric.io.output import replacing
-from idmetric.models.batches import in_batches, names_of
+from idmetric.models.batches import in_batches
 from idmetric.models.embedder import Embedder
 from idmetric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.models.visid_files import (
@@ -69,10 +69,8 @@ class VisIDEmbed(Embedder):
         source: "3b" (default) or "7b", the published models, downloaded once; or a folder or Hub repository with a
             Qwen2.5-VL or Qwen2-VL in transformers' format.
         config: see `VisIDConfig`; default the settings saved with the model, else the defaults.
-        revision: commit of a Hub repository.
-        device: default CUDA, else MPS, else CPU. dtype: default the weights' own (bfloat16 for the published ones).
-        background: RGB color (0-255) that shows through transparent images.
-        cache_dir, token, local_files_only: see `idmetric.checkpoints.hub.Hub`.
+        dtype: default the weights' own (bfloat16 for the published ones).
+        revision, device, background, cache_dir, token, local_files_only: as for `IDSim`.
 
     `Embedding.patches` are the hidden states at the image's tokens, as many as max_pixels allows; those an image does
     not fill have weight 0.
@@ -123,7 +121,6 @@ class VisIDEmbed(Embedder):
             files=Files(folder),
         )
         self.settings = settings
-        self.padding_side: Literal["right", "left"] = "right"  # scores do not depend on it
         self.backbone, self.tokenizer = open_model(getattr(transformers, CLASSES[kind]), transformers, folder, dtype)
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
@@ -192,44 +189,28 @@ class VisIDEmbed(Embedder):
             ImageReadError: naming the image that cannot be read.
             ValueError: for nothing to embed, texts or masks that do not fit the images, or an unknown task.
         """
-        with torch.no_grad():
-            return self._embed_items(
-                images, texts, self._instruction(task, instruction), batch_size, labeled(masks, mask_id), outside,
-                patches, progress, workers,
-            )  # fmt: skip
-
-    def _instruction(self, task: str | None, instruction: str | None) -> str | None:
-        if task is not None and instruction is not None:
-            raise ValueError("give a task or an instruction, not both")
         if task is not None:
+            if instruction is not None:
+                raise ValueError("give a task or an instruction, not both")
             if task not in TASKS:
                 raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
-            return TASKS[task]
-        return instruction
+            instruction = TASKS[task]
+        with torch.no_grad():
+            return self._embed(
+                images, batch_size, labeled(masks, mask_id), outside, patches, progress, workers, texts, instruction
+            )
 
     def _embed(
         self,
-        images: Images,
+        images: Images | Sequence[ImageLike | None] | None,
         batch_size: int,
         masks: Masks,
         outside: Outside,
         patches: bool,
         progress: Callable[[int, int], None] | None = None,
         workers: int = 0,
-    ) -> Embedding:
-        return self._embed_items(images, None, None, batch_size, masks, outside, patches, progress, workers)
-
-    def _embed_items(
-        self,
-        images: Images | Sequence[ImageLike | None] | None,
-        texts: str | Sequence[str] | None,
-        instruction: str | None,
-        batch_size: int,
-        masks: Masks,
-        outside: Outside,
-        patches: bool,
-        progress: Callable[[int, int], None] | None,
-        workers: int,
+        texts: str | Sequence[str] | None = None,
+        instruction: str | None = None,
     ) -> Embedding:
         written = [texts] if isinstance(texts, str) else list(texts or [])
         singles: list[ImageLike | None] = _singles(images) if images is not None else [None] * len(written)
@@ -242,7 +223,8 @@ class VisIDEmbed(Embedder):
         if images is None and masks is not None:
             raise ValueError("masks were given without images")
         covers = split_masks(masks, singles)
-        asked = [self._default(image) if instruction is None else instruction for image in singles]
+        defaults = self.settings.instruction, self.settings.text_instruction
+        asked = [defaults[image is None] if instruction is None else instruction for image in singles]
         words = [self.settings.joiner.join(x for x in pair if x) for pair in zip(asked, written, strict=True)]
         patches = patches and all(image is not None for image in singles)  # a text alone has none
 
@@ -260,10 +242,7 @@ class VisIDEmbed(Embedder):
             return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
 
         check = partial(self._check, singles)
-        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check, names_of(singles))
-
-    def _default(self, image: ImageLike | None) -> str:
-        return self.settings.text_instruction if image is None else self.settings.instruction
+        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -309,14 +288,13 @@ class VisIDEmbed(Embedder):
         positions = torch.zeros(3, len(ids), length, dtype=torch.long)
         last = []
         for i, (own, grid) in enumerate(zip(ids, grids, strict=True)):
-            start = 0 if self.padding_side == "right" else length - len(own)
-            span = slice(start, start + len(own))
+            span = slice(0, len(own))
             tokens[i, span], attended[i, span] = torch.tensor(own), 1
             if grid is None or self.positions == "sequential":
                 positions[:, i, span] = torch.arange(len(own))
             else:
                 positions[:, i, span] = vision_positions(torch.tensor(own), grid, self._image_token)
-            last.append(start + len(own) - 1)
+            last.append(len(own) - 1)
 
         inputs: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": attended, "position_ids": positions}
         if shown:

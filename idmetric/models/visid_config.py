@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from idmetric.checkpoints.config import check
+
 # the paper's four meta-tasks, in our own words
 TASKS = {
     "recognition": "Find other images of the same object as in this image.",
@@ -66,12 +68,7 @@ class VisIDConfig:
     pooling: Literal["last", "mean"] = "last"
 
     def __post_init__(self) -> None:
-        if self.prompt_style not in STYLES:
-            raise ValueError(f"unknown prompt_style {self.prompt_style!r}: choose {', '.join(STYLES)}")
-        if self.positions not in ("auto", "vision", "sequential"):
-            raise ValueError(f"unknown positions {self.positions!r}: choose auto, vision, sequential")
-        if self.pooling not in ("last", "mean"):
-            raise ValueError(f"unknown pooling {self.pooling!r}: choose last, mean")
+        check(type(self), vars(self))
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         if self.max_pixels > _MOST_PIXELS:

@@ -41,7 +41,8 @@ def attention_maps(metric: Embedder, images: Images, *, head: int | None = None)
     for one in split_images(images):
         picture = one if isinstance(one, Tensor) else metric.read_image(one)
         height, width = picture.shape[-2:] if isinstance(picture, Tensor) else (picture.height, picture.width)
-        seen = picture if isinstance(one, Tensor) or metric.decode == "exact" else metric.decoded(one)
+        exact = isinstance(one, Tensor) or metric.decode == "exact"
+        seen = picture if exact else metric.read_image(one, whole=False)
         shares, where = _shares(metric, seen)
         if head is not None and not 0 <= head < len(shares):
             raise ValueError(f"head must be in 0..{len(shares) - 1}, got {head}")

@@ -138,7 +138,7 @@ class Encoder:
             return found
 
         # a mask belongs to all pixels of its image
-        picture = self._metric.decoded(image) if mask is None else self._metric.read_image(image)
+        picture = self._metric.read_image(image, whole=mask is not None)
         try:
             if not cached:
                 found.pixels, found.mask = self._metric.load_image(

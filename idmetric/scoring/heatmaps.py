@@ -58,7 +58,7 @@ def heatmaps(
     pictures = [one if isinstance(one, Tensor) else metric.read_image(one) for one in singles]
     seen = pictures  # a map has the size of all pixels, however many of them the model sees
     if metric.decode != "exact":
-        seen = [one if isinstance(one, Tensor) else metric.decoded(one) for one in singles]
+        seen = [one if isinstance(one, Tensor) else metric.read_image(one, whole=False) for one in singles]
     found = metric.as_embedding(seen, None, outside, True, batch_size)
     similar = patch_similarity(subject, found, match)
     maps = []

@@ -41,27 +41,6 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # The cache of scores
 
 
-def test_pairs_that_repeat_images_are_scored_on_a_full_disk(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = [str(path) for path in sorted((tmp_path / "photos").glob("*.png"))]
-    pairs = [(names[k % 4], names[(k + 1 + k // 4) % 4]) for k in range(12)]
-    (tmp_path / "pairs.csv").write_text("a,b\n" + "".join(f"{a},{b}\n" for a, b in pairs))
-    options = ["--pairs", str(tmp_path / "pairs.csv"), *words[2:], "--batch-size", "2"]
-    assert score.main([*options[:6], *options[8:]]) == 0  # without a cache
-    expected = json.loads(capsys.readouterr().out)["rows"]
-
-    def full(self: Embedding, path: Path, metadata: dict[str, str] | None = None) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Embedding, "save", full)
-    assert score.main(options) == 0
-    out, err = capsys.readouterr()
-    assert "the cache is not complete" in err
-    assert "the disk is full" in err
-    assert [row["distance"] for row in json.loads(out)["rows"]] == pytest.approx(
-        [r["distance"] for r in expected], abs=1e-5
-    )
 
 
 def test_a_prune_while_images_are_scored_costs_no_score(

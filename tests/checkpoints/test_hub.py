@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 import torch
 from PIL import Image
@@ -128,27 +127,6 @@ def test_a_gallery_remembers_the_commit_that_was_asked_for(
     assert not [path for _, path, _ in hub.requests if "/main/" in path]  # the branch may have moved on since
     assert gallery([*query, "--revision", "v9"]) == 1
     assert "no revision 'v9'" in capsys.readouterr().err
-
-
-def test_an_interrupted_download_is_resumed(hub: HubServer, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)  # the client keeps whole chunks
-    hub.break_once = 10_000
-    model = load("owner/model", device="cpu")
-    assert hub.downloads("model.safetensors") == ["", "bytes=10000-"]
-    x = torch.rand(1, 3, 64, 64)
-    assert model(x).cls.equal(metric(x).cls)
-
-
-def test_a_truncated_download_is_refused_and_not_kept(hub: HubServer, tmp_path: Path) -> None:
-    hub.shorten = True
-    message = message_of("owner/model")
-    assert "cannot fetch model.safetensors of owner/model" in message
-    assert "should be of size" in message
-    assert not list((tmp_path / "cache").rglob("model.safetensors"))
-    hub.shorten = False
-    assert load("owner/model", device="cpu").revision == COMMIT
 
 
 def test_a_gated_repository_says_where_to_ask_and_how_to_pass_a_token(hub: HubServer) -> None:
@@ -280,30 +258,3 @@ def test_visid_by_name_in_several_files(hub: HubServer, tmp_path: Path) -> None:
         assert again.embed(image).cls.equal(local.embed(image).cls)
     assert released.is_cached(released.VISID["visid_3b"])
     assert len(hub.downloads(shards[0])) == 1
-
-
-def test_a_cached_model_is_used_where_the_hub_is_gone(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
-    load("owner/model", device="cpu")
-    asked = len(hub.requests)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
-    assert load("owner/model", device="cpu").revision == COMMIT
-    assert len(hub.requests) == asked
-
-
-@pytest.mark.skipif(not hasattr(huggingface_hub, "set_client_factory"), reason="before version 1 of the Hub's client")
-def test_a_hub_that_only_the_client_reaches_serves_models(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a proxy that is configured in the client alone."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils._http import default_client_factory
-
-    client = type(huggingface_hub.get_session())
-    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
-    template = "http://hub.invalid/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    huggingface_hub.set_client_factory(lambda: client(proxy=hub.endpoint))
-    try:
-        assert load("owner/model", device="cpu").revision == COMMIT
-    finally:
-        huggingface_hub.set_client_factory(default_client_factory)

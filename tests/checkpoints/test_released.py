@@ -101,8 +101,7 @@ TARGETS: list[tuple[Any, dict[str, Any]]] = [
     (SUFFIXES, {}),
     (["qkv"], {}),
     (r".*blocks\.\d+\.(attn\.qkv|mlp\.fc1)", {}),
-    (SUFFIXES, {"alpha_pattern": {r"extractor\.model\.blocks\.0\.attn\.qkv": 40, r"mlp_cls\.fc1": 60}}),
-    (SUFFIXES, {"use_rslora": True, "rank_pattern": {"qkv": 2}, "alpha_pattern": {r"blocks\.0\.attn\.qkv": 3}}),
+    (SUFFIXES, {"use_rslora": True, "rank_pattern": {"qkv": 2}}),
 ]
 
 

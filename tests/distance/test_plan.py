@@ -14,7 +14,7 @@ from idmetric.distance import annealing
 from idmetric.distance import plan as module
 from idmetric.distance import sinkhorn as solver
 from idmetric.distance.annealing import over_threads
-from idmetric.distance.plan import Plan
+from idmetric.distance.plan import TransportPlan
 from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from tests.distance.test_sinkhorn import RELEASE, gradients, random_weights, spy, tokens
 from tests.reference import sinkhorn_loop
@@ -47,7 +47,7 @@ def test_each_step_is_the_two_softmins(name: str, monkeypatch: pytest.MonkeyPatc
     powers = spy(monkeypatch, "exp2_", Tensor)
     apart = spy(monkeypatch, "apart", module)
 
-    plan, z = Plan(kernel, weights, schedule[0]), torch.zeros_like(weights)
+    plan, z = TransportPlan(kernel, weights, schedule[0]), torch.zeros_like(weights)
     for eps in schedule:
         found = plan.update(z, eps)
         torch.testing.assert_close(found, softmins(kernel, weights, z, eps), rtol=1e-12, atol=1e-13)

@@ -102,7 +102,9 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
     with pytest.raises(SystemExit, match="2"):
         main(["score", "--model", "tiny", "--device", "cpu", str(MUG), str(MUG)])
     yield said()
-    yield message(lambda: read_image(MUG, max_pixels=100))
+    with patch.context() as limited:
+        limited.setattr("idmetric.images.opening.MAX_PIXELS", 100)
+        yield message(lambda: read_image(MUG))
     for name in ("cut.jpg", "page.jpg", "new.heic", "deep.tif", "dark.tif"):
         yield message(lambda name=name: metric.embed(made[name]))  # type: ignore[misc]
     with pytest.warns(MultiFrameWarning) as heard:

@@ -12,8 +12,8 @@ import timm
 import torch
 from PIL import Image, ImageOps
 
-from idmetric.images.fit import SQUASH, Fit
-from idmetric.images.read import ImageReadError, load_batch, to_pixels
+from idmetric.images.fit import Fit
+from idmetric.images.read import ImageReadError, to_pixels
 from idmetric.models.backbone import Backbone
 
 transforms = pytest.importorskip("torchvision.transforms")
@@ -101,15 +101,6 @@ def test_a_mask_is_fitted_with_its_image(fit: Fit) -> None:
     assert np.abs(fit.cover(cover, (224, 224), False).numpy() - seen).mean() < 0.01
     floats = torch.zeros(224, 224)
     assert fit.cover(floats, (224, 224), True) is floats
-
-
-def test_fitted_pixels_and_squashed_images_are_as_before() -> None:
-    pixels = torch.rand(2, 3, 224, 224)
-    for fit in (SQUASH, Fit("crop", 0.5), Fit("pad")):
-        assert torch.equal(load_batch(pixels, (224, 224), fit=fit), pixels)
-    image = photo(640, 480)
-    expected = transforms.ToTensor()(transforms.Resize((224, 224), transforms.InterpolationMode.BICUBIC)(image))
-    assert torch.equal(to_pixels(image, (224, 224)), expected)
 
 
 def test_what_cannot_be_cropped_is_refused() -> None:

@@ -19,8 +19,7 @@ from PIL import Image
 
 from idmetric.images.masks import read_mask
 from idmetric.images.read import ImageReadError, read_image
-from tests.fuzz import forget_peak, status
-from tests.fuzz.images import bomb, chunk, png
+from tests.fuzz import bomb, chunk, forget_peak, png, status
 
 
 def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
@@ -29,8 +28,6 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
     start = time.process_time()
     with pytest.raises(ImageReadError, match="too many pixels"):
         read_image(data)
-    with pytest.raises(ImageReadError, match="more than the 1000000 allowed"):
-        read_mask(bomb(2000), max_pixels=1_000_000)
     assert time.process_time() - start < 1
 
 
@@ -44,8 +41,7 @@ def test_memory_for_a_lying_header_is_bounded() -> None:
     program = """
 import sys, resource
 from idmetric.images.read import read_image, ImageReadError
-from tests.fuzz.images import png
-from tests.fuzz import forget_peak, status
+from tests.fuzz import forget_peak, png, status
 before = forget_peak()
 try: read_image(png(13_000, 13_000, 8, 6))
 except ImageReadError: pass
@@ -59,8 +55,7 @@ def test_what_does_not_fit_in_memory_is_named() -> None:
     program = """
 import resource
 from idmetric.images.read import read_image, ImageReadError
-from tests.fuzz.images import bomb
-from tests.fuzz import status
+from tests.fuzz import bomb, status
 space = status("VmSize") + 50 * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (space, space))
 try: read_image(bomb(13_000))
@@ -124,15 +119,6 @@ def test_formats_that_decode_slowly_or_run_programs_are_refused(tmp_path: Path) 
 
     with pytest.raises(ImageReadError):
         read_image(fits(3000))
-
-
-@pytest.mark.parametrize("kind", sorted({"PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "TGA"}))
-def test_formats_that_people_keep_photos_in_are_read(kind: str) -> None:
-    data = io.BytesIO()
-    Image.new("RGB", (32, 24), (200, 30, 30)).save(data, kind)
-    found = np.asarray(read_image(data.getvalue())).astype(int)
-    assert found.shape == (24, 32, 3)
-    assert np.abs(found - (200, 30, 30)).max() < 6
 
 
 def test_links_that_lead_nowhere_pipes_and_devices_are_no_images(tmp_path: Path) -> None:

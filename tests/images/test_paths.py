@@ -383,18 +383,6 @@ def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
     assert [(Path(pair.a).name, Path(pair.b).name) for pair in read_pairs(tmp_path / "p.csv")] == [("x.png", "y.png")]
 
 
-def test_columns_that_are_facts_beside_named_images_stay_facts(tmp_path: Path) -> None:
-    (tmp_path / "p.csv").write_text("source,ref,gen,target\nweb,x.png,y.png,mug\n")
-    [pair] = read_pairs(tmp_path / "p.csv")
-    assert (Path(pair.a).name, pair.other) == ("x.png", (("source", "web"), ("target", "mug")))
-
-
-def test_files_without_an_ending_are_no_header(tmp_path: Path) -> None:
-    touch(tmp_path, "left", "right")
-    (tmp_path / "p.csv").write_text("left,right\n")
-    assert len(read_pairs(tmp_path / "p.csv")) == 1
-
-
 @pytest.mark.parametrize(
     "text",
     ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '"ref", "gen"\n"refs/1.png", "gen/a/0.png"\n',
@@ -457,12 +445,6 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
     assert [row["column_5"] for row in plain] == ["note", ""]
     (folder / "p.csv").write_text("ref,gen,prompt\nrefs/1.png,gen/a/0.png,a mug, blue\n")
     assert "pair 1 has 4 cells" in run("--pairs", "p.csv")[2]
-
-
-def test_columns_without_a_name_are_called_by_their_place(run: Run, folder: Path) -> None:
-    [row] = lines(run, folder, ",ref,gen,,\n4,refs/1.png,gen/a/0.png,x,\n")  # an index, and a spreadsheet's empty ends
-    assert (row["column_1"], row["column_4"], row["column_5"]) == ("4", "x", "")
-    assert "" not in row
 
 
 @pytest.mark.parametrize(

@@ -131,19 +131,6 @@ def test_addresses_are_not_fetched(address: str) -> None:
     assert caught.value.source == address
 
 
-def test_permission_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "secret.png"
-    path.write_bytes(saved(Image.new("RGB", (2, 2))))
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(ImageReadError, match="permission") as caught:
-        read_image(path)
-    assert caught.value.source == str(path)
-
-
 def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImageReadError, match="too many pixels"):
         read_image(BOMB)
@@ -151,30 +138,17 @@ def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeyp
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     with pytest.raises(ImageReadError, match=rf"50000 x 50000 pixels are more than the {MAX_PIXELS} allowed"):
         read_image(BOMB)
-    with pytest.raises(ImageReadError, match="raise max_pixels"):
-        read_image(saved(Image.new("RGB", (20, 20))), max_pixels=399)
 
 
-def test_pixel_limit_is_inclusive_and_holds_for_every_reader() -> None:
+def test_pixel_limit_is_inclusive_and_holds_for_every_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     image = Image.new("RGB", (20, 20))
-    for source in (saved(image), image, io.BytesIO(saved(image))):
-        with pytest.raises(ImageReadError, match="20 x 20"):
-            to_pixels(source, (4, 4), max_pixels=399)
-    assert read_image(image, max_pixels=400).size == (20, 20)
-    assert load_batch(image, (4, 4), max_pixels=400).shape == (1, 3, 4, 4)
-    with pytest.raises(ImageReadError, match="20 x 20"):
-        load_batch([image], (4, 4), max_pixels=399)
-    with pytest.raises(ImageReadError, match="20 x 20"):
-        read_mask(image, max_pixels=399)
-
-
-def test_pillows_bomb_warning_made_an_error_is_still_our_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)
-    data = saved(Image.new("RGB", (20, 20)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(ImageReadError, match="too many pixels"):
-            read_image(data)
+    monkeypatch.setattr("idmetric.images.opening.MAX_PIXELS", 400)
+    assert read_image(image).size == (20, 20)
+    monkeypatch.setattr("idmetric.images.opening.MAX_PIXELS", 399)
+    for source in (saved(image), image):
+        for read in (read_mask, lambda x: load_batch([x], (4, 4))):
+            with pytest.raises(ImageReadError, match="20 x 20"):
+                read(source)
 
 
 @pytest.mark.parametrize(
@@ -407,13 +381,6 @@ def test_alpha_is_composited_on_the_background(background: tuple[int, int, int])
         assert np.abs(array(read_image(variant, background=background)) - expected).max() <= 2, variant.mode
 
 
-def test_white_is_the_default_background() -> None:
-    clear = np.zeros((2, 2, 4), np.uint8)
-    assert (array(read_image(clear)) == 255).all()
-    assert (to_pixels(clear / 255, None) == 1).all()
-    assert torch.allclose(load_batch(torch.zeros(2, 4, 3, 3), (2, 2)), torch.ones(2, 3, 2, 2))
-
-
 def test_transparency_by_key_and_by_palette() -> None:
     palette = Image.new("P", (2, 1))
     palette.putpalette([255, 0, 0, 0, 0, 255])
@@ -568,12 +535,6 @@ def test_phone_photos_with_a_preview_do_not_warn() -> None:
     assert np.abs(array(read_image(data)).astype(int) - (250, 0, 0)).max() < 9
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF", "JPEG"])
-def test_single_frames_do_not_warn(kind: str) -> None:
-    assert read_image(saved(Image.new("RGB", (8, 6)), kind)).size == (8, 6)
-
-
 # What must not happen
 
 
@@ -586,9 +547,8 @@ def test_no_file_is_left_open(tmp_path: Path) -> None:
         cut.write_bytes(data[: len(data) // 2])
         for _ in range(3):
             read_image(good)
-            for read in (read_image, lambda path: read_image(path, max_pixels=9)):
-                with pytest.raises(ImageReadError):
-                    read(cut)  # type: ignore[operator]
+            with pytest.raises(ImageReadError):
+                read_image(cut)
     moving = tmp_path / "c.gif"
     moving.write_bytes(frames_file("GIF"))
     with pytest.raises(MultiFrameWarning):
@@ -617,13 +577,6 @@ def test_inputs_are_not_changed() -> None:
     assert np.array_equal(array(image), rgba)
     out = read_image(Image.fromarray(noise()))
     assert not out.readonly
-
-
-def test_result_is_independent_of_a_pil_source() -> None:
-    image = Image.new("RGB", (2, 2), (1, 2, 3))
-    out = read_image(image)
-    out.putpixel((0, 0), (9, 9, 9))
-    assert image.getpixel((0, 0)) == (1, 2, 3)
 
 
 # Resizing
@@ -704,14 +657,6 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     assert to_pixels(x[0], None).dtype == load_batch(x, (7, 7)).dtype == wide
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(resize_pixels(x, (7, 7)), out)
-
-
-@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
-def test_gradient_of_resizing(name: str) -> None:
-    torch.manual_seed(0)
-    x = (0.3 + 0.4 * torch.rand(1, 3, 6, 5, dtype=torch.float64)).requires_grad_()
-    for size in ((3, 4), (9, 7), (6, 5)):
-        assert torch.autograd.gradcheck(lambda x, size=size: resize_pixels(x, size, name), x)
 
 
 def test_gradient_through_alpha_and_gray() -> None:
@@ -801,19 +746,3 @@ def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, br
     for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
         with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
             read_image(source)
-
-
-@pytest.mark.parametrize(
-    ("depth", "color", "row", "key", "first", "second"),
-    [
-        (1, 0, b"\x40", (1,), [0, 0, 0], [1, 2, 3]),
-        (2, 0, b"\x60", (2,), [85, 85, 85], [1, 2, 3]),
-        (4, 0, b"\x2b", (11,), [34, 34, 34], [1, 2, 3]),
-        (16, 2, struct.pack(">6H", 5000, 6000, 7000, 65535, 0, 257), (65535, 0, 257), [19, 23, 27], [1, 2, 3]),
-    ],
-)
-def test_transparency_by_key_at_other_bit_depths(
-    depth: int, color: int, row: bytes, key: tuple[int, ...], first: list[int], second: list[int]
-) -> None:
-    data = png(2, 1, depth, color, b"\0" + row, chunk(b"tRNS", struct.pack(f">{len(key)}H", *key)))
-    assert array(read_image(data, background=(1, 2, 3))).tolist() == [[first, second]]

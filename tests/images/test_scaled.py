@@ -145,8 +145,6 @@ def test_a_file_cut_short_is_reported_as_before() -> None:
     data = jpeg(photo(1000, 1000))
     with pytest.raises(ImageReadError, match="cut short"):
         read_image(data[: len(data) // 2], needed=needed)
-    with pytest.raises(ImageReadError, match="allowed"):
-        read_image(data, needed=needed, max_pixels=999_999)
 
 
 @pytest.mark.parametrize("fit", [SQUASH, Fit("crop", 0.5), Fit("pad")])
@@ -166,14 +164,14 @@ def test_exact_is_the_default_and_unchanged(exact: IDSim) -> None:
     data = jpeg(photo(1000, 800))
     assert exact.decode == "exact" == checked(DECODES[0])
     full = Image.open(io.BytesIO(data)).convert("RGB")
-    assert np.array_equal(np.asarray(exact.decoded(data)), np.asarray(full))
+    assert np.array_equal(np.asarray(exact.read_image(data, whole=False)), np.asarray(full))
     assert torch.equal(exact.embed(data).cls, exact.embed(full).cls)
 
 
 def test_fast_embeds_the_smaller_picture_everywhere(fast: IDSim, tmp_path: Path) -> None:
     data = jpeg(photo(1000, 800))
     (tmp_path / "a.jpg").write_bytes(data)
-    picture = fast.decoded(data)
+    picture = fast.read_image(data, whole=False)
     assert picture.size == (250, 200)
     assert fast.read_image(data).size == (1000, 800)
     expected = fast.embed(picture).cls

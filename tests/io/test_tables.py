@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -39,16 +38,6 @@ def test_cells_that_a_spreadsheet_would_run_get_a_quote() -> None:
     lines = read(csv_text(["=a", "b"], [[text, text] for text in (*FORMULAS, *PLAIN)]))
     assert lines[0] == ["'=a", "b"]
     assert lines[1:] == [[f"'{text}"] * 2 for text in FORMULAS] + [[text] * 2 for text in PLAIN]
-
-
-def test_texts_are_those_of_pythons_own_writer_where_nothing_is_quoted() -> None:
-    rng = Random(0)
-    rows = [
-        ["x" + "".join(rng.choice("ab,\"\n ;'") for _ in range(rng.randint(0, 5))) for _ in range(3)] for _ in range(50)
-    ]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([["p", "q", "r"], *rows])
-    assert csv_text(["p", "q", "r"], rows) == text.getvalue()
 
 
 def test_all_tables_for_people_quote_formulas(

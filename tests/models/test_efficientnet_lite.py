@@ -83,8 +83,3 @@ def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_another_model_is_refused() -> None:
     with pytest.raises(CheckpointError, match="do not have the order of timm's model"):
         efficientnet_lite.read_state(LITE, timm.create_model("tf_efficientnet_lite2"))
-
-
-def test_an_unknown_name_suggests_it() -> None:
-    with pytest.raises(CheckpointError, match=LITE):
-        load("efficientnet-lite")

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +9,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
-from idmetric.checkpoints.errors import CheckpointError
+from idmetric import Backbone, Embedding, IDSim, ImageReadError, load
 from idmetric.distance.matrix import DISTANCES
-from idmetric.images.resize import resize_pixels
-from idmetric.models.embedder import auto_device
 from idmetric.models.idsim import IDSimConfig
 from tests.conftest import SMALL, random_model
 
@@ -206,11 +201,6 @@ def test_signature_tells_what_made_a_score(metric: IDSim) -> None:
     assert {"model", "revision", "idmetric"} < found.keys()
 
 
-def test_devices() -> None:
-    wanted = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    assert auto_device().type == wanted
-
-
 @pytest.mark.parametrize(
     ("name", "args", "side"),
     [
@@ -235,19 +225,6 @@ def test_any_timm_encoder_is_a_baseline(name: str, args: dict[str, object], side
     again = load(tmp_path, device="cpu")
     assert isinstance(again, Backbone)
     assert again(images[0], images, "joint").equal(scores)
-
-
-def test_class_token_of_a_baseline_is_the_normed_one() -> None:
-    torch.manual_seed(0)
-    args = {"depth": 1, "embed_dim": 48, "num_heads": 3}
-    model = Backbone("vit_small_patch14_dinov2", pretrained=False, backbone_args=args, image_size=56, device="cpu")
-    x = torch.rand(2, 3, 56, 56)
-    found = model(x)
-    assert found.patches is not None
-    with torch.no_grad():
-        features = model.backbone.forward_features(model.normalize(x))  # type: ignore[operator]
-    torch.testing.assert_close(found.cls, features[:, 0])
-    torch.testing.assert_close(found.patches, features[:, 1:])
 
 
 def test_untrained_config_is_seeded() -> None:
@@ -293,114 +270,6 @@ def test_a_crop_scores_the_subject_alone(metric: IDSim) -> None:
     assert found.cls.allclose(metric.embed(quarter).cls, atol=0.05)  # but for its blurred edge
     assert found.weights is not None
     assert found.weights[0].reshape(4, 4)[:2, :2].max() == 0
-
-
-def mirrored(sizes: tuple[int, ...]) -> IDSim:
-    """The small CNN that sees mirrored images besides."""
-    model = IDSim(replace(SMALL["cnn"], mirror_sizes=sizes), device="cpu")
-    model.load_state_dict(random_model("cnn").state_dict())
-    return model
-
-
-def test_further_views_are_averaged(tmp_path: Path) -> None:
-    x = torch.rand(3, 3, 90, 70, generator=torch.Generator().manual_seed(0))
-    plain, model = random_model("cnn"), mirrored((48, 32))
-    found = model(x)
-    views, own = [plain(x).cls], resize_pixels(x, plain.image_size)
-    for side in (48, 32):
-        plain.image_size = (side, side)
-        views.append(plain(resize_pixels(own.flip(3), (side, side))).cls)
-    total = views[0] + views[1] + views[2]
-    slow = torch.stack([row / row.norm() for row in total])
-    torch.testing.assert_close(found.cls, slow)
-    torch.testing.assert_close(found.patches, random_model("cnn")(x).patches)
-    assert (found.cls - random_model("cnn")(x).cls).abs().max() > 1e-3
-
-    model.save_pretrained(tmp_path / "mirrored")
-    again = IDSim(tmp_path / "mirrored", device="cpu")
-    torch.testing.assert_close(again(x).cls, found.cls)
-    random_model("cnn").save_pretrained(tmp_path / "plain")
-    assert again.revision != IDSim(tmp_path / "plain", device="cpu").revision  # scores of the two are never mixed
-
-    for one in range(3):  # whatever else is in the batch
-        torch.testing.assert_close(model(x[one : one + 1]).cls, found.cls[one : one + 1])
-    leaf = x.clone().requires_grad_()
-    model(leaf).cls[:, 0].sum().backward()
-    assert leaf.grad is not None
-    assert leaf.grad.abs().sum() > 0
-
-
-def test_training_sees_the_image_alone() -> None:
-    x = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    found = []
-    for model in (random_model("cnn"), mirrored((48,))):
-        model.requires_grad_(True).train()
-        found.append(model(x).cls)
-    torch.testing.assert_close(*found)
-
-
-@pytest.mark.parametrize("sizes", [[1.5], "48", [None]])
-def test_further_views_are_checked(tmp_path: Path, sizes: object) -> None:
-    random_model("cnn").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "mirror_sizes": sizes}))
-    with pytest.raises(CheckpointError, match="mirror_sizes"):
-        IDSim(str(tmp_path), device="cpu")
-
-
-def test_encoders_of_one_size_see_no_others() -> None:
-    for kind, side in (("dinov2", 28), ("dinov3", 32)):
-        with pytest.raises(CheckpointError, match="sees images at one size"):
-            IDSim(replace(SMALL[kind], mirror_sizes=(side,)), device="cpu")
-    torch.manual_seed(0)
-    model = IDSim(replace(SMALL["dinov2"], mirror_sizes=(56,)), device="cpu")
-    x = torch.rand(2, 3, 56, 56)
-    torch.testing.assert_close(model(x.flip(3)).cls, model(x).cls)  # the mean of both, either way round
-
-
-def test_files_without_further_views_are_as_they_were(tmp_path: Path) -> None:
-    random_model("cnn").save_pretrained(tmp_path)
-    assert "mirror_sizes" not in json.loads((tmp_path / "config.json").read_text())
-
-
-def test_further_views_in_half_precision_compiled_masked_and_as_a_loss() -> None:
-    x = torch.rand(2, 3, 80, 80, generator=torch.Generator().manual_seed(0))
-    model = mirrored((48,))
-    expected = model(x).cls
-    for dtype, error in ((torch.float16, 0.01), (torch.bfloat16, 0.05)):
-        low = mirrored((48,)).to(dtype)
-        assert low(x).cls.dtype == dtype
-        assert (low(x).cls.float() - expected).abs().max() < error
-    compiled = mirrored((48,))
-    compiled.compile(backend="eager")
-    torch.testing.assert_close(compiled(x).cls, expected)
-    mask = torch.zeros(80, 80)
-    mask[:, :40] = 1
-    found = model.embed(x, masks=[mask, mask])
-    torch.testing.assert_close(found.cls, model(x * mask).cls)
-    assert found.weights is not None
-    for checkpointed in (False, True):
-        loss = IdentityLoss(model, [x[0]], checkpoint=checkpointed)
-        leaf = x[1:].clone().requires_grad_()
-        value = loss(leaf)
-        assert value.item() == pytest.approx(1 - float(expected[0] @ expected[1]), abs=1e-5)
-        value.backward()
-        step = 1e-2 * leaf.grad / leaf.grad.norm()  # type: ignore[operator, union-attr]
-        with torch.no_grad():
-            higher, lower = (loss((leaf + sign * step).clamp(0, 1)).item() for sign in (1, -1))
-        assert leaf.grad is not None
-        assert (higher - lower) / 2e-2 == pytest.approx(leaf.grad.norm().item(), rel=0.05)
-
-
-def test_embeddings_carry_the_paths_of_their_images(tmp_path: Path) -> None:
-    metric = IDSim("tiny", device="cpu")
-    files = [tmp_path / "a.png", str(tmp_path / "b.png")]
-    for file in files:
-        Image.new("RGB", (8, 8), "red").save(file)
-    assert metric.embed(files, batch_size=1).names == tuple(map(str, files))
-    with Image.open(files[0]) as opened:
-        assert metric.embed([torch.zeros(3, 8, 8), opened, files[1]]).names == ("", *map(str, files))
-    assert metric.embed(torch.zeros(2, 3, 8, 8)).names is None
 
 
 @pytest.mark.parametrize("image", ["a.png", Path("a.png"), ["a.png"], Image.new("RGB", (8, 8)), np.zeros((8, 8, 3))])

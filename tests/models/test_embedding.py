@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file
 
 from idmetric.distance.embedding import Embedding, concatenate
 
@@ -65,21 +66,13 @@ def test_concatenation_refuses_what_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("weights", [False, True])
-def test_saved_and_loaded_is_the_same(tmp_path: Path, weights: bool) -> None:
-    e = make(weights=weights)
-    e.save(tmp_path / "e.safetensors", {"made_by": "test"})
-    assert equal(Embedding.load(tmp_path / "e.safetensors"), e)
-    bare = Embedding(torch.randn(2, 5))
-    bare.save(tmp_path / "bare.safetensors")
-    assert equal(Embedding.load(tmp_path / "bare.safetensors"), bare)
-
-
-def test_loading_something_else_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no embedding file"):
-        Embedding.load(tmp_path / "absent")
-    (tmp_path / "junk").write_bytes(b"junk" * 10)
-    with pytest.raises(ValueError, match="not a readable safetensors file"):
-        Embedding.load(tmp_path / "junk")
+def test_a_saved_one_can_be_made_again(tmp_path: Path, weights: bool) -> None:
+    for e in (make(weights=weights), Embedding(torch.randn(2, 5))):
+        e.save(tmp_path / "e.safetensors", {"made_by": "test"})
+        with safe_open(tmp_path / "e.safetensors", "pt") as file:
+            header = file.metadata()
+        assert equal(Embedding.of(load_file(tmp_path / "e.safetensors"), header), e)
+        assert header["made_by"] == "test"
 
 
 def test_moving_and_detaching() -> None:
@@ -108,49 +101,8 @@ def test_shapes_that_do_not_fit_are_refused(arguments: tuple[object, ...], messa
         Embedding(*arguments)  # type: ignore[arg-type]
 
 
-# Names and repr
-
-
-def named(count: int = 3) -> Embedding:
-    return replace(make(count), names=tuple(f"{i}.png" for i in range(count)))
-
-
-def test_names_follow_their_images() -> None:
-    e = named(4)
-    assert e[-1].names == ("3.png",)
-    assert e[1:3].names == ("1.png", "2.png")
-    assert e[[2, 0]].names == ("2.png", "0.png")
-    assert e[torch.tensor([True, False, False, True])].names == ("0.png", "3.png")
-    assert [x.names for x in e] == [("0.png",), ("1.png",), ("2.png",), ("3.png",)]
-    assert e.cpu().detach().names == e.names
-    assert concatenate([named(2), make(1), named(1)]).names == ("0.png", "1.png", "", "0.png")
-    assert concatenate([make(2), make(1)]).names is None
-    with pytest.raises(ValueError, match="2 names for 3 images"):
-        replace(e[:3], names=("a", "b"))
-
-
-def test_names_are_kept_in_files_and_older_files_have_none(tmp_path: Path) -> None:
-    file = tmp_path / "e.safetensors"
-    names = ("a.png", "ü/\udcff.png", "")  # the second is not UTF-8
-    replace(make(3), names=names).save(file)
-    assert Embedding.load(file).names == names
-    save_file({"cls": torch.zeros(2, 5)}, file, {"format": "idmetric-embedding/1", "grid": "", "model": "m"})
-    assert Embedding.load(file).names is None
-
-
-@pytest.mark.parametrize("names", ["[1, 2]", '{"a": 1}', "[", '["only one"]', "[" * 100_000])
-def test_damaged_names_are_refused(tmp_path: Path, names: str) -> None:
-    file = tmp_path / "e.safetensors"
-    save_file({"cls": torch.zeros(2, 5)}, file, {"format": "idmetric-embedding/1", "names": names})
-    with pytest.raises(ValueError, match=r"e\.safetensors.*names"):
-        Embedding.load(file)
-
-
 def test_the_repr_is_one_line() -> None:
-    e = replace(named(3), weights=torch.ones(3, 6))
-    assert repr(e) == (
-        "Embedding(3 images, cls (3, 5), patches (3, 6, 3) weighted, float32 on cpu, model='m', "
-        "names=['0.png', '1.png', '2.png'])"
+    assert repr(replace(make(3), weights=torch.ones(3, 6))) == (
+        "Embedding(3 images, cls (3, 5), patches (3, 6, 3) weighted, float32 on cpu, model='m')"
     )
     assert repr(Embedding(torch.zeros(1, 2))) == "Embedding(1 image, cls (1, 2), float32 on cpu, model='')"
-    assert len(repr(named(1000))) < 200

@@ -17,10 +17,7 @@ from torch import nn
 from idmetric import Backbone, IDSim, NearID, load
 from idmetric.checkpoints.weights import load_state
 from idmetric.models.nearid import NearIDConfig
-from idmetric.models.tokens import last_tokens
 from tests.checkpoints.test_released import VARIANTS, publish
-from tests.conftest import random_model
-from tests.models.test_nearid import official
 
 
 def test_loading_builds_the_encoder_once_and_without_memory(
@@ -105,15 +102,6 @@ def test_loading_never_holds_two_copies_of_the_weights(dtype: str, tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_reading_nearids_published_format_never_holds_two_copies(tmp_path: Path) -> None:
-    vision = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 16,
-              "image_size": 58, "patch_size": 14}  # fmt: skip
-    official(tmp_path, vision)
-    check_peak([str(tmp_path), "float32", "{}"])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("variant", ["dinov2_vitb14", "dinov3_vitb16"])
 def test_reading_the_published_format_never_holds_two_copies(
     variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,25 +121,6 @@ def check_peak(argv: list[str]) -> None:
     assert peak < 1.5 * weights + 40, f"{peak:.0f} MB for {weights:.0f} MB of weights"
 
 
-@pytest.mark.parametrize("kind", ["dinov3", "dinov2", "cnn"])
-def test_channels_last_gives_the_same_scores(kind: str) -> None:
-    x, y = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
-    model = random_model(kind)
-    plain = model(x, y, "joint")
-    assert (model.to(memory_format=torch.channels_last)(x, y, "joint") - plain).abs().max() < 1e-5
-
-
-def test_convolutions_give_the_same_features_in_either_layout() -> None:
-    trunk = random_model("cnn").backbone
-    x = torch.rand(3, 3, 64, 96)
-    features, patches, grid = last_tokens(trunk, x)
-    plain = x.contiguous(memory_format=torch.contiguous_format)
-    [expected] = trunk.forward_intermediates(plain, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
-    assert grid == tuple(expected.shape[-2:])
-    assert (features - expected.mean((2, 3))).abs().max() < 1e-5 * expected.abs().max()
-    assert (patches - expected.flatten(2).transpose(1, 2)).abs().max() < 1e-5 * expected.abs().max()
-
-
 @pytest.mark.parametrize("kind", ["idsim", pytest.param("nearid", marks=pytest.mark.slow)])
 def test_compiled_models_give_the_same_scores(kind: str, metric: IDSim) -> None:
     small = NearIDConfig(image_size=56, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 4})
@@ -165,15 +134,3 @@ def test_compiled_models_give_the_same_scores(kind: str, metric: IDSim) -> None:
     assert expected.patches is not None
     assert (found.cls - expected.cls).abs().max() < 1e-5
     assert (found.patches - expected.patches).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_precisions_give_close_scores(dtype: torch.dtype) -> None:
-    x, y = torch.rand(4, 3, 64, 64), torch.rand(4, 3, 64, 64)
-    model = random_model("dinov3")
-    plain = model(x, y)
-    found = model.to(dtype)(x, y)
-    assert model.dtype == dtype
-    exact = dtype == torch.float64
-    assert found.dtype == (torch.float64 if exact else torch.float32)
-    assert (found - plain).abs().max() < (1e-5 if exact else 0.03)

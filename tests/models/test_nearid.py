@@ -216,8 +216,8 @@ def test_what_is_not_the_published_format_is_named(tmp_path: Path) -> None:
         save_file({k: v for k, v in state.items() if k != key}, tmp_path / "model.safetensors")
         with pytest.raises(CheckpointError, match=message):
             NearID(tmp_path, device="cpu")
-    save_file({**state, "text_model.x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"text_model\.x"):
+    save_file({**state, "decoder.x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"decoder\.x"):
         NearID(tmp_path, device="cpu")
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"no preprocessor_config\.json"):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -188,13 +187,9 @@ def test_scores_do_not_depend_on_batch_padding_or_mates(metric: VisIDEmbed) -> N
     images = [photo(40, 60, 1), photo(120, 50, 2), photo(70, 70, 3)]
     texts = ["short", "a much longer text for the second one", ""]
     alone = torch.cat([metric.embed(i, texts=t).cls for i, t in zip(images, texts, strict=True)])
-    try:
-        for metric.padding_side in ("left", "right"):
-            for size in (1, 2, 3):
-                found = metric.embed(images, texts=texts, batch_size=size)
-                assert (found.cls - alone).abs().max() < 1e-5
-    finally:
-        metric.padding_side = "right"
+    for size in (1, 2, 3):
+        found = metric.embed(images, texts=texts, batch_size=size)
+        assert (found.cls - alone).abs().max() < 1e-5
     matrix = metric.pairwise(images, distance="patch")
     assert matrix.diagonal().abs().max() < 1e-4
     assert (matrix[0, 1] - metric(images[0], images[1], "patch")).abs() < 1e-5
@@ -308,14 +303,6 @@ def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
             VisIDConfig(**bad)
 
 
-@pytest.mark.slow
-def test_a_saved_folder_opens_without_a_table_of_missing_weights(metric: VisIDEmbed, tmp_path: Path) -> None:
-    metric.save_pretrained(tmp_path)
-    command = "import sys; from idmetric import load; load(sys.argv[1], device='cpu')"
-    done = subprocess.run([sys.executable, "-c", command, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert "lm_head" not in done.stdout + done.stderr  # it is not saved, and not needed
-
-
 def test_saved_and_loaded_gives_equal_scores(metric: VisIDEmbed, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path)
     again = load(tmp_path, device="cpu", dtype=torch.float32)
@@ -326,7 +313,7 @@ def test_saved_and_loaded_gives_equal_scores(metric: VisIDEmbed, tmp_path: Path)
     assert again.signature()["resolution"] == "3136-12544px"
     assert "[vlm2vec,sequential," in again.signature()["model"]
     assert len(again.revision) == 12
-    for text, message in (('{"surprise": 1}', "surprise"), ('{"positions": "x"}', r"visid\.json.*positions 'x'")):
+    for text, message in (('{"surprise": 1}', "surprise"), ('{"positions": "x"}', r"visid\.json.*positions = 'x'")):
         (tmp_path / "visid.json").write_text(text)
         with pytest.raises(CheckpointError, match=message):
             load(tmp_path)

@@ -23,7 +23,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
 from idmetric.models.idsim import IDSimConfig
-from idmetric.models.released_idsim import resample_dinov2_positions
+from idmetric.models.tokens import resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import Config
@@ -435,7 +435,7 @@ def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> No
     torch.nn.init.normal_(whole.pos_embed)  # type: ignore[arg-type]
     save_file(whole.state_dict(), tmp_path / "model.safetensors")
     found = untrained(IDSimConfig(name, 56, 8, backbone_args=args), str(tmp_path / "model.safetensors"), 0)
-    expected = resample_dinov2_positions(whole.pos_embed, 4)  # type: ignore[arg-type]
+    expected = resample_positions(whole.pos_embed, (4, 4), 0.1)  # type: ignore[arg-type]
     assert found.backbone.pos_embed.shape == (1, 17, 48)
     assert found.backbone.pos_embed.equal(expected)
     assert not any(p.requires_grad for p in found.parameters())

