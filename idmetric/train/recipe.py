@@ -14,7 +14,7 @@ from idmetric.models.embedder import Embedder
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.data.world.write import Plan
+    from idmetric.data.world.write import WorldPlan
 
 
 class Recipe(Protocol):
@@ -90,7 +90,7 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def rendered(folder: Path, plan: Plan, count: int, validated: int) -> Manifest:
+def rendered(folder: Path, plan: WorldPlan, count: int, validated: int) -> Manifest:
     """Rendered identities for `--smoke`; the last ones, and the images made from them, are to validate."""
     from idmetric.data.world.write import write_world
 

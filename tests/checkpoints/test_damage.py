@@ -41,8 +41,6 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # The cache of scores
 
 
-
-
 def test_a_prune_while_images_are_scored_costs_no_score(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

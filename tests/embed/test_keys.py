@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
 
 from idmetric import IDSim, images, load, score
 from idmetric.checkpoints.fingerprint import weights_digest

@@ -28,7 +28,7 @@ from idmetric.data.manifest.table import ManifestError, read
 from idmetric.images.masks import read_indices, read_mask
 from idmetric.images.read import ImageReadError, load_batch, read_image
 from idmetric.images.regions import cut_out
-from idmetric.scoring.pairs import PairsFile
+from idmetric.scoring.pairs import read_pairs
 from idmetric.scoring.scores import RequestError
 from tests.fuzz import damage, forget_peak, repaired, status
 
@@ -130,7 +130,7 @@ READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object],
     "manifest CSV": (manifest("csv"), use_manifest, ManifestError, 16),
     "manifest JSON lines": (manifest("jsonl"), use_manifest, ManifestError, 16),
     "manifest Parquet": (manifest("parquet"), use_manifest, ManifestError, 16),
-    "pairs CSV": (pairs, lambda path: list(PairsFile(path)), RequestError, 12),
+    "pairs CSV": (pairs, lambda path: read_pairs(path).pairs, RequestError, 12),
 }
 
 
