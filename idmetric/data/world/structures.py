@@ -191,8 +191,8 @@ class World:
         if not large_enough or share_changed(view.shot, shot, shot.part_mask) < 0.5:
             return None
         return _edited(
-            view, f"part-{copy}", shot, "part-edit", identity=changed, key=f"{view.key}~part-{copy}", oracle=shot.oracle,
-            change=mean_change(view.shot, shot, shot.part_mask), about={"part": part},
+            view, f"part-{copy}", shot, "part-edit", identity=changed, key=f"{view.key}~part-{copy}",
+            oracle=shot.oracle, change=mean_change(view.shot, shot, shot.part_mask), about={"part": part},
         )  # fmt: skip
 
     def context_edit(self, view: Take, copy: int = 0) -> Take:
