@@ -39,6 +39,7 @@ IDENTITY_SEED = 0  # "the generation step uses a fixed internal seed of zero"
 STRENGTH = (0.5, 0.8)  # of identity edits
 GUIDANCE = 2.5  # of FLUX.1 Fill, instead of its own 30
 NOISE = 0.1  # strength
+_FIXED = {"longest": FIT_LONGEST, "generator_seed": IDENTITY_SEED, "guidance": GUIDANCE}  # of identity and noise
 COLUMN = "x_noise"  # free column of the result: the engine that an image has passed through
 
 
@@ -104,10 +105,7 @@ def identity_task(
     Raises:
         GenerateError: if a row has no mask or class.
     """
-    settings = {
-        "task": "identity", "strength": list(STRENGTH), "longest": FIT_LONGEST, "generator_seed": IDENTITY_SEED,
-        "guidance": GUIDANCE,
-    }  # fmt: skip
+    settings = {"task": "identity", "strength": list(STRENGTH), **_FIXED}
     jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, class_column, settings)
 
     def make(job: Job) -> Made:
@@ -138,10 +136,7 @@ def noise_task(
         GenerateError: if there is no such triplet, naming the engines of the negatives.
     """
     rows = noised_rows(manifest, engine.name)
-    settings = {
-        "task": "noise", "strength": NOISE, "longest": FIT_LONGEST, "generator_seed": IDENTITY_SEED,
-        "guidance": GUIDANCE,
-    }  # fmt: skip
+    settings = {"task": "noise", "strength": NOISE, **_FIXED}
     jobs: list[Job] = []
     for index in rows:
         row = manifest[index]

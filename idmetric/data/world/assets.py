@@ -55,8 +55,6 @@ class Photos(Sequence[Texture]):
         return len(self.paths)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return Photos(self.paths[index], self.size)
         return self._load(self.paths[index], self.size)
 
 
