@@ -237,7 +237,7 @@ def step_curves(results: Sequence[Result], path: Place) -> None:
     for panel, name in zip(axes, names, strict=False):
         for k, result in enumerate(results):
             rows = steps_of(result)
-            _curve(panel, rows, name, f"C{k % 10}", result.model)
+            _curve(panel, rows, name, f"C{k % 10}", result.model if panel is axes[0] else "")  # one legend is enough
             anchors = [v.value for row in rows.values() if isinstance(v := row.get(_ANCHOR), Value)]
             if name == "identity" and anchors:
                 panel.axhline(anchors[-1], color=f"C{k % 10}", linestyle="--", linewidth=1)
@@ -245,9 +245,6 @@ def step_curves(results: Sequence[Result], path: Place) -> None:
 
     for panel in axes[len(names) :]:
         panel.remove()
-    for panel in axes[1 : len(names)]:  # one legend is enough
-        for line in panel.get_lines():
-            line.set_label(None)
     save_figure(figure, path)
 
 

@@ -53,9 +53,6 @@ def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -
     unused = [name for name in images.references if name not in shown]
     if unused:
         notes.append(f"no images of {len(unused)} subjects with references: {listed(unused)}")
-    single = [name for name, rows in images.references.items() if len(rows) == 1 and name in shown]
-    if single:
-        notes.append(f"{len(single)} subjects have one reference and no real-versus-real value: {listed(single)}")
     return notes + _notes_on_training(data, held_out)
 
 
