@@ -54,19 +54,27 @@ def heatmaps(
     """
     subject = metric.as_embedding(references, labeled(masks, mask_id), outside, True, batch_size)
     patch_tokens(subject, metric.label)
-    singles = split_images(targets)
-    pictures = [one if isinstance(one, Tensor) else metric.read_image(one) for one in singles]
-    seen = pictures  # a map has the size of all pixels, however many of them the model sees
-    if metric.decode != "exact":
-        seen = [one if isinstance(one, Tensor) else metric.decoded(one) for one in singles]
-    found = metric.as_embedding(seen, None, outside, True, batch_size)
+    pictures = pictures_of(metric, targets)
+    found = metric.as_embedding([seen for seen, _ in pictures], None, outside, True, batch_size)
     similar = patch_similarity(subject, found, match)
     maps = []
-    for k, picture in enumerate(pictures):
-        height, width = picture.shape[-2:] if isinstance(picture, Tensor) else (picture.height, picture.width)
-        where = layout(metric, height, width, found[k])
-        maps.append(spread(on_grid(similar[k], where), where, (height, width)))
+    for k, (_, size) in enumerate(pictures):
+        where = layout(metric, *size, found[k])
+        maps.append(spread(on_grid(similar[k], where), where, size))
     return maps
+
+
+def pictures_of(metric: Embedder, images: Images) -> list[tuple[Any, tuple[int, int]]]:
+    """Return each image as the model reads it, and its full height and width, which are those of its map."""
+    found = []
+    for one in split_images(images):
+        if isinstance(one, Tensor):
+            found.append((one, (one.shape[-2], one.shape[-1])))
+        else:
+            picture = metric.read_image(one)
+            seen = picture if metric.decode == "exact" else metric.decoded(one)
+            found.append((seen, (picture.height, picture.width)))
+    return found
 
 
 def subject_maps(

@@ -353,7 +353,7 @@ def test_the_command_removes_what_is_gone(run: Runner, photos: Path, tmp_path: P
 
 def test_wrong_usage_says_what_is_right(run: Runner, photos: Path) -> None:
     for argv, words in (
-        (("query", photos / "p0.png"), "--gallery is needed"),
+        (("query", photos / "p0.png"), "--gallery"),
         (("build", "nowhere", "-g", "g"), "there is no 'nowhere'"),
         (("cluster",), "give a folder, or --gallery"),
         (("build", photos, "-g", "g", "--batch-size", "0"), "at least 1"),

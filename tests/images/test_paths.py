@@ -27,8 +27,7 @@ from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
-from idmetric.gallery.errors import GalleryError
-from idmetric.gallery.sources import Source, entries
+from idmetric.gallery.sources import GalleryError, Source, entries
 from idmetric.images.paths import InputError, existing, listed, mask_of, masks_of
 from idmetric.images.read import ImageReadError
 from idmetric.io.output import OutputError, file_id, refuse_inputs
