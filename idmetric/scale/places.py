@@ -19,8 +19,8 @@ from idmetric.images.paths import is_hidden
 from idmetric.io.output import replacing, writing
 
 _WEB = ("http://", "https://", "ftp://")
-# times and hashes that stores give of a file
-_STAMPS = ("size", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
+# what stores call a file's hash or the time of its last change
+_STAMPS = ("ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
 
 
 class ScaleError(RuntimeError):
@@ -73,7 +73,7 @@ class Place:
                 info = self.system.info(self.path)
         except OSError:
             return ""
-        return " ".join(str(info[key]) for key in _STAMPS if key in info)
+        return f"{info.get('size')} {next((info[key] for key in _STAMPS if key in info), '')}"
 
     def files(self) -> list[str]:
         """Return the files below a folder, except hidden ones, as sorted relative paths.
