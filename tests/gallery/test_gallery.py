@@ -27,8 +27,7 @@ from idmetric.gallery import (
     models_of,
 )
 from idmetric.io.output import OutputError
-from idmetric.models.idsim import IDSimConfig
-from tests.conftest import SMALL, random_model
+from tests.conftest import random_model
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -428,13 +427,6 @@ def test_what_other_models_left_can_be_removed(metric: IDSim, photos: Path, inde
 # Another model
 
 
-def resized(metric: IDSim) -> IDSim:
-    config = SMALL["dinov3"]
-    other = IDSim(IDSimConfig(config.backbone, 48, config.hidden, backbone_args=config.backbone_args), device="cpu")
-    other.load_state_dict(metric.state_dict())
-    return other
-
-
 def nudged(metric: IDSim) -> IDSim:
     """The same but for two weights that changed places."""
     other = random_model("dinov3")
@@ -445,16 +437,9 @@ def nudged(metric: IDSim) -> IDSim:
     return other
 
 
-def grayed(metric: IDSim) -> IDSim:
-    other = random_model("dinov3")
-    other.background = (0, 0, 0)
-    return other
-
-
-@pytest.mark.parametrize("change", [resized, nudged, grayed])
-def test_another_model_never_finds_what_this_one_left(metric: IDSim, photos: Path, index: Path, change: Any) -> None:
+def test_another_model_never_finds_what_this_one_left(metric: IDSim, photos: Path, index: Path) -> None:
     build(index, metric, photos)
-    other = change(metric)
+    other = nudged(metric)
     with pytest.raises(GalleryError, match="by exactly these weights"):
         Gallery(index, other).query(picture(1))
     gallery = Gallery(index, other)
