@@ -12,7 +12,7 @@ torchmetrics detaches the states and reduces them over processes. The model is f
 from __future__ import annotations
 
 import hashlib
-import numbers
+import operator
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
@@ -316,9 +316,7 @@ def _numbers(target: Tensor | Sequence[int | str]) -> Tensor:
 def _number(identity: Any) -> int:
     if isinstance(identity, str):
         return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big", signed=True)
-    whole = isinstance(identity, numbers.Integral) or (
-        isinstance(identity, Tensor) and not identity.is_floating_point()
-    )
-    if not whole or not -(2**63) <= int(identity) < 2**63:
-        raise ValueError(f"identities are names, or whole numbers of 64 bits; got {identity!r}: give each image a name")
-    return int(identity)
+    try:
+        return operator.index(identity)
+    except TypeError as error:
+        raise ValueError(f"identities are names or whole numbers, got {identity!r}") from error

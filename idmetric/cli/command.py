@@ -8,12 +8,12 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from idmetric.io.hints import MissingExtraError, did_you_mean
+from idmetric.io.hints import MissingExtraError
 from idmetric.io.output import OutputError, check, refuse_inputs, replacing
 from idmetric.version import __version__
 
@@ -55,9 +55,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that reports an error in one line, with the name that was probably meant."""
-
-    suggest_on_error = False  # Python 3.14 would suggest a second time
+    """An `ArgumentParser` that reports an error in one line."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
@@ -70,42 +68,9 @@ class Parser(argparse.ArgumentParser):
         print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
-    def add_subparsers(self, **options: Any) -> Any:
-        """As in argparse; subcommands report their own unknown options."""
-        return super().add_subparsers(**{"parser_class": _Subparser, **options})
-
     def add_version(self) -> None:
         """Add --version."""
         self.add_argument("--version", action="version", version=f"idmetric {__version__}")
-
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """As in argparse, with suggestions for unknown options."""
-        return self._checked(*self.parse_known_args(args, namespace))
-
-    def parse_intermixed_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> Any:
-        """As in argparse, with suggestions for unknown options."""
-        return self._checked(*self.parse_known_intermixed_args(args, namespace))
-
-    def _checked(self, found: Any, unknown: Sequence[str]) -> Any:
-        if unknown:
-            options = [name for action in self._actions for name in action.option_strings]
-            hint = did_you_mean(unknown[0].partition("=")[0], options)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
-        return found
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            hint = did_you_mean(str(value), map(str, action.choices or ()))
-            raise argparse.ArgumentError(action, f"{error.message}{hint}") from error
-
-
-class _Subparser(Parser):
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        return self._checked(*super().parse_known_args(args, namespace)), []
 
 
 def parser_of(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -113,9 +111,4 @@ def _embed(args: argparse.Namespace, progress: Progress) -> Any:
     }  # fmt: skip
     if not args.ray:
         return embed_dataset(args.sources, args.out, **shared)
-    with suppress(ImportError):  # reported below
-        import ray.data  # noqa: F401
-
-        for name in ("ray", "ray.data"):  # their imports set the levels
-            logging.getLogger(name).setLevel(logging.ERROR if args.quiet else logging.WARNING)
     return embed_on_ray(args.sources, args.out, address=args.address, cpus=args.cpus, gpus=args.gpus, **shared)

@@ -66,7 +66,8 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
         part = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
         part.set_defaults(**_ABSENT)
         add(part)
-        part.add_argument("--gallery", "-g", metavar="DIR", help="folder of the gallery")
+        is_needed = name in ("build", "query", "info", "prune")
+        part.add_argument("--gallery", "-g", metavar="DIR", required=is_needed, help="folder of the gallery")
         if name in ("query", "dedupe", "cluster", "info"):
             options.add_format(part, default=None)
             options.add_output(part, "-o")
@@ -178,8 +179,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if args.command in ("build", "query", "info", "prune") and not args.gallery:
-        parser.error("--gallery is needed: the folder to keep it in")  # named here, after unknown options
     if not args.gallery and not args.sources:
         parser.error("give a folder, or --gallery")
     kept = "nothing was kept: with --gallery DIR the same command would resume"

@@ -49,22 +49,6 @@ class Layout:
         return self.covered[0] / self.seen[0], self.covered[1] / self.seen[1]
 
 
-def compete(maps: Tensor, share: Literal["softmax", "argmax"] = "softmax", temperature: float = 0.1) -> Tensor:
-    """Each place divided among subjects: maps (S, H, W) of cosines to shares (S, H, W) that sum to 1.
-
-    "softmax" of cosine / temperature, or all to the most similar ("argmax"; of several, to the first). Places that
-    show none of the subjects are divided too: look at the cosines for that.
-
-    Raises:
-        ValueError: for another rule, or a temperature that is not above 0.
-    """
-    if share == "argmax":
-        return F.one_hot(maps.argmax(0), len(maps)).movedim(-1, 0).to(maps)
-    if share != "softmax" or not temperature > 0:
-        raise ValueError(f"share must be softmax, at a temperature above 0, or argmax; got {share!r}, {temperature}")
-    return (maps / temperature).softmax(0)
-
-
 def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "prototype") -> Tensor:
     """Similarity (T, P) of each target's patch tokens to the subject that all images of `subject` show.
 

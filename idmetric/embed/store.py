@@ -41,9 +41,6 @@ class DamagedShardError(ValueError):
         super().__init__(f"{os.fspath(path)!r} is not a readable shard of embeddings ({reason}): delete it")
         self.path, self.reason = path, reason
 
-    def __reduce__(self) -> tuple[type[DamagedShardError], tuple[Path, str]]:
-        return type(self), (self.path, self.reason)
-
 
 class Store:
     """The embeddings of one model, by key (`keys.content_key`).

@@ -13,17 +13,15 @@ file, another model, other weights, resolution or version of this package never 
 
 from __future__ import annotations
 
-from idmetric.gallery.errors import GalleryError, GalleryWriteError, StaleWarning
 from idmetric.gallery.gallery import Gallery
 from idmetric.gallery.index import Item, models_of
 from idmetric.gallery.prune import Pruned
-from idmetric.gallery.sources import Source
+from idmetric.gallery.sources import GalleryError, Source, StaleWarning
 from idmetric.gallery.update import Update
 
 __all__ = [
     "Gallery",
     "GalleryError",
-    "GalleryWriteError",
     "Item",
     "Pruned",
     "Source",

@@ -84,17 +84,12 @@ def near_duplicates(
         raise ValueError(f"neighbors must be at least 1 and keep largest or sharpest, got {neighbors} and {keep!r}")
     if max_distance is not None and not max_distance >= 0:
         raise ValueError(f"max_distance must be at least 0, got {max_distance}")
-    return gallery.answer(lambda: _near_duplicates(gallery, neighbors, max_distance, keep, left_out, progress))
-
-
-def _near_duplicates(
-    gallery: Gallery, neighbors: int, max_distance: float | None, keep: Keep,
-    left_out: Collection[tuple[str, ...]], progress: Progress | None,
-) -> Records:  # fmt: skip
     if not len(gallery):
         return Records([], DUPLICATES)
+
+    table = gallery.table()
     there = [item for item in gallery.items if item.where not in left_out]
-    table, items = gallery.table(), by_key(there)
+    items = by_key(there)
     looks = Looks(gallery, there, progress)
     a, b, far = nearest_pairs(table.vectors, neighbors)
     present = np.array([key in items for key in table.keys])
@@ -257,12 +252,8 @@ def identities(
         GalleryError: as `Gallery.query`. ImportError: without SciPy.
     """
     limit = calibrated_threshold(gallery, false_accept_rate) if threshold is None else threshold
-    return gallery.answer(lambda: _identities(gallery, limit, linkage))
-
-
-def _identities(gallery: Gallery, limit: float, linkage: Linkage) -> Records:
-    table, items = gallery.table(), by_key(gallery.items)
-    vectors = table.vectors
+    table = gallery.table()
+    items, vectors = by_key(gallery.items), table.vectors
     labels = cluster(vectors, limit, linkage)
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels.tolist()):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 from idmetric.embed.keys import content, content_key, folder_name
 from idmetric.embed.nearest import unit
 from idmetric.embed.store import DamagedShardError, Store
-from idmetric.gallery.errors import GalleryError, LostError, naming_shards, writing
 from idmetric.gallery.index import IMAGES, Item, locked_store, models_of, read_index, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
 from idmetric.gallery.search import Search, Table
-from idmetric.gallery.sources import MANIFESTS, Entry, Source, entries
+from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, entries
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 from idmetric.io.hints import need
-from idmetric.io.output import replacing
+from idmetric.io.output import replacing, writing
 
 if TYPE_CHECKING:
     from idmetric.distance.embedding import Embedding
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
     from idmetric.scoring.records import Records
 
-Answer = TypeVar("Answer")
 _IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)  # of an item's place
 
 
@@ -108,7 +106,7 @@ class Gallery:
         Raises:
             GalleryError: as `query`.
         """
-        return self.answer(lambda: self.table().rows_of(item.key for item in self.items))
+        return self.table().rows_of(item.key for item in self.items)
 
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.
@@ -165,18 +163,24 @@ class Gallery:
         """Return the vectors of all different images.
 
         Raises:
-            GalleryError: if some are missing.
+            GalleryError: if some are missing. DamagedShardError: naming a damaged file.
         """
         if self._table is None:
-            keys = list(dict.fromkeys(item.key for item in self.items))
-            lost = [key for key in keys if key not in self._shards]
-            if lost:
-                raise LostError(
-                    f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
-                    f"{str(self.store)!r}: `idmetric gallery build` or update() makes them again"
-                )
-            self._table = Table(keys, unit(self._shards.vectors(keys)))
+            try:
+                self._table = self._loaded()
+            except (GalleryError, DamagedShardError):
+                self.reload()  # another process may have pruned the gallery
+                self._table = self._loaded()
         return self._table
+
+    def _loaded(self) -> Table:
+        keys = list(dict.fromkeys(item.key for item in self.items))
+        if lost := [key for key in keys if key not in self._shards]:
+            raise GalleryError(
+                f"the embeddings of {len(lost)} of {len(keys)} images are missing or damaged in "
+                f"{str(self.store)!r}: `idmetric gallery build` or update() makes them again"
+            )
+        return Table(keys, unit(self._shards.vectors(keys)))
 
     def _all(self) -> list[Item]:
         if self._damage is not None:
@@ -220,8 +224,8 @@ class Gallery:
             progress: called with (images done, images in all).
 
         Raises:
-            GalleryError: if a source is missing, or the gallery cannot be written. Unusable images are reported in the
-                result, and do not stop the update.
+            GalleryError: if a source is missing. OutputError: if the gallery cannot be written. Unusable images are
+                reported in the result, and do not stop the update.
         """
         self._check_model()
         if not sources:
@@ -234,21 +238,18 @@ class Gallery:
         wanted = list(entries([Source(os.path.abspath(path), masks) for path in sources], self.masked))
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
-
         with locked_store(self.store):
             self.reload()  # no items if the list is damaged: embeddings are found without it
-            before = {item.where: item for item in self._items or []}
-            with writing(self.folder):
-                damaged = self._shards.mend()
-                try:
-                    after = current_items(
-                        self.metric, self._shards, wanted, before, masked=self.masked, outside=self.outside,
-                        mask_id=self.mask_id, quick=quick, batch_size=batch_size, workers=workers, progress=progress,
-                    )  # fmt: skip
-                finally:  # also if the update is stopped
-                    self._shards.save()
-                head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision}
-                write_index(self.store, head, after)
+            before, damaged = {item.where: item for item in self._items or []}, self._shards.mend()
+            try:
+                after = current_items(
+                    self.metric, self._shards, wanted, before, masked=self.masked, outside=self.outside,
+                    mask_id=self.mask_id, quick=quick, batch_size=batch_size, workers=workers, progress=progress,
+                )  # fmt: skip
+            finally:  # also if the update is stopped
+                self._shards.save()
+            head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision}
+            write_index(self.store, head, after)
             self._items, self._table, self._damage = after, None, None
             return difference(before, after, self._shards.added, damaged)
 
@@ -259,11 +260,11 @@ class Gallery:
             others: also remove the embeddings of all other models and weights in the folder.
 
         Raises:
-            GalleryError: if this model has no gallery here, or the gallery is damaged or cannot be written.
+            GalleryError, DamagedShardError: if this model has no gallery here, or a damaged one.
         """
         self._check_model()
         self._all()
-        with locked_store(self.store), naming_shards(), writing(self.folder):
+        with locked_store(self.store):
             self.reload()
             before, removed = size_of(self.folder), []
             count = prune_shards(self.store, {item.key for item in self._all()})
@@ -314,27 +315,11 @@ class Gallery:
             ValueError: for arguments that do not fit.
         """
         self._check_model()
-
-        def search() -> Records:
-            return Search(
-                self.metric, self.outside, self.mask_id, self.store, self._usable(), self.table(), self.read, k,
-                distance, rerank, exclude_same, self.about["outside"] if probability else None,
-            ).run(images, masks, batch_size)  # fmt: skip
-
-        return self.answer(search)
-
-    def answer(self, find: Callable[[], Answer]) -> Answer:
-        """Return the result of `find`, repeated once if another process has pruned the gallery meanwhile.
-
-        Raises:
-            GalleryError: as `query`.
-        """
-        try:
-            return find()
-        except (LostError, DamagedShardError):
-            self.reload()  # the embeddings may be in other files now
-        with naming_shards():
-            return find()
+        table = self.table()
+        return Search(
+            self.metric, self.outside, self.mask_id, self.store, self._usable(), table, self.read, k, distance, rerank,
+            exclude_same, self.about["outside"] if probability else None,
+        ).run(images, masks, batch_size)  # fmt: skip
 
     def _check_model(self) -> None:
         """Refuse a model with other weights or settings than when the gallery was opened."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from idmetric.gallery.errors import GalleryError, writing
+from idmetric.gallery.sources import GalleryError
 from idmetric.io import json_file
 from idmetric.io.lock import locked
 from idmetric.io.output import replacing
@@ -126,10 +126,6 @@ def _naming(path: Path) -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def locked_store(store: Path) -> Iterator[None]:
+def locked_store(store: Path) -> AbstractContextManager[bool]:
     """Hold the lock of a model's part of a gallery; wait while another process holds it."""
-    with ExitStack() as stack:
-        with writing(store.parent):
-            stack.enter_context(locked(store / LOCK, RuntimeError(), wait=True))
-        yield
+    return locked(store / LOCK, RuntimeError(), wait=True)

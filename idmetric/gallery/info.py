@@ -12,9 +12,9 @@ from pathlib import Path
 
 from idmetric.embed.keys import MASKED, content, content_key
 from idmetric.embed.store import Store
-from idmetric.gallery.errors import GalleryError
 from idmetric.gallery.index import IMAGES, Item, read_index
 from idmetric.gallery.prune import size_of
+from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.update import stamp_of
 from idmetric.scoring.records import Record, Records
 

@@ -20,9 +20,8 @@ from safetensors.numpy import save_file
 
 from idmetric.embed.pipeline import threads
 from idmetric.evaluate.copies import SIZE, compare_pairs
-from idmetric.gallery.errors import writing
 from idmetric.images.opening import Named, frames_of, open_file
-from idmetric.io.output import replacing
+from idmetric.io.output import replacing, writing
 from idmetric.io.threads import in_order
 from idmetric.scoring.copies import small_picture
 

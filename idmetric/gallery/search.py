@@ -18,9 +18,9 @@ from idmetric.embed.nearest import Double, Ints, Single, nearest
 from idmetric.embed.pipeline import Input, batches, embed
 from idmetric.embed.store import Store
 from idmetric.evaluate.arrays import comparable
-from idmetric.gallery.errors import GalleryError, StaleWarning
 from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
+from idmetric.gallery.sources import GalleryError, StaleWarning
 from idmetric.images.masks import Labeled, labeled, split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.scoring.records import Record, Records

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.embed.keys import content
-from idmetric.gallery.errors import GalleryError
 from idmetric.images import paths as inputs
 from idmetric.images.paths import IMAGE_ENDINGS
 
@@ -17,6 +16,14 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 MANIFESTS = (".parquet", ".csv", ".jsonl")
+
+
+class GalleryError(RuntimeError):
+    """A gallery cannot do what was asked; the message says why and how to fix it."""
+
+
+class StaleWarning(UserWarning):
+    """An image was left out of an answer because its file has changed since it was embedded."""
 
 
 @dataclass(frozen=True)

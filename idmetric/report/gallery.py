@@ -139,7 +139,7 @@ def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[dict[str, list[A
     """Return the numbers of each image's nearest images on the page, nearest first, and their distances."""
     if not items:
         return []
-    vectors = gallery.answer(lambda: gallery.table().rows_of([item.key for item in items]))
+    vectors = gallery.table().rows_of([item.key for item in items])
     rows, far = nearest(vectors, vectors, NEIGHBORS + 1)
     found = []
     for k, (row, distance) in enumerate(zip(rows.tolist(), far.tolist(), strict=True)):

@@ -65,8 +65,8 @@ def chunks(
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
-    images: dict[str, tuple[str, Place, str]] = {}
-    tables: list[tuple[Place, str]] = []
+    images: dict[str, tuple[str, Place]] = {}
+    tables: list[Place] = []
     for at in map(place, sources):
         kind = at.kind()
         if kind == "nothing":
@@ -74,34 +74,33 @@ def chunks(
         if kind == "file" and at.path.endswith((".csv", ".jsonl")):
             raise ScaleError(f"{at.name!r}: of tables, Parquet files are read (a manifest can be written as one)")
 
-        below = at.files() if kind == "folder" else {"": at.stamp()}
+        below = at.files() if kind == "folder" else [""]
         found = len(images) + len(tables)
-        for name, stamp in below.items():
+        for name in below:
             one = at.child(name) if name else at
             if one.path.endswith(".parquet"):
-                tables += [] if os.path.basename(name).startswith("_") else [(one, stamp)]
+                tables += [] if os.path.basename(name).startswith("_") else [one]
             elif not name or is_image(name):
-                images.setdefault(one.name, (name or os.path.basename(at.path), one, stamp))
+                images.setdefault(one.name, (name or os.path.basename(at.path), one))
         if kind == "folder" and len(images) + len(tables) == found:
             raise ScaleError(f"{at.name!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)}), no .parquet")
     if images and tables:
-        raise ScaleError(f"images and Parquet files ({tables[0][0].name!r}) are embedded apart: name one kind")
-    cut = [chunk for table, stamp in tables for chunk in _ranges(table, stamp, column, column_id, rows)]
+        raise ScaleError(f"images and Parquet files ({tables[0].name!r}) are embedded apart: name one kind")
+    cut = [chunk for table in tables for chunk in _ranges(table, column, column_id, rows)]
     return cut + list(_runs(list(images.values()), rows))
 
 
-def _runs(files: Sequence[tuple[str, Place, str]], rows: int) -> Iterator[Chunk]:
+def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
     """Cut files into chunks."""
-    run: list[tuple[str, Place, str]] = []
+    run: list[tuple[str, Place]] = []
     for number, file in enumerate(files, 1):
         run.append(file)
         if int(_hash(file[1].name), 16) % rows == 0 or len(run) >= 4 * rows or number == len(files):
-            part = _part_name(*(f"{at.name} {stamp}" for _, at, stamp in run))
-            yield Chunk(part, len(run), tuple((name, at) for name, at, _ in run))
+            yield Chunk(_part_name(*(f"{at.name} {at.stamp()}" for _, at in run)), len(run), tuple(run))
             run = []
 
 
-def _ranges(at: Place, stamp: str, column: str | None, column_id: str | None, rows: int) -> Iterator[Chunk]:
+def _ranges(at: Place, column: str | None, column_id: str | None, rows: int) -> Iterator[Chunk]:
     """Cut the rows of a Parquet file into chunks."""
     with _reading(at) as table:
         there, count = table.schema_arrow.names, table.metadata.num_rows
@@ -111,6 +110,7 @@ def _ranges(at: Place, stamp: str, column: str | None, column_id: str | None, ro
         lacking = column_id if images else column or f"any of {', '.join(_IMAGES)}"
         option = "--id-column" if images else "--column"
         raise ScaleError(f"{at.name!r} has no column {lacking}, but {', '.join(there)}: say which ({option})")
+    stamp = at.stamp()
     for start in range(0, count, rows):
         part = _part_name(f"{at.name} {stamp} {images} {names} {start}")
         yield Chunk(part, min(rows, count - start), (), at, start, images, names)

@@ -144,7 +144,7 @@ def _connected(address: str | None) -> Iterator[None]:
     try:
         if address and (found := re.fullmatch(r"([^:/]+):(\d+)", address)):  # Ray would try for a quarter of an hour
             socket.create_connection((found[1], int(found[2])), timeout=10).close()
-        ray.init(logging_level=logging.getLogger("ray").getEffectiveLevel(), **options)
+        ray.init(logging_level=logging.WARNING, **options)
     except (OSError, ValueError, RuntimeError) as error:
         raise ScaleError(f"there is no Ray cluster at {address or 'this machine'!r}: {_last(error)}") from error
     try:

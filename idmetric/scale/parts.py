@@ -140,7 +140,7 @@ def own_folder(folder: Place, work: Mapping[str, Any]) -> Iterator[None]:
     """
     folder.make()
     with ExitStack() as stack:
-        if folder.system is None:
+        if folder.is_local:
             busy = ScaleError(f"another run is writing to {folder.name!r}: wait for it, or name another folder")
             with output.writing(folder.name):
                 stack.enter_context(locked(Path(folder.path) / ".lock", busy))
@@ -179,7 +179,7 @@ def clean(folder: Place, wanted: set[str]) -> int:
     old = parts_in(folder) - wanted
     for name in old:
         folder.child(name).delete()
-    if folder.system is None:  # this run holds the lock
+    if folder.is_local:  # this run holds the lock
         for path in Path(folder.path).glob(".part-*.parquet.*"):
             path.unlink()
     return len(old)

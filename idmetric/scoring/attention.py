@@ -16,9 +16,8 @@ from torch import Tensor
 
 from idmetric.distance.patches import on_grid, spread
 from idmetric.images.masks import Images
-from idmetric.images.read import split_images
 from idmetric.models.embedder import Embedder
-from idmetric.scoring.heatmaps import layout
+from idmetric.scoring.heatmaps import layout, pictures_of
 
 
 def attention_maps(metric: Embedder, images: Images, *, head: int | None = None) -> list[Tensor]:
@@ -38,16 +37,12 @@ def attention_maps(metric: Embedder, images: Images, *, head: int | None = None)
         ValueError: for a model that does not pool by attention, or has no such head.
     """
     maps = []
-    for one in split_images(images):
-        picture = one if isinstance(one, Tensor) else metric.read_image(one)
-        height, width = picture.shape[-2:] if isinstance(picture, Tensor) else (picture.height, picture.width)
-        exact = isinstance(one, Tensor) or metric.decode == "exact"
-        seen = picture if exact else metric.read_image(one, whole=False)
+    for seen, size in pictures_of(metric, images):
         shares, where = _shares(metric, seen)
         if head is not None and not 0 <= head < len(shares):
             raise ValueError(f"head must be in 0..{len(shares) - 1}, got {head}")
         grid = on_grid(shares.mean(0) if head is None else shares[head], where)
-        maps.append(spread(grid, where, (int(height), int(width))))
+        maps.append(spread(grid, where, size))
     return maps
 
 

@@ -181,7 +181,7 @@ def compare(
         for has_mask in masked:
             settings.calibration.check_outside(settings.outside if has_mask else "all")
 
-    run = _Run(metric, settings, watcher, progress or (lambda done, total: None), isinstance(work, Pairs))
+    run = _Run(metric, settings, watcher, progress or (lambda done, total: None))
     try:
         rows = run.pairs(work) if isinstance(work, Pairs) else run.cross(work)
     finally:
@@ -215,11 +215,9 @@ class _Run:
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
 
-    def __init__(
-        self, metric: Embedder, settings: ScoreSettings, watcher: Any, progress: Progress, on_cpu: bool
-    ) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any, progress: Progress) -> None:
         self.metric, self.settings, self.watcher, self.progress = metric, settings, watcher, progress
-        self.encoder = Encoder(metric, settings, watcher, on_cpu)
+        self.encoder = Encoder(metric, settings, watcher)
         self.baseline: Baseline | None = None
         self.distances: list[list[float]] = []
         self.consecutive: list[float] = []
@@ -234,7 +232,8 @@ class _Run:
             return []
         distance, aggregate = self.settings.distance, self.settings.aggregate
         names = [path for path, _ in found]
-        references = concatenate([seen.embedding for seen in found.values()])
+        device = self.metric.device
+        references = concatenate([seen.embedding for seen in found.values()]).to(device)
         prints = {path: self._print(seen) for (path, _), seen in found.items()}
         # refuses, before any work, a distance that this model cannot compute
         apart = _numbers(self.metric.pairwise(references, None, distance))
@@ -250,7 +249,8 @@ class _Run:
         before = references[[0]]
         candidates = self._images(work.candidates)
         while part := list(islice(candidates, self.settings.batch_size)):
-            matrix = distance_matrix(references, concatenate([seen.embedding for _, seen in part]), distance)
+            together = concatenate([seen.embedding for _, seen in part]).to(device)
+            matrix = distance_matrix(references, together, distance)
             for k, (file, seen) in enumerate(part):
                 with _naming(file[0]):
                     check_distances(matrix[:, k : k + 1], self.metric.dtype)
@@ -267,8 +267,8 @@ class _Run:
                 if self.metric.named is not None:
                     self.distances.append(far)
                     if self.metric.named.references == "frames":
-                        self.consecutive.append(float(self.metric.pairwise(before, seen.embedding)))
-                        before = seen.embedding
+                        self.consecutive.append(float(self.metric.pairwise(before, together[[k]])))
+                        before = together[[k]]
                 if self.watcher is not None:
                     nearest = (names[best], None)
                     self.watcher.add(row, file, nearest, seen.extra, found[nearest].extra)

@@ -53,20 +53,19 @@ class Seen:
 
 
 class Encoder:
-    """Reads and embeds files in batches.
+    """Reads and embeds files in batches; embeddings are kept on the CPU, as there may be many.
 
     If the cache's disk is full, nothing more is kept; scores do not depend on the cache.
 
     Args:
         watcher: sees pictures and embeddings as they come (`idmetric.report.album.Album`), or None.
-        on_cpu: move embeddings to the CPU, as many of them are kept.
 
     Attributes:
         skipped: files that could not be used, with the reasons; only with on_error="skip".
     """
 
-    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any, on_cpu: bool) -> None:
-        self._metric, self._settings, self._watcher, self._on_cpu = metric, settings, watcher, on_cpu
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any) -> None:
+        self._metric, self._settings, self._watcher = metric, settings, watcher
         self._scores_patches = needs_patches(settings.distance)
         self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)
         self.skipped: dict[File, str] = {}
@@ -181,8 +180,7 @@ class Encoder:
             self._mend()
             for one in known:
                 if one.key in kept:
-                    seen = kept[one.key] if self._on_cpu else kept[one.key].to(self._metric.device)
-                    found[one.item] = self._seen(one, seen)
+                    found[one.item] = self._seen(one, kept[one.key])
         again = [self.read(one.item) for one in known if one.item not in found]  # their shard is damaged or gone
         if fresh := [*fresh, *(one for one in again if one.pixels is not None)]:
             found |= self._embed(fresh)
@@ -198,12 +196,11 @@ class Encoder:
             self.skipped |= {fresh[k].item: why for k, why in bad.items()}
             good = [k for k in range(len(fresh)) if k not in bad]
             together, fresh = together[good], [fresh[k] for k in good]
-        if self._on_cpu:
-            together = together.cpu()
+        together = together.cpu()
         for masked, store in self._stores.items():
             keys = {one.key: k for k, one in enumerate(fresh) if one.key and one.key.endswith(MASKED) == masked}
             if keys:
-                self._write(store.add, list(keys), together[list(keys.values())].cpu())
+                self._write(store.add, list(keys), together[list(keys.values())])
         return {one.item: self._seen(one, seen) for one, seen in zip(fresh, together, strict=True)}
 
     def _seen(self, one: Loaded, embedding: Embedding) -> Seen:

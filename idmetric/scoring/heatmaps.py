@@ -1,7 +1,6 @@
 """Heatmaps of a subject in an image: cosine similarity of its patch tokens to patch tokens of references.
 
     maps = heatmaps(metric, "mug.jpg", ["desk.jpg", "shelf.jpg"], masks="mug_mask.png")  # each (H, W), its image's size
-    both = subject_maps(metric, {"shirt": "a.jpg", "jacket": "b.jpg"}, "two_people.jpg")  # ID-Sim, Fig. 23
 
 `idmetric.distance.patches` lists the kinds of `match`. Higher = more surely the subject; in [-1, 1].
 """
@@ -9,15 +8,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.distance.embedding import Embedding
-from idmetric.distance.patches import Layout, Match, compete, on_grid, patch_similarity, patch_tokens, spread
+from idmetric.distance.patches import Layout, Match, on_grid, patch_similarity, patch_tokens, spread
 from idmetric.images.fit import SQUASH
 from idmetric.images.masks import Images, MaskId, Masks, labeled, read_mask
 from idmetric.images.read import ImageLike, Outside, split_images
@@ -54,56 +51,27 @@ def heatmaps(
     """
     subject = metric.as_embedding(references, labeled(masks, mask_id), outside, True, batch_size)
     patch_tokens(subject, metric.label)
-    singles = split_images(targets)
-    pictures = [one if isinstance(one, Tensor) else metric.read_image(one) for one in singles]
-    seen = pictures  # a map has the size of all pixels, however many of them the model sees
-    if metric.decode != "exact":
-        seen = [one if isinstance(one, Tensor) else metric.read_image(one, whole=False) for one in singles]
-    found = metric.as_embedding(seen, None, outside, True, batch_size)
+    pictures = pictures_of(metric, targets)
+    found = metric.as_embedding([seen for seen, _ in pictures], None, outside, True, batch_size)
     similar = patch_similarity(subject, found, match)
     maps = []
-    for k, picture in enumerate(pictures):
-        height, width = picture.shape[-2:] if isinstance(picture, Tensor) else (picture.height, picture.width)
-        where = layout(metric, height, width, found[k])
-        maps.append(spread(on_grid(similar[k], where), where, (height, width)))
+    for k, (_, size) in enumerate(pictures):
+        where = layout(metric, *size, found[k])
+        maps.append(spread(on_grid(similar[k], where), where, size))
     return maps
 
 
-def subject_maps(
-    metric: Embedder,
-    subjects: Mapping[str, Images | Embedding],
-    target: ImageLike,
-    *,
-    masks: Mapping[str, Masks] | None = None,
-    share: Literal["softmax", "argmax"] | None = "softmax",
-    temperature: float = 0.1,
-    **options: Any,
-) -> dict[str, Tensor]:
-    """Map each of several subjects in one image (ID-Sim, Fig. 23).
-
-    The figure shows each query's map without any competition of subjects; `share` adds one, see `compete`.
-
-    Args:
-        subjects: name -> references, see `heatmaps`. masks: name -> their masks.
-        share: None gives each subject's cosines as they are.
-        temperature: of the softmax. options: of `heatmaps`.
-
-    Returns:
-        name -> (H, W) at the target's size.
-
-    Raises:
-        ValueError: as `heatmaps`, for no subjects, or masks of a name that is not a subject.
-    """
-    given = dict(masks or {})
-    if not subjects or set(given) - set(subjects):
-        raise ValueError(
-            f"masks of {sorted(set(given) - set(subjects))} without references" if given else "no subjects"
-        )
-    maps = [heatmaps(metric, refs, target, masks=given.get(name), **options)[0] for name, refs in subjects.items()]
-    together = torch.stack(maps)
-    if share is not None:
-        together = compete(together, share, temperature)
-    return dict(zip(subjects, together, strict=True))
+def pictures_of(metric: Embedder, images: Images) -> list[tuple[Any, tuple[int, int]]]:
+    """Return each image as the model reads it, and its full height and width, which are those of its map."""
+    found: list[tuple[Any, tuple[int, int]]] = []
+    for one in split_images(images):
+        if isinstance(one, Tensor):
+            found.append((one, (one.shape[-2], one.shape[-1])))
+        else:
+            picture = metric.read_image(one)
+            seen = picture if metric.decode == "exact" else metric.read_image(one, whole=False)
+            found.append((seen, (picture.height, picture.width)))
+    return found
 
 
 def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> Layout:

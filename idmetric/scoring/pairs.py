@@ -168,11 +168,7 @@ def _lines(path: Path) -> list[list[str]]:
     if len(data) > MOST:
         raise RequestError(f"it has more than {MOST} bytes")
     file = io.StringIO(data.decode("utf-8-sig"), newline="")
-    separator = re.fullmatch(r'"?sep=(.)"?\s*', file.readline(16))  # as Excel writes it
-    if separator is None:
-        file.seek(0)
-    cells = csv.reader(file, delimiter=separator[1] if separator else ",", skipinitialspace=True)
-    return [line for line in cells if any(cell.strip() for cell in line)]
+    return [line for line in csv.reader(file, skipinitialspace=True) if any(cell.strip() for cell in line)]
 
 
 def _header(line: list[str], base: Path) -> list[str] | None:

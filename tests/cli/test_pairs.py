@@ -18,14 +18,13 @@ import torch
 
 from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
-from idmetric.embed.store import Store
 from idmetric.gallery import Gallery
 from idmetric.models import embedder
 from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.pairs import pairs_of, read_pairs
 from idmetric.scoring.settings import ScoreSettings
 from tests.conftest import random_model
-from tests.embed_parts import Live, pictures, stored
+from tests.embed_parts import Live, pictures
 from tests.runner import Runner
 
 
@@ -124,7 +123,7 @@ def test_images_are_held_until_their_last_pair(metric: IDSim, tmp_path: Path) ->
     names = [str(path) for path in pictures(tmp_path, 12)]
     pairs = pairs_of([(names[k // 4 * 4], name) for k, name in enumerate(names)])  # sorted by reference
     alive: list[weakref.ref[Seen]] = []
-    for number, (pair, a, b) in enumerate(Encoder(metric, ScoreSettings(batch_size=1), None, True).pairs(pairs)):
+    for number, (pair, a, b) in enumerate(Encoder(metric, ScoreSettings(batch_size=1), None).pairs(pairs)):
         assert a is not None
         assert b is not None
         assert pair.a == names[number // 4 * 4]
@@ -215,15 +214,6 @@ def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
     assert (status, out) == whole[:2]
     assert f"shard {shard.name} was damaged" in err
     assert run.all("--cache kept") == whole
-
-
-def test_shards_give_global_features_by_row(metric: IDSim, tmp_path: Path) -> None:
-    paths = pictures(tmp_path, 5)
-    embedding = metric.embed(paths)
-    stored(tmp_path / "s", list("abcde"), embedding, patches=True)
-    found = Store(tmp_path / "s").embedding(["d", "a"])
-    assert found.patches is None
-    assert found.cls.equal(embedding.cls[[3, 0]])
 
 
 # The file of pairs

@@ -3,7 +3,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -139,14 +138,6 @@ def test_several_references_show_how_far_real_photos_are(run: Runner, folder: Pa
         assert "percentile" in text.splitlines()[0]
 
 
-def test_one_reference_says_that_the_baseline_needs_two(run: Runner) -> None:
-    run.prints("with two references or more", "ref.png gen")
-    found = json.loads(run.all("ref.png gen --format json")[1])
-    assert found["baseline"] is None
-    assert "two references" in found["baseline_note"]
-    assert "real_percentile" not in found["rows"][0]
-
-
 def test_copies_of_a_reference_are_warned_of(run: Runner, folder: Path) -> None:
     pixels = np.random.default_rng(5).integers(0, 256, (24, 30, 3), dtype=np.uint8)
     picture = Image.fromarray(pixels).resize((100, 80), Image.Resampling.BICUBIC)
@@ -263,18 +254,6 @@ def test_a_threshold_that_is_exceeded_says_by_which_images(run: Runner) -> None:
     assert run("ref.png gen --threshold nan") == 2
 
 
-def test_quiet_leaves_libraries_as_they_were(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
-
-    monkeypatch.delenv("TRANSFORMERS_VERBOSITY", raising=False)
-    enable_progress_bars()
-    level = logging.getLogger("idmetric").level
-    assert run("ref.png gen/a.png --quiet") == 0
-    assert "TRANSFORMERS_VERBOSITY" not in os.environ
-    assert not are_progress_bars_disabled()
-    assert logging.getLogger("idmetric").level == level
-
-
 def test_unreadable_masks(run: Runner, folder: Path) -> None:
     (folder / "poor").mkdir()
     (folder / "poor/ref.png").write_bytes((folder / "masks/ref.png").read_bytes())
@@ -376,7 +355,3 @@ def test_models_are_listed_with_license_size_and_cache_state(
     assert " cached" in lines["nearid"]
     assert " cached" in lines["dinov2_vitb14"]
     assert "not fetched" in lines["visid_3b"]
-
-
-def test_a_revision_needs_a_repository(run: Runner) -> None:
-    run.says("local folder, which has no revision", "ref.png gen --revision", "0" * 40)

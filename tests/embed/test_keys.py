@@ -16,7 +16,7 @@ from idmetric import IDSim, images, load, score
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.embed.keys import content_key, folder_name
+from idmetric.embed.keys import folder_name
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.scale import embed_dataset
 from tests.checkpoints.test_fingerprint import load_others, replace_weight, step
@@ -179,15 +179,3 @@ def test_an_image_that_changes_while_it_is_read_gets_no_vector(
     _, problems = embed_rows(manifest, metric, store=tmp_path / "kept")
     assert list(problems) == [1]
     assert "changed while it was read" in problems[1]
-
-
-def test_a_key_is_the_content_of_image_and_mask() -> None:
-    keys = [
-        content_key(b"a"),
-        content_key(b"a", b""),
-        content_key(b"a", b"b"),
-        content_key(b"b", b"a"),
-        content_key(b""),
-    ]
-    assert len(set(keys)) == 5
-    assert content_key(b"a", b"b") == content_key(bytes([97]), bytes([98]))

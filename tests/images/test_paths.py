@@ -27,8 +27,7 @@ from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
-from idmetric.gallery.errors import GalleryError
-from idmetric.gallery.sources import Source, entries
+from idmetric.gallery.sources import GalleryError, Source, entries
 from idmetric.images.paths import InputError, existing, listed, mask_of, masks_of
 from idmetric.images.read import ImageReadError
 from idmetric.io.output import OutputError, file_id, refuse_inputs
@@ -385,8 +384,7 @@ def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '"ref", "gen"\n"refs/1.png", "gen/a/0.png"\n',
-     "sep=,\r\nref,gen\r\nrefs/1.png,gen/a/0.png\r\n", "\ufeffsep=;\nrefs/1.png;gen/a/0.png\n"],
+    ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '\ufeff"ref", "gen"\r\n"refs/1.png", "gen/a/0.png"\r\n'],
 )  # fmt: skip
 def test_tables_of_spreadsheets_and_of_windows_are_read(run: Run, folder: Path, text: str) -> None:
     (folder / "p.csv").write_text(text, encoding="utf-8", newline="")

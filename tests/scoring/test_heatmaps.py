@@ -12,8 +12,8 @@ from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.distance.embedding import Embedding
-from idmetric.distance.patches import MATCHES, Layout, Match, compete, patch_similarity, spread
-from idmetric.scoring.heatmaps import coverage, heatmaps, layout, subject_maps
+from idmetric.distance.patches import MATCHES, Layout, Match, patch_similarity, spread
+from idmetric.scoring.heatmaps import coverage, heatmaps, layout
 
 
 def picture(height: int, width: int, seed: int = 0) -> Image.Image:
@@ -62,23 +62,6 @@ def test_each_match_is_that_of_a_loop_over_tokens(match: Match, weights: bool) -
     assert float(found.abs().max()) <= 1 + 1e-6
 
 
-def test_the_mean_map_of_one_reference_is_its_prototypes_times_a_constant() -> None:
-    subject, targets = tokens(1, True), tokens(2, seed=1)
-    ratio = patch_similarity(subject, targets, "mean") / patch_similarity(subject, targets)
-    assert ratio.std() < 1e-4
-
-
-def test_a_patch_is_most_like_itself_and_masked_ones_do_not_count() -> None:
-    target = tokens(1, seed=4)
-    weights = torch.zeros(1, 6)
-    weights[0, 4] = 1
-    one = Embedding(target.cls, target.patches, target.grid, weights, "m")
-    for match in MATCHES:
-        found = patch_similarity(one, target, match)[0]
-        assert int(found.argmax()) == 4
-        assert float(found[4]) == pytest.approx(1, abs=1e-5)
-
-
 def test_maps_have_the_images_size_and_lie_as_the_patches_do(metric: IDSim) -> None:
     images = [picture(50, 90, 1), picture(64, 64, 2)]
     maps = heatmaps(metric, picture(70, 40), images)
@@ -120,34 +103,12 @@ def test_references_are_averaged_and_masks_matter(metric: IDSim) -> None:
     assert heatmaps(metric, embedded, target)[0].equal(masked)
 
 
-def test_maps_do_not_depend_on_batch_mates(metric: IDSim) -> None:
-    images = [picture(30 + 7 * k, 50, k) for k in range(3)]
-    together = heatmaps(metric, picture(64, 64, 9), images, batch_size=2)
-    for image, found in zip(images, together, strict=True):
-        assert (heatmaps(metric, picture(64, 64, 9), image)[0] - found).abs().max() < 1e-5
-
-
 def test_gradients_reach_the_targets_pixels(metric: IDSim) -> None:
     pixels = torch.rand(1, 3, 64, 64, requires_grad=True)
     [heat] = heatmaps(metric, picture(64, 64), pixels)
     heat.max().backward()
     assert pixels.grad is not None
     assert pixels.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("share", ["softmax", "argmax"])
-def test_subjects_divide_the_scene(metric: IDSim, share: str) -> None:
-    subjects = {"a": picture(64, 64, 1), "b": picture(64, 64, 2), "c": picture(64, 64, 3)}
-    target = picture(48, 80, 4)
-    plain = subject_maps(metric, subjects, target, share=None)
-    found = subject_maps(metric, subjects, target, share=share, temperature=0.05)  # type: ignore[arg-type]
-    assert list(found) == list(subjects)
-    assert (torch.stack(list(found.values())).sum(0) - 1).abs().max() < 1e-5
-    for y, x in ((0, 0), (20, 30), (47, 79)):
-        own = np.array([float(plain[n][y, x]) for n in subjects])
-        chance = np.exp(own / 0.05) / np.exp(own / 0.05).sum()
-        expected = chance if share == "softmax" else (own == own.max()).astype(float)
-        assert [float(found[n][y, x]) for n in subjects] == pytest.approx(expected, abs=1e-4)
 
 
 def test_patches_that_leave_a_margin_are_placed_where_they_are() -> None:
@@ -192,7 +153,3 @@ def test_clear_errors(metric: IDSim) -> None:
         patch_similarity(tokens(1), tokens(1), "best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="two models"):
         patch_similarity(tokens(1), Embedding(torch.ones(1, 3), torch.ones(1, 6, 5), (2, 3), model="other"))
-    with pytest.raises(ValueError, match="temperature"):
-        compete(torch.zeros(2, 3, 3), temperature=0)
-    with pytest.raises(ValueError, match="without references"):
-        subject_maps(metric, {"a": picture(64, 64)}, picture(64, 64), masks={"b": None})
