@@ -167,8 +167,12 @@ def _lines(path: Path) -> list[list[str]]:
             data = opened.read(MOST + 1)
     if len(data) > MOST:
         raise RequestError(f"it has more than {MOST} bytes")
-    file = io.StringIO(data.decode("utf-8-sig"), newline="")
-    return [line for line in csv.reader(file, skipinitialspace=True) if any(cell.strip() for cell in line)]
+    text = data.decode("utf-8-sig")
+    delimiter = ","
+    if spreadsheet := re.match(r"sep=(.)\r?\n", text):  # a first line for spreadsheets
+        delimiter, text = spreadsheet[1], text[spreadsheet.end() :]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    return [line for line in reader if any(cell.strip() for cell in line)]
 
 
 def _header(line: list[str], base: Path) -> list[str] | None:
