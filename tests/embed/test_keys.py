@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import IDSim, images, load, score
+from idmetric import IDSim, load, score
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
@@ -179,23 +179,6 @@ def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: ID
         found, _ = embed_rows(manifest, model, store=tmp_path / "kept")
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert len(list((tmp_path / "kept").iterdir())) == 4
-
-
-def test_an_image_that_changes_while_it_is_read_gets_no_vector(
-    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths, original = pictures(tmp_path / "photos", 2), images.read.read_image
-    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-
-    def read_image(source: Any, **options: Any) -> Any:
-        if source == str(paths[1]):
-            paths[1].write_bytes(paths[0].read_bytes())
-        return original(source, **options)
-
-    monkeypatch.setattr("idmetric.data.embed.read_image", read_image)
-    _, problems = embed_rows(manifest, metric, store=tmp_path / "kept")
-    assert list(problems) == [1]
-    assert "changed while it was read" in problems[1]
 
 
 def test_a_key_is_the_content_of_image_and_mask() -> None:
