@@ -317,6 +317,6 @@ def _number(identity: Any) -> int:
     if isinstance(identity, str):
         return int.from_bytes(hashlib.blake2b(identity.encode(), digest_size=8).digest(), "big", signed=True)
     try:
-        return operator.index(identity)
-    except TypeError as error:
-        raise ValueError(f"identities are names or whole numbers, got {identity!r}") from error
+        return int(np.int64(operator.index(identity)))
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"identities are names or whole numbers of 64 bits, got {identity!r}") from error

@@ -325,8 +325,6 @@ def _read(item: Item, models: Mapping[str, VectorModel], stores: Mapping[str, St
         except ImageReadError as error:  # a decoded image has no name
             named = describe(image) if error.source.startswith("<PIL") else error.source
             raise ImageReadError(named, error.reason) from error
-    if pixels and image is not None and key_of(image, mask) != found.key:
-        raise ValueError(f"{describe(image)}: the file changed while it was read: run again")
     found.pixels = pixels or None
     return found
 

@@ -175,13 +175,6 @@ def test_images_within_the_manifest_go_by_their_id(photos: Manifest, tmp_path: P
     assert match_masks(held, masks)[0] == {k: masks / f"{k}.png" for k in range(4)}
 
 
-def test_a_dry_run_writes_nothing(run: Runner, photos: Manifest, tmp_path: Path) -> None:
-    put(tmp_path / "masks", dict.fromkeys(ALL, disc((30, 20))))
-    before = sorted(tmp_path.rglob("*"))
-    run.prints("would write out.csv: 4 images", "masks photos.csv --from masks -o out.csv --dry-run")
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_masks_are_made_by_a_remover(run: Runner, photos: Manifest, tmp_path: Path) -> None:
     assert run("masks photos.csv --remover clean -o out.csv --quiet") == 0
     made = read(tmp_path / "out.csv")

@@ -272,7 +272,6 @@ def check_nearid(manifest: Manifest) -> None:
     assert (parameters["source"], parameters["row"], parameters["objaverse_id"]) == ("NearID", 1, "o1")
 
 
-@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
 @pytest.mark.parametrize("card", [False, True])
 def test_nearid_from_parquet(tmp_path: Path, card: bool) -> None:
     nearid(card=card).to_parquet(put(tmp_path / "NearID/data/train-00000-of-00001.parquet", b""))
@@ -284,7 +283,6 @@ def test_nearid_from_parquet(tmp_path: Path, card: bool) -> None:
     assert len(list((tmp_path / "images").rglob("*.png"))) == 8 + 8 + 3  # equal masks are one file
 
 
-@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
 def test_nearid_from_arrow_shards_of_save_to_disk(tmp_path: Path) -> None:
     nearid().save_to_disk(tmp_path / "NearID" / "train", num_shards=2)
     datasets.DatasetDict({"train": distractors()}).save_to_disk(tmp_path / "NearID-Flux_1024")
@@ -309,7 +307,6 @@ def test_nearid_splits_by_row_positions(tmp_path: Path) -> None:
         import_dataset("nearid", tmp_path / "NearID")
 
 
-@pytest.mark.filterwarnings("ignore:.*1 distractors of views without a positive")
 def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None:
     nearid(2).save_to_disk(tmp_path / "NearID")
     distractors(4).save_to_disk(tmp_path / "NearID-SDXL")
@@ -318,8 +315,7 @@ def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None
         SourceError, match=r"2 rows cannot be imported.*\n.*NearID-SDXL: row 3: no positive 'nearid/16'"
     ):
         import_dataset("nearid", sources)
-    with pytest.warns(UserWarning, match="NearID-SDXL: 1 distractors of views without a positive are left out"):
-        assert len(import_dataset("nearid", sources, on_error="skip")) == 5 + 5
+    assert len(import_dataset("nearid", sources, on_error="skip")) == 5 + 5  # one view has no positive
     alone = import_dataset("nearid", tmp_path / "NearID-SDXL")  # nothing to match
     assert (len(alone), alone[0].parent) == (12, "nearid/10/view1")
 
@@ -327,15 +323,13 @@ def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None
 def test_nearid_sets_have_ids_all_or_none(tmp_path: Path) -> None:
     nearid().remove_columns("id").save_to_disk(tmp_path / "NearID")
     distractors().save_to_disk(tmp_path / "NearID-SDXL")
-    sources = [tmp_path / "NearID", tmp_path / "NearID-SDXL"]
-    with pytest.raises(SourceError, match=r"NearID has no column 'id', but NearID-SDXL has.*--map id=NAME"):
-        import_dataset("nearid", sources)
+    with pytest.raises(SourceError, match=r"NearID-SDXL: row 1: no positive 'nearid/10'.*--map id=NAME"):
+        import_dataset("nearid", [tmp_path / "NearID", tmp_path / "NearID-SDXL"])
     nearid().map(lambda row: {"id": None if row["id"] == 13 else row["id"]}).save_to_disk(tmp_path / "holes")
     with pytest.raises(SourceError, match="holes: row 2: column 'id' is empty"):
         import_dataset("nearid", tmp_path / "holes")
 
 
-@pytest.mark.filterwarnings("ignore:.*distractors of views without a positive")
 @pytest.mark.parametrize("ids", [False, True])
 def test_nearid_stored_in_parts_keeps_them_apart(tmp_path: Path, ids: bool) -> None:
     """Two parts whose rows count from 0 each, and no column of splits: the part is the split."""

@@ -141,7 +141,7 @@ def test_uned_is_imported_and_curated_for_training(
     assert run("curate uned.parquet --recipe ilgen-real --variant art -o art.csv --quiet") == 0
     assert per_dataset(read(tmp_path / "art.csv")) == {"MET": 3}
     generic = "curate uned.parquet --recipe ilgen-real --variant generic -o x.csv"
-    run.fails("none of the paper's sets", generic, status=2)
+    run.fails("unknown variant 'generic'", generic)
     run.fails("--any-category is of --recipe ilgen", "curate uned.parquet --recipe ilgen-real --any-category -o x.csv",
               status=2)  # fmt: skip
 

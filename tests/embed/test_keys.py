@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import IDSim, images, load, score
+from idmetric import IDSim, load, score
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row

@@ -79,10 +79,6 @@ def run(args: argparse.Namespace) -> int:
     for option, recipes in ONLY.items():
         if getattr(args, option) not in (None, False) and args.recipe not in recipes:
             args.wrong_usage(f"--{option.replace('_', '-')} is of --recipe {' or '.join(recipes)}, not {args.recipe}")
-    if (args.recipe, args.variant) == ("ilgen-real", "generic"):
-        args.wrong_usage("--variant generic: real images of everyday objects are in none of the paper's sets")
-    if args.keep_splits and args.split:
-        args.wrong_usage("--split makes new splits, --keep-splits keeps those there are: choose one")
     rules: Sequence[Rule] = {"idsim": IDSIM_RULES, "nearid": NEARID_RULES}.get(args.recipe, ())
     if args.print_filters:
         print(rules_json(rules), end="")

@@ -3,7 +3,8 @@
 The set of positives (`Aleksandar/NearID`) has the columns images1..3 and masks1..3 (or img1..3, as one card says). Each
 set of distractors (`NearID-Flux`, `-SDXL`, ...) has nimg1..3; the third view may be empty. The sets are imported
 together. They are matched by their shared column `id` or, if none of them has it, by the row's number, counted within
-its split if a set is stored in several. A distractor without a positive is reported as left out.
+its split if a set is stored in several. A distractor without its identity's positives is reported, one of a view
+without a positive left out.
 
 The split is the column `split`, else the published position, else the part of the set (train, test) that stores the
 row. A set that is stored in one part has no split, because the Hub calls any table "train".
@@ -15,11 +16,9 @@ distractor shows the parent's scene with another object in the masked place. Eac
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, Record
 from idmetric.data.importers.source import Source, SourceError, read_json
 from idmetric.data.manifest.table import Row
@@ -37,13 +36,6 @@ def rows(job: Job) -> Iterator[Row]:
     for source in sources:
         if _prefix(source) is None and "nimg1" not in source.columns:
             job.need(source, "images1")
-    without = [source.name for source in sources if "id" not in source.columns]
-    if 0 < len(without) < len(sources):
-        having = next(source.name for source in sources if source.name not in without)
-        raise SourceError(
-            f"{without[0]} has no column 'id', but {having} has: distractors cannot be matched with their positives. "
-            "If the column has another name, use --map id=NAME; else import the sets one by one"
-        )
     seen: Seen = {}
     for source in sources:
         if _prefix(source) is not None:
@@ -72,25 +64,20 @@ def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
 def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     # NearID-Flux_1024 -> Flux_1024
     engine = re.sub(r"^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
-    lone = 0
     for record, identity, split in _named(job, source, ["id", "split", "category", *(f"nimg{v}" for v in VIEWS)]):
         if seen and identity not in seen:
-            record.reject(f"no positive {identity!r} for this distractor")
+            record.reject(f"no positive {identity!r} for this distractor (--map id=NAME names the column of ids)")
             continue
         split, masks = seen.get(identity, (split, {}))
         for view in VIEWS:
-            cell = record.values.get(f"nimg{view}")
             if seen and view not in masks:
-                lone += content(cell) != (None, None)
                 continue
-            if image := record.keep(cell):
+            if image := record.keep(record.values.get(f"nimg{view}")):
                 place = f"{identity}/view{view}"
                 about = {"source": source.label, "row": record.number, "x_view": view}
                 own = {"engine": engine, "parent": place, "parameters": about, **image, **masks.get(view, {})}
                 name = f"{place}/{engine}"
                 yield _row(job, record, identity, split, view, identity=name, id=name, role="distractor", **own)
-    if lone:
-        warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
 
 def _row(job: Job, record: Record, scene: str, split: str | None, view: int, **columns: Any) -> Row:
