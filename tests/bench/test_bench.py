@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from timing import Clock, Timing, cpu_ratio, ratio
+from timing import Clock
 from torch import Tensor
 
 from idmetric import IDSim
@@ -39,17 +39,6 @@ def test_functions_take_turns_after_warming_up() -> None:
     assert "".join(calls) == "abab" + "abbaabba"
     assert [len(t.seconds) for t in found.values()] == [4, 4]
     assert (found["a"].items, found["b"].items) == (5, 1)
-
-
-def test_ratios_are_per_item_and_round_by_round() -> None:
-    a, b = Timing((2.0, 8.0, 3.0), items=2), Timing((1.0, 2.0, 3.0), items=4)
-    found = ratio(a, b)
-    assert (found.median, found.low, found.high, found.rounds) == (4.0, 2.0, 8.0, 3)
-    with pytest.raises(ValueError, match="zip"):
-        ratio(a, Timing((1.0,)))
-    by_processor = cpu_ratio(Timing((1.0,), 2, cpu=(6.0,)), Timing((1.0,), 1, cpu=(2.0,)))
-    assert by_processor is not None
-    assert by_processor.median == 1.5
 
 
 # Sections

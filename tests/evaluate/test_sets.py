@@ -60,12 +60,6 @@ def test_sets_are_not_apart_from_themselves() -> None:
         assert measure(x, y) == pytest.approx(measure(y, x))
 
 
-def test_centroids_are_compared_by_cosine() -> None:
-    x, y = two(9, 7, 4)
-    a, b = np.sum(x, 0), np.sum(y, 0)
-    assert centroid_similarity(x, y) == pytest.approx(a @ b / math.sqrt((a @ a) * (b @ b)))
-
-
 def test_what_is_no_set_is_refused() -> None:
     for measure in (cmmd, frechet_distance):
         with pytest.raises(ValueError, match="at least 2 images"):

@@ -85,6 +85,7 @@ def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Arra
     own = {name: np.flatnonzero(images.subject == name) for name in dict.fromkeys(images.subject)}
     rows = [int(row) for name, of in own.items() for row in (*images.shown(name), *images.rows[of])]
     best, gray = np.empty(len(images.rows)), []
+    done, total = 0, sum(len(of) * len(images.shown(name)) for name, of in own.items())
 
     def small(row: int) -> Any:
         return small_picture(read_image(data.source(row) or b""))
@@ -100,6 +101,9 @@ def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Arra
                 best[k] = max(compare(reference, image).agreement for reference in prints)
                 if in_color and is_gray(picture):
                     gray.append(data.column("id")[images.rows[k]])
+                done += len(prints)
+                if settings.pair_progress is not None:
+                    settings.pair_progress(done, total)
     warning = f"WARNING: {len(gray)} images are gray where the references are in color, which lowers their scores: "
     return best, [warning + listed(gray)] if gray else []
 
