@@ -112,7 +112,7 @@ def embed_on_ray(
             "batch_size": batch_size, "workers": workers or max(1, round(cpus)),
         }  # fmt: skip
         actors = min(_room(ray.cluster_resources(), cpus, gpus), len(work.todo))
-        # in memory, as tasks that read would wait for room beside the actors
+        # in memory, as tasks that read would wait for the room that the actors take
         numbers = ray.data.from_items(list(range(len(work.todo))), override_num_blocks=min(len(work.todo), _BLOCKS))
         dataset = numbers.map_batches(
             Actor, batch_size=1, num_cpus=cpus, num_gpus=gpus, fn_constructor_kwargs=options,
