@@ -18,6 +18,7 @@ from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed.keys import folder_name
 from idmetric.gallery import Gallery, GalleryError
+from idmetric.images import read
 from idmetric.scale import embed_dataset
 from tests.checkpoints.test_fingerprint import load_others, replace_weight, step
 from tests.conftest import random_model
@@ -167,7 +168,7 @@ def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: ID
 def test_an_image_that_changes_while_it_is_read_gets_no_vector(
     metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths, original = pictures(tmp_path / "photos", 2), images.read.read_image
+    paths, original = pictures(tmp_path / "photos", 2), read.read_image
     manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
 
     def read_image(source: Any, **options: Any) -> Any:
