@@ -52,27 +52,20 @@ def expected_calibration_error(probabilities: ArrayLike, same: ArrayLike, bins: 
 
 def log_loss(probabilities: ArrayLike, same: ArrayLike) -> float:
     """Mean of -log(probability of the true label), in nats; lower = better. Arguments as for `reliability`."""
-    p, r = _probabilities(probabilities, same)
+    p, r, _ = _binned(probabilities, same)
     with np.errstate(divide="ignore"):
         return float(-np.log(np.where(r, p, 1 - p)).mean())
 
 
 def brier_score(probabilities: ArrayLike, same: ArrayLike) -> float:
     """Mean of (probability - same)^2, in [0, 1]; lower = better (Brier 1950). Arguments as for `reliability`."""
-    p, r = _probabilities(probabilities, same)
+    p, r, _ = _binned(probabilities, same)
     return float(((p - r) ** 2).mean())
 
 
-def _probabilities(probabilities: ArrayLike, same: ArrayLike) -> tuple[Array, Truths]:
+def _binned(probabilities: ArrayLike, same: ArrayLike, bins: int = 1) -> tuple[Array, Truths, NDArray[np.int64]]:
     _, r = labeled(probabilities, same, ("probabilities", "same"))
     p = np.asarray(probabilities, dtype=np.float64)  # measured, not ranked: not rounded
     if ((p < 0) | (p > 1)).any():
         raise ValueError(f"probabilities must lie in [0, 1], found {p.min()} to {p.max()}")
-    return p, r
-
-
-def _binned(probabilities: ArrayLike, same: ArrayLike, bins: int) -> tuple[Array, Truths, NDArray[np.int64]]:
-    p, r = _probabilities(probabilities, same)
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
     return p, r, np.minimum((p * bins).astype(np.int64), bins - 1)

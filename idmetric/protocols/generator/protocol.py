@@ -104,7 +104,7 @@ def add_differences(result: Result, scores: Mapping[str, Scored], settings: Sett
         if metric == next(iter(scores)) and (least := len(found) * smallest_p(max(subjects))) > LEVEL:
             result.notes.append(
                 f"smallest possible p here: {min(1, least):.3f} ({len(found)} tests on {max(subjects)} subjects): add "
-                "subjects, or compare with one method (--against METHOD)"
+                f"subjects{', or compare with one method (--against METHOD)' if against is None else ''}"
             )
     result.rows.extend(rows.values())
 
