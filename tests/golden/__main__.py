@@ -180,7 +180,7 @@ def distances(folder: str) -> None:
 
 
 SECONDS = re.compile(r"\d+(\.\d+)? ?(s|ms|seconds|images/s|steps/s)\b|\d{4}-\d\d-\d\d[T ][\d:.+Z]+")
-STAMPS = re.compile(r'"stamp": \[\[[^\]]*\]\]|"hashed": \d+')  # of files, in galleries
+STAMPS = re.compile(r'"stamp": \[\[[^\]]*\]\]')  # of files, in galleries
 RANDOM = re.compile(r"(?<=[-.])[0-9a-f]{20,32}(?=\.)")  # in names of files that the package writes
 
 
