@@ -323,8 +323,10 @@ def test_nearid_names_distractors_without_their_positive(tmp_path: Path) -> None
 def test_nearid_sets_have_ids_all_or_none(tmp_path: Path) -> None:
     nearid().remove_columns("id").save_to_disk(tmp_path / "NearID")
     distractors().save_to_disk(tmp_path / "NearID-SDXL")
-    with pytest.raises(SourceError, match=r"NearID-SDXL: row 1: no positive 'nearid/10'.*--map id=NAME"):
-        import_dataset("nearid", [tmp_path / "NearID", tmp_path / "NearID-SDXL"])
+    distractors().remove_columns("id").save_to_disk(tmp_path / "NearID-Flux")
+    for without in ("NearID", "NearID-Flux"):
+        with pytest.raises(SourceError, match=rf"{without} has no column 'id', but other sets have.*--map id=NAME"):
+            import_dataset("nearid", [tmp_path / without, tmp_path / "NearID-SDXL"])
     nearid().map(lambda row: {"id": None if row["id"] == 13 else row["id"]}).save_to_disk(tmp_path / "holes")
     with pytest.raises(SourceError, match="holes: row 2: column 'id' is empty"):
         import_dataset("nearid", tmp_path / "holes")

@@ -36,6 +36,12 @@ def rows(job: Job) -> Iterator[Row]:
     for source in sources:
         if _prefix(source) is None and "nimg1" not in source.columns:
             job.need(source, "images1")
+    without = [source.name for source in sources if "id" not in source.columns]
+    if 0 < len(without) < len(sources):
+        raise SourceError(
+            f"{without[0]} has no column 'id', but other sets have: they cannot be matched. Name it by --map id=NAME, or "
+            "import the sets one by one"
+        )
     seen: Seen = {}
     for source in sources:
         if _prefix(source) is not None:
