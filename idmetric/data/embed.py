@@ -72,7 +72,7 @@ class EmbedderModel:
     def __init__(self, metric: Embedder) -> None:
         self.metric = metric
         self.background, self.preprocessing = metric.background, metric.preprocessing
-        self.decode, self.decoded = metric.decode, metric.decoded
+        self.decode, self.decoded = metric.decode, partial(metric.read_image, whole=False)
         self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
 
     def signature(self) -> dict[str, str]:
@@ -325,6 +325,8 @@ def _read(item: Item, models: Mapping[str, VectorModel], stores: Mapping[str, St
         except ImageReadError as error:  # a decoded image has no name
             named = describe(image) if error.source.startswith("<PIL") else error.source
             raise ImageReadError(named, error.reason) from error
+    if pixels and image is not None and key_of(image, mask) != found.key:
+        raise ValueError(f"{describe(image)}: the file changed while it was read: run again")
     found.pixels = pixels or None
     return found
 
