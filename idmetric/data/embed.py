@@ -70,7 +70,7 @@ class EmbedderModel:
     def __init__(self, metric: Embedder) -> None:
         self.metric = metric
         self.background, self.preprocessing = metric.background, metric.preprocessing
-        self.decode, self.decoded = metric.decode, metric.decoded
+        self.decode, self.decoded = metric.decode, partial(metric.read_image, whole=False)
         self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
 
     def signature(self) -> dict[str, str]:
