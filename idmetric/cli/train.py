@@ -116,7 +116,8 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
         config, settings = configure(module, args)
         processes = Processes(settings.precision, args.cpu)
         if not args.dry_run:
-            processes.on_main(lambda: (check(args.out / run_folder.FILE, parents=True), run_folder.read(args.out)))
+            processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
+            processes.on_main(lambda: run_folder.read(args.out))
         data = _data(module, args, processes, Path(scratch) if args.dry_run else args.out / run_folder.SMOKE_DATA)
         seed_all(settings.seed)  # new weights follow from the seed
         recipe = module.build(config, data, processes)

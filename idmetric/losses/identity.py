@@ -113,11 +113,14 @@ class IdentityLoss(nn.Module):
                 f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}: give the plain "
                 "model, without torch.compile or DistributedDataParallel around it"
             )
-        _check_choice("aggregate", aggregate, ("mean", "min"))
-        _check_choice("reduction", reduction, ("mean", "sum", "none"))
-        _check_choice("outside", outside, ("black", "white", "crop", "keep"))
-        if not isinstance(autocast, torch.dtype):
-            _check_choice("autocast", autocast, ("inherit", "off", "a torch.dtype"))
+        for option, value, known in (
+            ("aggregate", aggregate, ("mean", "min")),
+            ("reduction", reduction, ("mean", "sum", "none")),
+            ("outside", outside, ("black", "white", "crop", "keep")),
+            ("autocast", autocast, ("inherit", "off", "a torch.dtype")),
+        ):
+            if value not in known and not isinstance(value, torch.dtype):
+                raise ValueError(f"unknown {option} {value!r}: choose {', '.join(known)}")
         if len(value_range) != 2 or not -math.inf < value_range[0] < value_range[1] < math.inf:
             raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
         if aggregate == "min" and weights is not None:
@@ -309,11 +312,6 @@ def _checkpoint_blocks(metric: Embedder) -> None:
 
 
 # Arguments
-
-
-def _check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ValueError(f"unknown {option} {value!r}: choose {', '.join(known)}")
 
 
 def _reference_weights(weights: Sequence[float] | Tensor | None, like: Tensor) -> Tensor:

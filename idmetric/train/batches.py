@@ -137,7 +137,13 @@ class Pictures:
         source = cast("str | bytes", self.data.source(row))
         image: ImageLike = source
         if foreground:
-            image = self._foreground(row, source)
+            mask = self.data.source(row, "mask")
+            if mask is None:
+                raise ManifestError(
+                    f"row {row + 1} ({self.data[row].id}) has no mask, so its background cannot be painted black: fill "
+                    "column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
+                )
+            image = cut_out(source, mask, "black", background=self.background)[0]
         elif self.augment is not None:
             image = read_image(source, background=self.background)
         if self.augment is not None:
@@ -152,16 +158,6 @@ class Pictures:
     def read_bytes(self, row: int, rng: Generator | None = None, *, foreground: bool = False) -> Tensor:
         """As `read`, in uint8: a quarter of the memory, and exactly the values of an 8-bit image of that size."""
         return (self.read(row, rng, foreground=foreground) * 255).round().byte()
-
-    def _foreground(self, row: int, source: str | bytes) -> ImageLike:
-        """The image at its own size on black."""
-        mask = self.data.source(row, "mask")
-        if mask is None:
-            raise ManifestError(
-                f"row {row + 1} ({self.data[row].id}) has no mask, so its background cannot be painted "
-                "black: fill column 'mask' (idmetric.data.curate.masking.inherit_masks gives edits their parent's)"
-            )
-        return cut_out(source, mask, "black", background=self.background)[0]
 
 
 # Before the first step

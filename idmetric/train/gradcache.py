@@ -45,7 +45,7 @@ def cached_backward(
     joined = torch.cat(parts).requires_grad_()
     found = _backward(joined, loss, processes)
     assert joined.grad is not None
-    gradients = joined.grad.split([len(part) for part in parts])
+    gradients = torch.split(joined.grad, [len(part) for part in parts])
 
     after = _random_state(processes.device)
     for chunk, state, gradient in zip(chunks, states, gradients, strict=True):

@@ -29,12 +29,6 @@ TARGETS = MappingProxyType({
            r"(?:attn\.(?:qkv|q_proj|k_proj|v_proj|q|k|v|kv|proj)|mlp\.(?:fc1|fc2|fc1_g|fc1_x|w12|w3))",
     # Qwen2-VL and Qwen2.5-VL: all linear layers of the language model's blocks
     "qwen": r"(?:.*\.)?language_model\.layers\.\d+\.(?:self_attn\.[qkvo]_proj|mlp\.(?:gate|up|down)_proj)",
-    # the same and those of the vision tower's blocks
-    "qwen-vision": r"(?:.*\.)?(?:language_model\.layers|visual\.blocks)\.\d+\."
-                   r"(?:self_attn\.[qkvo]_proj|attn\.(?:qkv|proj)|mlp\.(?:(?:gate|up|down)_proj|fc1|fc2))",
-    # the list of VLM2Vec, on which such models are based; in Qwen2.5-VL it matches the attention and down_proj of the
-    # language model, and down_proj of the vision tower
-    "vlm2vec": r"(?:.*\.)?(?:qkv_proj|o_proj|gate_up_proj|down_proj|k_proj|q_proj|out_proj|v_proj)",
 })  # fmt: skip
 
 

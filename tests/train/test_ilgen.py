@@ -21,7 +21,6 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.train import state
-from idmetric.train.batches import generator
 from idmetric.train.ilgen.config import PAPER, SMOKE, Config
 from idmetric.train.ilgen.data import classes_of, draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.objectives import SoftmaxMargin
@@ -236,19 +235,6 @@ def test_chunks_and_checkpointing_change_no_gradient(data: Manifest, loss: str) 
             assert found[name].allclose(gradient, rtol=1e-4, atol=1e-5 * scale), name
 
 
-def test_pixels_travel_in_eight_bits_without_loss(data: Manifest) -> None:
-    for augment in (True, False):
-        recipe = made(data, augment=augment)
-        batch = recipe.load(2)
-        rows = recipe.batches.classes.flat[batch["drawn"].image[:, 0].numpy()]
-        pictures = recipe.batches.pictures
-        exact = torch.stack([pictures.read(int(row), generator(0, 2, place)) for place, row in enumerate(rows)])
-        assert batch["pixels"].dtype == torch.uint8
-        assert (batch["pixels"][:, 0].float() / 255).equal(exact)
-    plain = torch.stack([recipe.model.load_image(data.source(int(row)))[0] for row in rows])
-    assert exact.equal(plain)
-
-
 # What trains
 
 
@@ -339,16 +325,6 @@ def test_the_papers_settings_are_the_defaults() -> None:
         assert asdict(Config(loss=loss)).items() >= values.items()  # type: ignore[arg-type]
     assert pass_length(20_000, Config().classes) == 50
     assert Config(loss="contrastive", lr=3.0, batch_size=2).lr == 3.0
-
-
-def test_supplement_s2_counts_the_descriptors_parameters() -> None:
-    counts = {"vit_large_patch16_siglip_384": (316, 1024), "vit_large_patch14_clip_quickgelu_336": (304, 1024),
-              "vit_base_patch16_224": (86, 768)}  # fmt: skip
-    for name, (millions, width) in counts.items():
-        with torch.device("meta"):
-            model = timm.create_model(name, num_classes=0)
-        assert round(sum(p.numel() for p in model.parameters()) / 1e6) == pytest.approx(millions, abs=1)
-        assert model.num_features == width
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
@@ -498,12 +474,3 @@ def test_commands_of_the_page_parse() -> None:
 def test_checkpoints_hold_what_a_loss_learns_or_finds(data: Manifest, loss: str, name: str) -> None:
     modules = made(data, loss=loss).modules()
     assert name in {f"{part}/{n}" for part, module in modules.items() for n, _ in state.trained(module)}
-
-
-def test_mixed_precision_trains_about_the_same(data: Manifest) -> None:
-    found = []
-    for processes in (Processes("no", cpu=True), Processes("bf16", cpu=True)):
-        recipe = lively(build(config(loss="infonce"), data, processes))
-        found.append(torch.cat([g.flatten() for g in gradients(recipe).values()]))
-    assert torch.cosine_similarity(found[0], found[1], dim=0) > 0.95
-    assert not found[0].equal(found[1])

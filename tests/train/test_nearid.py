@@ -347,15 +347,6 @@ def test_the_defaults_are_the_papers() -> None:
     assert asdict(Config()).items() >= papers.items()
 
 
-def test_each_term_has_its_weight(data: Manifest) -> None:
-    run = recipe(data)
-    base = {name: float(value) for name, value in run.step(run.load(0)).items()}
-    assert min(base["ranking"], base["cohesion"]) > 0
-    for alpha, beta in ((0.0, 0.0), (2.0, 0.0), (0.5, 0.3)):
-        expected = base["discrimination"] + alpha * base["ranking"] + beta * base["cohesion"]
-        assert loss(recipe(data, alpha=alpha, beta=beta)) == pytest.approx(expected, rel=1e-5)
-
-
 def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> None:
     assert len({round(loss(recipe(data, objective=name, batch_size=14)), 4) for name in OBJECTIVES}) == 7
     run = recipe(data, objective="info-nce")
@@ -654,15 +645,6 @@ def test_validation_rows_must_not_be_training_rows(data: Manifest) -> None:
     other = [*(row.identity for row in data), "x", "x"]
     with pytest.raises(ManifestError, match=r"2 rows of split val .*\(t3v0\+\)"):
         recipe(more.replace(split=[*apart, "val", "val"], identity=other))
-
-
-def test_pixels_travel_in_8_bits_without_loss(data: Manifest) -> None:
-    run = recipe(data)
-    batch, (rows, masked, _) = run.load(0), run.batches.tuples(0)
-    assert batch["pictures"].dtype == torch.uint8
-    dark = [bool(m) for m, row in zip(masked.ravel(), rows.ravel(), strict=True) if row != MISSING]
-    for pixels, row, foreground in zip(batch["pictures"], batch["rows"], dark, strict=True):
-        assert (pixels.float() / 255).equal(run.batches.pictures.read(row, foreground=foreground))
 
 
 # Learning

@@ -43,12 +43,7 @@ class Config:
     epochs: int = option(3, "passes over the triplets (C.2)")
     precision: Precision = option("bf16", "mixed precision (C.1)")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, a third slower")
-    validate_patches: int = option(256, "validation triplets to compare by patches, too; 0 = none")
     seed: int = option(0, "of new weights, batches, augmentation and dropout")
-
-    def __post_init__(self) -> None:
-        if self.terms == "patch" and not self.validate_patches:
-            raise ValueError("terms patch need validation by patches: validate_patches must be above 0")
 
 
 SMOKE: Mapping[str, Any] = {

@@ -139,4 +139,6 @@ class Loader:
             for k, row in zip(places, own, strict=True)
         ]
         identity = torch.from_numpy(self.triplets.identity[rows])
-        return MicroBatch(torch.stack(pixels).unflatten(0, rows.shape), identity, (step, number), rows.tolist())
+        return MicroBatch(
+            torch.stack(pixels).view(*rows.shape, *pixels[0].shape), identity, (step, number), rows.tolist()
+        )

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,13 +31,12 @@ from torch import Tensor
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import load_state
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.distance.matrix import distance
 from idmetric.losses.info_nce import info_nce
 from idmetric.models import backbone as backbones
 from idmetric.models.idsim import IDSim, IDSimConfig
 from idmetric.models.tokens import resample_positions
 from idmetric.train import augment, lora
-from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, generator, rows_in, steps_per_epoch
+from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
 from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, MicroBatch, Triplets, read_triplets
@@ -45,7 +44,7 @@ from idmetric.train.idsim.loss import accuracy, compare
 from idmetric.train.loader import seed_all
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, evaluating, rendered
+from idmetric.train.recipe import Recipe, rendered
 from idmetric.train.validate import validation
 
 
@@ -61,7 +60,8 @@ class IDSimRecipe(Recipe):
         self.config, self.data, self.loader, self.held_out = config, data, loader, held_out
         self.model, self.processes = model, processes
         self.steps = config.epochs * steps_per_epoch(len(loader.triplets), config.batch_size * config.accumulation)
-        self.best = "selection" if held_out else ""
+        # class features are compared, which patches alone do not train
+        self.best = "selection" if held_out and config.terms != "patch" else ""
         free = ("backbone_weights", "revision", "checkpointing")  # "weights" identifies the former two
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free},
@@ -104,7 +104,8 @@ class IDSimRecipe(Recipe):
         ):
             if features is None or config.terms not in ("both", term):
                 continue
-            similar = compare(*features.float().chunk(3), identity, config.negatives)
+            anchor, positive, negative = features.float().chunk(3)
+            similar = compare(anchor, positive, negative, identity, config.negatives)
             loss = info_nce(
                 similar.positive, similar.values, temperature=temperature, margin=config.margin, valid=similar.negative
             )
@@ -113,22 +114,16 @@ class IDSimRecipe(Recipe):
         return {"loss": total, **found}
 
     def validate(self) -> Mapping[str, float]:
-        """The measures of `train.validate` on triplets of split val, the accuracy by patches, and "selection".
+        """The measures of `train.validate` on triplets of split val, and "selection".
 
         "triplet" is the accuracy of the paper's Real Instance Validation, "auc" the ROC AUC of its Identity Validation;
         selection is their mean ("we use them jointly", B.1), or "triplet" if no edits of identity give an "auc".
         """
         if self.held_out is None:
             return {}
-        size, terms = self.config.batch_size, self.config.terms
         rows = self.data.take(self.held_out.used)
-        found = validation(self.model, rows, batch_size=3 * size, processes=self.processes)
-        chosen = [found[name] for name in ("triplet", "auc") if name in found]
-        if terms != "cls" and self.config.validate_patches:
-            found |= patch_accuracy(self.model, self.data, self.held_out, self.config.validate_patches, size)
-        if terms == "patch":  # class features are not trained
-            chosen = [found["triplet_patch"]]
-        return {**found, "selection": float(np.mean(chosen))}
+        found = validation(self.model, rows, batch_size=3 * self.config.batch_size, processes=self.processes)
+        return {**found, "selection": float(np.mean([found[name] for name in ("triplet", "auc") if name in found]))}
 
     def save(self, folder: Path) -> None:
         """Write the model with LoRA folded into its weights: the result opens without peft."""
@@ -215,29 +210,6 @@ def _load_backbone(model: IDSim, settings: IDSimConfig, weights: str) -> None:
         state["pos_embed"] = resample_positions(table, (settings.image_size // patch,) * 2, 0.1)
     load_state(model.backbone, state, weights)
     model.requires_grad_(False)
-
-
-def patch_accuracy(model: IDSim, data: Manifest, triplets: Triplets, limit: int, batch_size: int) -> dict[str, float]:
-    """Share of triplets in which the positive is nearer than the negative; a tie counts as wrong.
-
-    Args:
-        limit: most triplets, always the same. batch_size: triplets embedded at once.
-
-    Returns:
-        "triplet_patch" by the Sinkhorn distance of patches, "triplet_joint" by its sum with that of class features
-        ("joint CLS+patch embedding", B.3).
-    """
-    chosen = generator("validation of patches").permutation(len(triplets))[:limit]
-    right: dict[str, list[Tensor]] = {"patch": [], "joint": []}
-    with evaluating(model):
-        for start in range(0, len(chosen), batch_size):
-            rows = triplets.rows[chosen[start : start + batch_size]].T
-            files = [cast("str | bytes", data.source(row)) for row in rows.ravel().tolist()]
-            found, count = model.embed(files, batch_size=batch_size, workers=4), rows.shape[1]
-            anchor, positive, negative = (found[k * count : (k + 1) * count] for k in range(3))
-            for kind, hits in right.items():
-                hits.append(distance(anchor, positive, kind) < distance(anchor, negative, kind))
-    return {f"triplet_{kind}": torch.cat(hits).float().mean().item() for kind, hits in right.items()}
 
 
 def smoke_data(folder: Path) -> Manifest:

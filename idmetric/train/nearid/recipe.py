@@ -116,7 +116,10 @@ class Recipe(Interface):
         if padding:
             chunks += torch.split(chunks[0][:1].expand(padding, -1, -1), self.config.chunk)
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
-        found = cached_backward(self._head, chunks, lambda embedded: self._loss(embedded, **where), self.processes)
+        found = cached_backward(
+            lambda tokens: self.model.backbone.forward_head(tokens, pre_logits=True), chunks,
+            lambda embedded: self._loss(embedded, **where), self.processes,
+        )  # fmt: skip
         return {**found, "images": float(len(batch["pictures"]))}
 
     def _tokens(self, pixels: Tensor) -> Tensor:
@@ -125,10 +128,6 @@ class Recipe(Interface):
         with torch.no_grad(), self.processes.autocast():
             tokens: Tensor = self.model.backbone.forward_features(x)
         return tokens.to(self.processes.dtype)
-
-    def _head(self, tokens: Tensor) -> Tensor:
-        pooled: Tensor = self.model.backbone.forward_head(tokens, pre_logits=True)
-        return pooled
 
     def _loss(
         self, embedded: Tensor, index: Tensor, valid: Tensor, identity: Tensor, oracle: Tensor

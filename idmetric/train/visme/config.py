@@ -37,7 +37,7 @@ class Config:
     rank: int = option(16, "of LoRA (section 5.1; 32 is best in Figure 5)")
     alpha: float = option(32.0, "of LoRA (section 5.1)")
     dropout: float = option(0.1, "of LoRA (the paper is silent; VLM2Vec's)")
-    targets: str = option("qwen", "layers with LoRA: qwen, qwen-vision, vlm2vec, or a regular expression (not stated)")
+    targets: str = option("qwen", "layers with LoRA: qwen = all of the language model, or a regular expression")
     prompt_style: Literal["vlm2vec", "chat"] = option("vlm2vec", "see VisIDEmbed (the paper is silent)")
     max_pixels: int = option(200_704, "of an image: 256 visual tokens (section 5.1)")
     max_length: int = option(768, "tokens of an item, image included (section 5.1)")
