@@ -39,8 +39,8 @@ def rows(job: Job) -> Iterator[Row]:
     without = [source.name for source in sources if "id" not in source.columns]
     if 0 < len(without) < len(sources):
         raise SourceError(
-            f"{without[0]} has no column 'id', but other sets have: they cannot be matched. Name it by --map id=NAME, or "
-            "import the sets one by one"
+            f"{without[0]} has no column 'id', but other sets have: they cannot be matched. Name it by --map id=NAME, "
+            "or import the sets one by one"
         )
     seen: Seen = {}
     for source in sources:
