@@ -87,7 +87,10 @@ def chunks(
     if images and tables:
         raise ScaleError(f"images and Parquet files ({tables[0].name!r}) are embedded apart: name one kind")
     cut = [chunk for table in tables for chunk in _ranges(table, column, column_id, rows)]
-    return cut + list(_runs(list(images.values()), rows))
+    cut += _runs(list(images.values()), rows)
+    if not cut:
+        raise ScaleError("the sources hold no images")
+    return cut
 
 
 def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
