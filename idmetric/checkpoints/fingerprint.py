@@ -1,12 +1,15 @@
-"""The digest of a model's weights in memory, and the name by which they are called."""
+"""The digest of a model's weights in memory, and a cheap sign that they have changed."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
+
+_SAMPLED = 1024  # values of each tensor
 
 
 def weights_digest(module: nn.Module) -> str:
@@ -30,32 +33,87 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
 class WeightsName:
     """The revision by which a module's weights are called, and whether they are still the weights so named.
 
-    Other parameters are noticed, and writes that PyTorch counts: a step of an optimizer, `load_state_dict`, operations
-    in place; writes through `.data` are not. Weights without a revision ("") are named by 12 digits of their hash.
+    Weights without a revision ("") are named by 12 digits of their hash.
     """
 
     def __init__(self, revision: str) -> None:
         self.revision = revision
-        self._writes: list[tuple[int, int]] = []  # when the weights were named
+        self._sample: Sample | None = None  # of the weights when they were named
+        self._writes: list[tuple[int, int]] = []  # when the sample was last compared
+        self._changed = False  # whether it differed then
         self._digest = ""  # of weights without a revision
 
     def take(self, module: nn.Module, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""
-        self.revision, self._writes = revision, _writes(module) if revision else []
+        self.revision, self._sample = revision, Sample(module) if revision else None
 
-    def changed(self, module: nn.Module) -> bool:
-        """Whether the weights are others than the named ones."""
-        return self._writes != _writes(module)
+    def changed(self, module: nn.Module, look: bool = True) -> bool:
+        """Whether the weights are others than the named ones.
 
-    def exact(self, module: nn.Module) -> str:
+        Args:
+            look: compare values even if PyTorch counted no write since the last time, which waits for the device.
+        """
+        now = writes(module)
+        if look or now != self._writes:
+            self._writes, self._changed = now, self._sample is None or not self._sample.fits(module)
+        return self._changed
+
+    def exact(self, module: nn.Module, look: bool = True) -> str:
         """The name of the weights in memory: the revision, followed by "+changed" once they differ."""
+        changed = self.changed(module, look)
         if self.revision:
-            return self.revision + "+changed" * self.changed(module)
-        if self.changed(module):
-            self._digest, self._writes = f"none+{weights_digest(module)[:12]}", _writes(module)
+            return self.revision + "+changed" * changed
+        if changed:
+            self._digest, self._sample = f"none+{weights_digest(module)[:12]}", Sample(module)
+            self._changed = False
         return self._digest
 
 
-def _writes(module: nn.Module) -> list[tuple[int, int]]:
-    """Each parameter, and how often it was written to."""
-    return [(id(p), -1 if p.is_inference() else p._version) for p in module.parameters()]
+class Sample:
+    """Up to 1024 values of each parameter and saved buffer of a module, to see whether its weights have changed.
+
+    A change of a few values of a large tensor may be missed; an optimizer's step or a merged adapter is not.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parts = _parts(module)
+        self._values, self._sizes = _joined(parts), [part.numel() for part in parts]
+
+    def fits(self, module: nn.Module) -> bool:
+        """Whether the module has these values, rounded to the types that its tensors have now."""
+        parts = _parts(module)
+        if [part.numel() for part in parts] != self._sizes:
+            return False
+        expected = self._values
+        if any(part.is_floating_point() and part.dtype.itemsize < 4 for part in parts):
+            expected = _joined(
+                old.to(part.dtype) for old, part in zip(torch.split(expected, self._sizes), parts, strict=True)
+            )
+        return torch.equal(expected, _joined(parts))
+
+
+def writes(module: nn.Module) -> list[tuple[int, int]]:
+    """Return the object and version of each tensor: they differ after every write that PyTorch counts.
+
+    It does not count writes through `.data` (as PEFT merges adapters) and through NumPy views.
+    """
+    return [(id(tensor), -1 if tensor.is_inference() else tensor._version) for tensor in _saved(module)]
+
+
+def _parts(module: nn.Module) -> list[Tensor]:
+    return [t.detach().flatten()[:: t.numel() // _SAMPLED + 1] for t in _saved(module)]
+
+
+def _joined(parts: Iterable[Tensor]) -> Tensor:
+    """Return all values as float32 on the CPU, copied once for each device."""
+    on_devices = groupby((part.float() for part in parts), key=lambda part: part.device)
+    return torch.cat([torch.empty(0), *(torch.cat(list(some)).cpu() for _, some in on_devices)])
+
+
+def _saved(module: nn.Module) -> list[Tensor]:
+    """Return the tensors of `state_dict`, without its names and hooks, which take ten times as long."""
+    found: list[Tensor] = []
+    for part in module.modules():
+        found += [p for p in part._parameters.values() if p is not None]
+        found += [b for k, b in part._buffers.items() if b is not None and k not in part._non_persistent_buffers_set]
+    return found

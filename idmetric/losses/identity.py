@@ -180,6 +180,11 @@ class IdentityLoss(nn.Module):
         """The loss's own frozen module over the metric's weights."""
         return self._metric
 
+    def signature(self) -> dict[str, str]:
+        """Model, exact weights, distance and use of references, to report with a training run."""
+        own = self._metric.signature(self.distance)
+        return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         before = dict(self._buffers)
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's

@@ -595,7 +595,10 @@ class Embedder(nn.Module):
         The weights are named by their revision, or by 12 digits of their hash if they have none. The name is the
         folder's own, however its path was spelled.
         """
-        return f"{self.label}@{self._weights.exact(self)}/{self.resolution}"
+        return self._model_id()
+
+    def _model_id(self, look: bool = True) -> str:
+        return f"{self.label}@{self._weights.exact(self, look)}/{self.resolution}"
 
     def _is_named(self) -> bool:
         """Whether a revision names the weights that are in memory now."""
@@ -605,13 +608,14 @@ class Embedder(nn.Module):
         """The `model_id` that marks an Embedding made now.
 
         Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
-        are trained, as every step would be another model.
+        are trained, as every step would be another model. A graph is built without waiting for the device.
         """
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return ""
-        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
+        graph = torch.is_grad_enabled()
+        if graph and any(p.requires_grad for p in self.parameters()):
             return ""
-        return self.model_id
+        return self._model_id(look=not graph)
 
     def take_revision(self, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""
@@ -677,22 +681,6 @@ class Embedder(nn.Module):
         So a metric kept inside a larger module gives the same scores when that module trains.
         """
         return super().train(mode and any(p.requires_grad for p in self.parameters()))
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        unchanged = not self._weights.changed(self)
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        if unchanged:
-            self.take_revision(self._weights.revision)  # another device or type of the same weights
-        return moved
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_unchanged": not self._weights.changed(self)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        unchanged = state.pop("_unchanged")
-        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
-        if unchanged:
-            self.take_revision(self._weights.revision)  # a copy of the weights counts its own writes
 
     def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         self.requires_grad_(False).eval()

@@ -20,7 +20,7 @@ from idmetric.embed.keys import folder_name
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.images import read
 from idmetric.scale import embed_dataset
-from tests.checkpoints.test_fingerprint import load_others, replace_weight, step
+from tests.checkpoints.test_fingerprint import merge_as_peft, step
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -36,7 +36,7 @@ def swap_rows(model: IDSim) -> None:
         model.mlp_cls.fc2.weight[[3, 4]] = model.mlp_cls.fc2.weight[[4, 3]]
 
 
-CHANGES = [swap_rows, step, replace_weight, load_others]
+CHANGES = [swap_rows, step, merge_as_peft]
 
 
 # Models
