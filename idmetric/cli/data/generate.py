@@ -157,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
     engine = _engine(args, used[0])
     task = _task(args, sources, engine, words)
     made, left_out = _make(args, _dealt(args, task), engine)
-    if name == "noise" and not args.dry_run:
+    if name == "noise" and not args.dry_run and args.shard == (1, 1):
         from idmetric.data.generate.idsim import noised
 
         made, gone = noised(sources, made, task)
