@@ -90,8 +90,8 @@ def cells(data: Manifest) -> list[Cell]:
             continue
         if len(anchors) != 1:
             raise ValueError(
-                f"row {[*anchors, *edits][-1] + 1}: its instance (group {group!r}) has {len(anchors)} anchors: one is "
-                "unchanged (slot anchor)"
+                f"row {(anchors[1] if anchors else edits[0]) + 1}: its instance (group {group!r}) has {len(anchors)} "
+                "anchors: one picture is unchanged (slot anchor)"
             )
         instance = group if split is None else f"{split}/{group}"
         found.append(Cell(anchors[0], anchors[0], instance, NONE, 0.0, 0.0))

@@ -180,13 +180,13 @@ def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
     count = range(len(grid))
     for wrong, reason in (
         (grid.filter(slot="anchor"), "no edit grids: rows with slot candidate and x_factor"),
-        (grid.filter(slot="candidate"), r"row 1: its instance \(group 'thing0'\) has no anchor"),
+        (grid.filter(slot="candidate"), r"row 1: its instance \(group 'thing0'\) has 0 anchors"),
         (grid.replace(x_identity_change=["much" if k == 4 else "0.5" for k in count]),
          "row 5: identity_change is 'much': a number says how much was changed"),
         (grid.replace(x_factor_change=[None if k == 6 else 0.5 for k in count]), "row 7: factor_change is None"),
         (grid.filter(x_factor="none"), "no context factor: all rows are 'none'"),
         (grid.replace(slot=["anchor" if k in (0, 8) else "candidate" for k in count]),
-         r"row 9: a second anchor of the instance \(group\) 'thing0'"),
+         r"row 9: its instance \(group 'thing0'\) has 2 anchors"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=reason):
             run(wrong, {"m": model}, PLAIN)
