@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from idmetric.distance.embedding import Embedding
@@ -69,6 +70,8 @@ class Live:
 
         def load_image(*args: Any, **options: Any) -> Any:
             pixels, mask = original(*args, **options)
+            if any(isinstance(given, torch.Tensor) for given in args):  # decoded before
+                return pixels, mask
             with lock:
                 self.now, self.made = self.now + 1, self.made + 1
                 self.most = max(self.most, self.now)

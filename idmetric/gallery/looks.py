@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from idmetric.embed.pipeline import threads
 from idmetric.evaluate.copies import SIZE, compare_pairs
+from idmetric.gallery.prune import LOOKS
 from idmetric.images.opening import Named, frames_of, open_file
 from idmetric.io.output import replacing, writing
 from idmetric.io.threads import in_order
@@ -28,7 +29,6 @@ from idmetric.scoring.copies import small_picture
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
 
-FOLDER = "looks"
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
 _IMAGES, _PAIRS = 1024, 4096  # in a file; a killed run loses about so many
 
@@ -50,7 +50,7 @@ class Looks:
     def __init__(self, gallery: Gallery, items: Sequence[Item], progress: Progress | None = None) -> None:
         self.gallery, self.folder, self.progress = (
             gallery,
-            gallery.store / FOLDER,
+            gallery.store / LOOKS,
             progress or (lambda done, count: None),
         )
         self.sharpness: dict[str, float] = {}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from idmetric.embed.store import Store
 from idmetric.gallery.index import IMAGES, LOCK
-from idmetric.gallery.looks import FOLDER
 
 _AT_ONCE = 64  # embeddings moved at a time
+LOOKS = "looks"  # folder of what `looks.Looks` keeps
 _LEFT = 3600  # seconds after which a half-written file has no living writer
 
 
@@ -64,7 +64,7 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
         for path in old:
             path.unlink(missing_ok=True)
     if gone:
-        shutil.rmtree(store / FOLDER, ignore_errors=True)
+        shutil.rmtree(store / LOOKS, ignore_errors=True)
     for path in store.iterdir():  # half-written files of killed processes
         if path.name.startswith((".cls-", ".patches-", f".{IMAGES}.")) and time.time() - path.stat().st_mtime > _LEFT:
             path.unlink()
@@ -73,7 +73,7 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
 
 def remove_store(store: Path) -> None:
     """Remove a model's part of a gallery, except its lock and files that do not belong to a gallery."""
-    shutil.rmtree(store / FOLDER, ignore_errors=True)
+    shutil.rmtree(store / LOOKS, ignore_errors=True)
     for path in [store / IMAGES, *store.glob("*.safetensors")]:  # first the file that makes it a gallery
         path.unlink(missing_ok=True)
 

@@ -16,7 +16,7 @@ from idmetric.checkpoints.revision import sha256_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-# name -> the SHA-256 of its file, whose name ends in the first eight digits
+# name -> the SHA-256 of its file; its first eight digits end the file's name
 FILES = {
     "efficientnet-lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     "efficientnet-lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",

@@ -49,8 +49,9 @@ def test_a_folder_of_photos_becomes_a_table(
     given = ["folder", "--data", album, "--model", f"mine={model}", "--model", "hsv", "--out", out, *QUICK]
     assert run(*given) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:3] == ["model", "dataset", "mAP"]
-    assert [line.split()[:2] for line in lines[1:3]] == [["mine", "album"], ["hsv", "album"]]
+    assert lines[0].split()[:2] == ["model", "mAP"]
+    assert [line.split()[0] for line in lines[1:3]] == ["mine", "hsv"]
+    assert lines[3].startswith("in all rows: dataset album, n ")
     names = {p.name for p in out.iterdir()}
     tables = {"folder.json", "folder.csv", "folder.md", "folder.tex"}
     items = {f"folder.{m}.{t}.parquet" for m in ("mine", "hsv") for t in ("queries", "pairs")}

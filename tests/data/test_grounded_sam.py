@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from idmetric.cli import data as cli
 from idmetric.data.generate import GroundedSam, Place, Rejected, open_remover
-from idmetric.data.manifest.table import Manifest, Row, read
 from tests import diffusion_parts as parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -71,20 +67,3 @@ def test_unlikely_boxes_and_odd_regions_are_rejected(remover: GroundedSam, photo
         replace(remover, threshold=score + 1e-6).mask(photo, "red mug")
     with pytest.raises(Rejected, match=f"the region found as red mug covers {share:.1%}"):
         replace(remover, most=float(share) - 0.01).mask(photo, "red mug")
-
-
-def test_masks_of_a_manifest_by_it(photo: Image.Image, tmp_path: Path, capsys: Any) -> None:
-    photo.save(tmp_path / "1.png")
-    rows = [Row("mug_a", "1.png", category="red mug"), Row("mug_b", "1.png", id="again", category="red mug")]
-    Manifest.from_rows(rows, tmp_path).write(tmp_path / "photos.csv")
-    folder = parts.saved()
-    words = [
-        "masks", tmp_path / "photos.csv", "--remover", "grounded_sam", "--weights", f"detector={folder}/grounding_dino",
-        "--weights", f"segmenter={folder}/sam2", "--set", "threshold=0", "--set", "most=1", "--set", "least=0",
-        "--device", "cpu", "-o", tmp_path / "out.csv", "--quiet",
-    ]  # fmt: skip
-    assert cli.main([str(word) for word in words]) == 0
-    assert "license apache-2.0" in capsys.readouterr().err
-    made = read(tmp_path / "out.csv")
-    assert len(set(made.column("mask"))) == 1
-    assert Image.open(str(made.source(0, "mask"))).size == photo.size

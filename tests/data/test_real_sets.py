@@ -135,7 +135,7 @@ def test_uned_is_imported_and_curated_for_training(
     made = read(tmp_path / "all.parquet")
     assert per_dataset(made) == {"SOP": 3, "InShop": 3, "RP2k": 3, "GLDv2": 2, "MET": 2}
     classes = classes_of(made, 4)
-    assert (len(classes), classes.images, classes.left_out, classes.unused) == (13, 4, 0, 0)
+    assert (len(classes), classes.images, classes.left_out) == (13, 4, 0)
     assert made.image(int(classes.flat[0])).size == (8, 8)
 
     assert run("curate uned.parquet --recipe ilgen-real --variant art -o art.csv --quiet") == 0

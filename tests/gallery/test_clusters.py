@@ -22,6 +22,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed.nearest import unit
 from idmetric.gallery import Gallery, looks
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
+from idmetric.gallery.prune import LOOKS
 from idmetric.scoring.records import Records
 from tests.runner import Runner
 
@@ -426,5 +427,5 @@ def test_pictures_and_pairs_are_looked_at_once(
     (tmp_path / "p" / "new.png").unlink()
     gallery.update(tmp_path / "p")
     gallery.prune()
-    assert not list((gallery.store / looks.FOLDER).glob("*"))
+    assert not list((gallery.store / LOOKS).glob("*"))
     assert near_duplicates(gallery).rows == first

@@ -19,7 +19,6 @@ from idmetric import IDSim
 from idmetric.calibration import apply as calibration
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.format import read_json
-from idmetric.cli.eval import main as evaluate
 from idmetric.data.curate.filters import read_rules
 from idmetric.data.frames.extract import folder_name as clip_folder
 from idmetric.embed.keys import folder_name as gallery_folder
@@ -140,11 +139,6 @@ def test_text_from_pipes_devices_and_giants_is_refused(tmp_path: Path) -> None:
     for read in (read_json, calibration.read):
         with pytest.raises((ValueError, CheckpointError), match=r"giant\.json.* more than 16777216 bytes"):
             read(tmp_path / "giant.json")
-
-
-def test_names_of_evaluations_hold_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(["folder", "--data", str(tmp_path), "--out", str(tmp_path), "--name", "../x"]) == 1
-    assert "may hold no folder" in capsys.readouterr().err
 
 
 _SHARING = """

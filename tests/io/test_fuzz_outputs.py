@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "embed": ("embed", ["a", "--out", "out/e", "--model", "tiny"], "out/e"),
     "dedupe": ("gallery", ["dedupe", "a", "--model", "tiny", "--output", "out/x.csv"], "out/x.csv"),
     "score html": ("score", ["a/0/0.png", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
-    "bench": ("bench", ["--only", "stages", "--seconds", "0.1", "--batch", "2", "--device", "cpu", "--json",
+    "bench": ("bench", ["--only", "stages", "--batch", "2", "--device", "cpu", "--json",
               "out/x.json"], "out/x.json"),
     "train": ("train", ["nearid", "--smoke", "--cpu", "--workers", "0", "--out", "out/run"], "out/run"),
 }  # fmt: skip

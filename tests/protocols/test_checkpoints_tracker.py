@@ -80,7 +80,7 @@ def test_numbers_are_the_commands_for_pictures_and_tensors(folder: Path, metric:
     own = tracker.result()
     assert own.notes == expected.notes[:1]
     assert [(row["step"], row["best"]) for row in own.rows] == [(row["step"], row["best"]) for row in expected.rows]
-    assert len(table([own]).splitlines()) == 1 + len(STEPS) + 1
+    assert len(table([own]).splitlines()) == 1 + len(STEPS) + 2
 
 
 def test_references_are_embedded_once(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def wrong(data: Manifest, config: Config = PLAIN) -> str:
     return str(caught.value)
 
 
-NO_TRIPLET = "group 'all-0' is no triplet.*idmetric data mine triplets"
+NO_TRIPLET = "group 'all-0' must be a triplet.*idmetric data mine triplets"
 WRONG: dict[str, tuple[str, Callable[[list[Row]], list[Row]]]] = {
     "no negative": (NO_TRIPLET, lambda rows: [row for row in rows if row.slot != "negative"]),
     "no group": (

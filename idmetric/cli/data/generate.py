@@ -181,7 +181,7 @@ def _refuse_idle(args: argparse.Namespace, name: str, used: Sequence[str]) -> No
         for key in pairs(getattr(args, option), f"--{option}"):
             who, _, setting = key.partition(".")
             if who not in used or (option == "set" and setting in fixed.get(name, ())):
-                raise GenerateError(f"--{option} {key} is not used by this task, whose models are {', '.join(used)}")
+                raise GenerateError(f"--{option} {key} is not used by this task; its models are {', '.join(used)}")
 
 
 def _limited(args: argparse.Namespace) -> Manifest:

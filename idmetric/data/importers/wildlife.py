@@ -71,7 +71,7 @@ def _cut(photo: Path, value: Any) -> bytes | str:
     """The part of a photo within the box of a cell, as PNG, as far as it lies in the photo; its path for an empty cell.
 
     Raises:
-        ValueError: for a cell that is no box, or a box outside of the photo.
+        ValueError: for a cell that holds no box, or a box outside of the photo.
     """
     text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
     if text is None:

@@ -161,30 +161,35 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
     if len(set(support)) == 1:
         same["n"] = support[0]
 
-    heads, columns = [], []
-    for name in metrics:
-        column = [numbers.get(name) for _, numbers in lines]
-        different = {None if v is None else (v.value, v.low, v.high, v.paper) for v in column}
-        if several and len(different) == 1 and (column[0] is None or column[0].paper is None):
-            same[name] = "-" if column[0] is None else f"{column[0].value:.3f}"
-            continue
-        heads.append(name)
-        columns.append(column)
+    columns = {name: [numbers.get(name) for _, numbers in lines] for name in metrics}
+    constant = {name for name, column in columns.items() if several and _is_constant(column)}
+    if len(constant) < len(columns):
+        for name in constant:
+            value = columns.pop(name)[0]
+            same[name] = "-" if value is None else f"{value.value:.3f}"
+    heads: dict[str, list[Value | None]] = {}
+    for name, column in columns.items():
+        heads[name] = column
         if any(v is not None and v.paper is not None for v in column):
-            heads.append(f"{name} (paper)")
-            columns.append([None if v is None or v.paper is None else Value(v.paper, None, None, 0) for v in column])
+            papers = [None if v is None else v.paper for v in column]
+            heads[f"{name} (paper)"] = [None if paper is None else Value(paper, None, None, 0) for paper in papers]
 
     own = [name for name in labels if name not in same]
     texts = [[of.get(name, "") for name in own] + ([n] if "n" not in same else []) for (of, _), n in
              zip(lines, support, strict=True)]  # fmt: skip
     known = {name: about for name in [*heads, *same] if (about := measure(name, protocol))}
     return Grid(
-        protocol, title, own + ([] if "n" in same else ["n"]), heads,
-        [(text, [column[k] for column in columns]) for k, text in enumerate(texts)],
+        protocol, title, own + ([] if "n" in same else ["n"]), list(heads),
+        [(text, [column[k] for column in heads.values()]) for k, text in enumerate(texts)],
         [0 if title or head not in known else known[head].better for head in heads],
         {head: str(about) for head, about in known.items()},
         {k: v for k, v in same.items() if v},
     )  # fmt: skip
+
+
+def _is_constant(column: Sequence[Value | None]) -> bool:
+    """Whether a column has one number, and none of a paper's beside it."""
+    return len(set(column)) == 1 and (column[0] is None or column[0].paper is None)
 
 
 def _pivot(
