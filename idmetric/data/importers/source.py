@@ -240,7 +240,7 @@ def _readable(path: Path) -> Iterator[None]:
     except SourceError:
         raise
     except (OSError, ValueError, IndexError) as error:  # pyarrow's errors are among them
-        raise SourceError(f"{path}: not readable: {error}; fetch it again") from error
+        raise SourceError(f"{path}: not readable: {error}; correct it, or fetch it again") from error
 
 
 def _rows(path: Path, columns: Collection[str]) -> Iterator[dict[str, Any]]:
