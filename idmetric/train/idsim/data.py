@@ -91,7 +91,7 @@ def _check(name: str, group: dict[str, list[int]], identities: Sequence[str | No
     own = {*anchors, *positives}
     if len(anchors) != 1 or not positives or not negatives or len(own) != 1 or own & {None, *negatives}:
         raise ManifestError(
-            f"group {name!r} must be a triplet, which has one anchor, positives of its identity, and negatives of others: "
+            f"group {name!r} must be a triplet: one anchor, positives of its identity, and negatives of others; "
             f"fix columns 'slot' and 'identity', or make new triplets ({_MAKE})"
         )
 
