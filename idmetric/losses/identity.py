@@ -192,7 +192,7 @@ class IdentityLoss(nn.Module):
             now = self._buffers[name]
             if value is not None and now is not None and now.dtype != value.dtype:
                 self._buffers[name] = value.to(now.device, torch.promote_types(now.dtype, value.dtype))
-        self._metric._apply(fn, recurse)
+        self._metric._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         return moved
 
     # Images in, loss out

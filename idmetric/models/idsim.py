@@ -210,7 +210,7 @@ class IDSim(Embedder):
         return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        moved = super()._apply(fn, recurse)
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         self._round_rope()  # timm recomputes the periods when the dtype changes
         return moved
 

@@ -188,7 +188,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
 
 
 def _is_constant(column: Sequence[Value | None]) -> bool:
-    """Whether a column has one number, and none of a paper's beside it."""
+    """Whether a column has one number, and no number of a paper with it."""
     return len(set(column)) == 1 and (column[0] is None or column[0].paper is None)
 
 
