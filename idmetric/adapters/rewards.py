@@ -19,6 +19,7 @@ from torch import Tensor
 from idmetric.calibration.apply import Calibration
 from idmetric.distance.matrix import check_name, needs_patches
 from idmetric.evaluate.copies import compare, take_print
+from idmetric.images.kinds import is_array
 from idmetric.images.masks import Images
 from idmetric.images.read import ImageLike, is_single, split_images
 from idmetric.models.embedder import Embedder
@@ -67,6 +68,8 @@ def reward(
         raise ValueError(f"aggregate must be 'best' or 'mean', got {aggregate!r}")
     if not 0 <= copy_penalty <= 1:
         raise ValueError(f"copy_penalty must be from 0 to 1, got {copy_penalty}")
+    if prior is not None and calibration is None:
+        raise ValueError("prior needs a calibration, such as calibration='stored'")
     curve = calibration_of(metric, calibration, distance)
     if curve is not None:
         curve.check_outside("all")
@@ -75,8 +78,9 @@ def reward(
 
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
-        shown = split_images(images)
+        shown = _opened(metric, split_images(images))
         known, groups = grouped(references, len(shown))
+        known = _opened(metric, known)
         of = np.repeat(np.arange(len(shown)), [len(group) for group in groups])
         against = [place for group in groups for place in group]
 
@@ -98,6 +102,11 @@ def reward(
     return score
 
 
+def _opened(metric: Embedder, images: list[ImageLike]) -> list[ImageLike]:
+    """The images, files read once."""
+    return [image if is_array(image) else metric.read_image(image) for image in images]
+
+
 def grouped(references: References, count: int) -> tuple[list[ImageLike], list[list[int]]]:
     """All references as one list, and the places of each image's own in it.
 
@@ -106,7 +115,9 @@ def grouped(references: References, count: int) -> tuple[list[ImageLike], list[l
     """
     if isinstance(references, Tensor | np.ndarray) and references.ndim == 5:
         references = list(references)
-    if isinstance(references, list | tuple) and any(not is_single(one) for one in references):
+    if isinstance(references, str | os.PathLike):  # one image, or a folder or pattern: for all
+        lists = [split_images(references)]
+    elif isinstance(references, list | tuple) and any(not is_single(one) for one in references):
         lists = [split_images(one) for one in references]
     else:
         lists = [[one] for one in split_images(references)]  # type: ignore[arg-type]  # it is flat

@@ -46,6 +46,8 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
             rise with the share of pairs of one identity.
         ImportError: without scikit-learn.
     """
+    if method not in ("isotonic", "platt"):
+        raise ValueError(f"unknown method {method!r}: choose isotonic or platt")
     s, r = both_kinds(scores, same)
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     if method == "platt":

@@ -311,10 +311,10 @@ def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None
     if args.plots and args.out is None:
         raise ValueError("--plots needs --out DIR: the folder that the plots go to")
 
-    outputs: dict[str, Path | None] = {"--html": args.html, "--scores": getattr(args, "scores", None)}
+    outputs: dict[str, Path | None] = {"--html": args.html}
     if args.out is not None:
         outputs |= {f"--out's {ending} file": args.out / f"{name}.{ending}" for ending in ("json", "csv", "md", "tex")}
-    inputs = (value for option, value in vars(args).items() if option not in ("html", "scores", "out"))
+    inputs = (value for option, value in vars(args).items() if option not in ("html", "out"))
     refuse_inputs(outputs, files_among(inputs))
     for path in (None if args.out is None else args.out / f"{name}.json", args.html):
         if path is not None:

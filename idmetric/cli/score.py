@@ -160,6 +160,10 @@ def _run(args: argparse.Namespace) -> int:
             references, candidates = (args.ref, args.paths) if args.ref else (args.paths[:1], args.paths[1:])
             work = cross(references, candidates, args.include_refs)
         given = [path for path in (args.pairs, args.calibration) if path]
+        if os.path.isdir(args.model):
+            given += [entry.path for entry in os.scandir(args.model)]
+        elif os.path.isfile(args.model):
+            given.append(args.model)
         check_not_read({"--output": args.output, "--html": args.html}, chain(given, files_read(work, args.mask_dir)))
         check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
         if args.on_error == "fail" and (absent := absent_files(work)):

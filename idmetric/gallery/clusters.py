@@ -105,6 +105,7 @@ def near_duplicates(
             links.join(i, j)
     linked = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
     groups = [group for some in linked for group in _groups(some, gallery, looks, keep, max_distance)]
+    looks.save()
     groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
     rows = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
     return Records(rows, DUPLICATES)

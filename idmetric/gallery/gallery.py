@@ -155,6 +155,8 @@ class Gallery:
             return Entry(item.name, item.place, item.files, image, mask[0] if mask else None)
         found = _IN_MANIFEST.match(item.place)
         manifest = found[1] if found else item.place
+        if not (manifest.endswith(MANIFESTS) and os.path.isfile(manifest)):
+            return None
         if manifest not in self._manifests:
             self._manifests[manifest] = {entry.where: entry for entry in entries([Source(manifest)], self.masked)}
         return self._manifests[manifest].get(item.where)

@@ -7,7 +7,9 @@ again.
 from __future__ import annotations
 
 import io
+import tempfile
 import uuid
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +21,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from idmetric.embed.pipeline import threads
-from idmetric.evaluate.copies import SIZE, compare_pairs
+from idmetric.evaluate.copies import SIZE, THRESHOLD, compare_pairs
 from idmetric.gallery.prune import LOOKS
 from idmetric.images.opening import Named, frames_of, open_file
-from idmetric.io.output import replacing, writing
+from idmetric.io.output import OutputError, replacing, writing
 from idmetric.io.threads import in_order
 from idmetric.scoring.copies import small_picture
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
 
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
+_ABOUT = ("sharpness", "frames")  # of each picture
 _IMAGES, _PAIRS = 1024, 4096  # in a file; a killed run loses about so many
 
 Progress = Callable[[int, int], None]
@@ -57,10 +60,12 @@ class Looks:
         self.frames: dict[str, int] = {}
         self._where: dict[str, tuple[Path, int]] = {}
         self._agreements: dict[tuple[str, str], Agreement] = {}
+        self._unsaved: list[tuple[str, str]] = []
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         for path in sorted(self.folder.glob("*.safetensors")):
             try:
                 self._take(path)
-            except (SafetensorError, OSError, ValueError, KeyError):  # made again
+            except (SafetensorError, OSError, ValueError, TypeError, LookupError):  # made again
                 path.unlink(missing_ok=True)
         missing = list({item.key: item for item in items if item.key not in self._where}.values())
         for begin in range(0, len(missing), _IMAGES):
@@ -70,9 +75,10 @@ class Looks:
         with safe_open(path, "np") as file:
             keys = file.metadata()["keys"].split()
             if path.name.startswith("pictures"):
+                sharp, frames = (dict(zip(keys, file.get_tensor(name).tolist(), strict=True)) for name in _ABOUT)
+                self.sharpness |= sharp
+                self.frames |= frames
                 self._where |= {key: (path, k) for k, key in enumerate(keys)}
-                self.sharpness |= dict(zip(keys, file.get_tensor("sharpness").tolist(), strict=True))
-                self.frames |= dict(zip(keys, file.get_tensor("frames").tolist(), strict=True))
                 return
             a, b, agreement, mirrored = (file.get_tensor(n).tolist() for n in ("a", "b", "agreement", "mirrored"))
         for i, j, value, turned in zip(a, b, agreement, mirrored, strict=True):
@@ -80,10 +86,19 @@ class Looks:
 
     def _write(self, kind: str, keys: Sequence[str], tensors: dict[str, NDArray[np.generic]]) -> None:
         path = self.folder / f"{kind}-{uuid.uuid4().hex}.safetensors"
-        with writing(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                save_file(tensors, temporary, {"keys": " ".join(keys)})
+        try:
+            with writing(self.folder):
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as temporary:
+                    save_file(tensors, temporary, {"keys": " ".join(keys)})
+        except OutputError as error:
+            if self._temporary is not None:
+                raise
+            warnings.warn(f"{error}: pictures are kept for this run alone", stacklevel=2)
+            self._temporary = tempfile.TemporaryDirectory()
+            self.folder = Path(self._temporary.name)
+            self._write(kind, keys, tensors)
+            return
         self._take(path)
 
     # Images
@@ -127,8 +142,12 @@ class Looks:
             pairs: keys of two images, in either order. copies_only: agreements of other pairs may be 0.
         """
         wanted = [(min(pair), max(pair)) for pair in pairs]
-        missing = [pair for pair in dict.fromkeys(wanted) if pair not in self._agreements] if copies_only else wanted
-        fresh: dict[tuple[str, str], Agreement] = {}
+        known = {
+            pair: found
+            for pair in wanted
+            if (found := self._agreements.get(pair)) is not None and (copies_only or found[0] >= THRESHOLD)
+        }
+        missing = [pair for pair in dict.fromkeys(wanted) if pair not in known]
         for begin in range(0, len(missing), _PAIRS):
             some = missing[begin : begin + _PAIRS]
             keys = list(dict.fromkeys(key for pair in some for key in pair))
@@ -139,11 +158,26 @@ class Looks:
                 self.progress(begin + part, len(missing))
 
             agreement, mirrored = compare_pairs(self._pictures(keys), a, b, copies_only=copies_only, done=done)
-            fresh |= dict(zip(some, zip(agreement.tolist(), mirrored.tolist(), strict=True), strict=True))
+            known |= dict(zip(some, zip(agreement.tolist(), mirrored.tolist(), strict=True), strict=True))
             if copies_only:
-                tensors = {"a": a, "b": b, "agreement": agreement, "mirrored": mirrored.astype(np.uint8)}
-                self._write("pairs", keys, tensors)
-        return [fresh[pair] if pair in fresh else self._agreements[pair] for pair in wanted]
+                self._agreements |= {pair: known[pair] for pair in some}
+                self._unsaved += some
+                if len(self._unsaved) >= _PAIRS:
+                    self.save()
+        return [known[pair] for pair in wanted]
+
+    def save(self) -> None:
+        """Write the pairs that are in no file yet."""
+        if not self._unsaved:
+            return
+        some, self._unsaved = self._unsaved, []
+        keys = list(dict.fromkeys(key for pair in some for key in pair))
+        number = {key: k for k, key in enumerate(keys)}
+        a, b = (np.array([number[pair[k]] for pair in some]) for k in (0, 1))
+        found = [self._agreements[pair] for pair in some]
+        tensors = {"a": a, "b": b, "agreement": np.array([value for value, _ in found]),
+                   "mirrored": np.array([turned for _, turned in found], np.uint8)}  # fmt: skip
+        self._write("pairs", keys, tensors)
 
 
 def sharpness(image: Image.Image) -> float:

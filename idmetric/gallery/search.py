@@ -105,13 +105,15 @@ class Search:
             names = [f"query {number}" for number in range(1, len(queries) + 1)]
             queries.check_finite(names, queries.cls.dtype)
         else:
-            queries = self.metric.embed(
-                images, batch_size=batch_size, masks=masks, outside=self.outside, patches=self.patches
-            ).cpu()
             singles = split_images(images)
+            covers = split_masks(masks, singles)
+            queries = self.metric.embed(
+                singles, batch_size=batch_size, outside=self.outside, patches=self.patches,
+                masks=None if all(cover is None for cover in covers) else covers,
+            ).cpu()  # fmt: skip
             names = [describe(image) for image in singles]
             if self.exclude_same:
-                own = [_key(image, mask) for image, mask in zip(singles, split_masks(masks, singles), strict=True)]
+                own = [_key(image, mask) for image, mask in zip(singles, covers, strict=True)]
 
         rows: list[Record] = []
         hits = self._hits(queries.cls.float().numpy(), own * (len(queries) // len(own)))

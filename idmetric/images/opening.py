@@ -169,6 +169,7 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
         raise ImageReadError(name, reason)
 
     # What decoding forgets
+    key_bits = _key_bits(image)
     cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
     frames, stored = 1, None
     try:
@@ -193,6 +194,9 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     except Exception:  # a damaged EXIF block must not lose a good image
         warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
         turned = image.copy()
+    key = turned.info.get("transparency")
+    if key_bits is not None and isinstance(key, int):
+        turned.info["transparency"] = min(255, key * 255 // (2**key_bits - 1))
     if stored is not None:
         turned.info[STORED] = stored
     if cut:
@@ -204,6 +208,12 @@ def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
     return value if value in range(1, 9) else None
+
+
+def _key_bits(image: Image.Image) -> int | None:
+    """Bits of a gray PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
+    tiles = getattr(image, "tile", None)
+    return {"L;2": 2, "L;4": 4}.get(str(tiles[0][3])) if image.format == "PNG" and tiles else None
 
 
 def _explain(error: Exception) -> str:

@@ -504,6 +504,8 @@ class Embedder(nn.Module):
                 f"{self.label} has no calibration in its folder: make one with `idmetric eval calibrate`, and pass it "
                 "to calibrate_with(file) or as calibration="
             )
+        if "joint_weight" in options:
+            raise TypeError("a calibration is for joint_weight=1: probability() takes no other")
         found.check_distance(found.distance if distance is None else distance)
         for images, mask in ((a, "mask_a"), (b, "mask_b")):
             if not isinstance(images, Embedding):  # how an Embedding was masked is not known

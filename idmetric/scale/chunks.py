@@ -79,7 +79,8 @@ def chunks(
         for name in below:
             one = at.child(name) if name else at
             if one.path.endswith(".parquet"):
-                tables += [] if os.path.basename(name).startswith("_") else [one]
+                known = [table.name for table in tables]
+                tables += [] if os.path.basename(name).startswith("_") or one.name in known else [one]
             elif not name or is_image(name):
                 images.setdefault(one.name, (name or os.path.basename(at.path), one))
         if kind == "folder" and len(images) + len(tables) == found:

@@ -112,16 +112,20 @@ def writing(at: Place, schema: Any) -> Iterator[Any]:
 
 
 def errors_in(at: Place, count: int) -> dict[str, str] | None:
-    """Return image -> error of a finished part; None if it cannot be opened, or has another number of rows."""
+    """Return image -> error of a finished part.
+
+    None if it cannot be opened, has another number of rows, or some of its files could not be read, as when a disk or
+    a network was away.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with at.opened() as opened:
-            found = pq.read_table(opened, columns=["image", "error"]).to_pydict()
+            found = pq.read_table(opened, columns=["image", "key", "error"]).to_pydict()
     except (pa.ArrowException, OSError):
         return None
-    if len(found["image"]) != count:
+    if len(found["image"]) != count or None in found["key"]:
         return None
     return {image: error for image, error in zip(found["image"], found["error"], strict=True) if error}
 

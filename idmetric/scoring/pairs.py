@@ -169,7 +169,7 @@ def _lines(path: Path) -> list[list[str]]:
         raise RequestError(f"it has more than {MOST} bytes")
     text = data.decode("utf-8-sig")
     delimiter = ","
-    if spreadsheet := re.match(r"sep=(.)\r?\n", text):  # a first line for spreadsheets
+    if spreadsheet := re.match(r'"?sep=(.)"?[ \t]*\r?\n', text):  # a first line for spreadsheets
         delimiter, text = spreadsheet[1], text[spreadsheet.end() :]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     return [line for line in reader if any(cell.strip() for cell in line)]

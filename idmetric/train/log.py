@@ -116,7 +116,7 @@ def truncate(path: Path, done: int) -> None:
     """Remove the lines of steps after `done` (all if it is 0), and an unfinished line."""
     kept = []
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() and done else []:
-        with suppress(ValueError):
+        with suppress(ValueError, KeyError, TypeError):
             if json.loads(text)["step"] <= done:
                 kept.append(text + "\n")
     with replacing(path) as temporary:

@@ -166,3 +166,14 @@ def test_the_wrapper_for_trl(wrappers: dict[str, Any], expected: list[float]) ->
         prompts=["a mug"] * 2, completions=images, references=[[MUGS[0]]] * 2, seed=[1, 2]
     )
     assert found == pytest.approx(expected, abs=1e-3)
+
+
+def test_files_that_are_read_once_and_folders_are_taken(tiny: IDSim, tmp_path: Path) -> None:
+    expected = reward(tiny)(MUGS[1:], [MUGS[:1]])
+    with Path(MUGS[1]).open("rb") as one, Path(MUGS[2]).open("rb") as other, Path(MUGS[0]).open("rb") as reference:
+        assert reward(tiny)([one, other], [[reference]]) == pytest.approx(expected, abs=1e-5)
+    for k, path in enumerate([MUGS[0], BOX]):
+        Image.open(path).save(tmp_path / f"{k}.png")
+    assert reward(tiny)(MUGS[1:], str(tmp_path)) == pytest.approx(expected, abs=1e-5)  # all for each
+    with pytest.raises(ValueError, match="prior needs a calibration"):
+        reward(tiny, prior=0.5)

@@ -429,3 +429,20 @@ def test_pictures_and_pairs_are_looked_at_once(
     gallery.prune()
     assert not list((gallery.store / LOOKS).glob("*"))
     assert near_duplicates(gallery).rows == first
+
+
+def test_a_folder_that_cannot_be_written_and_damaged_looks_cost_no_answer(
+    tiny: IDSim, photos: Path, tmp_path: Path, duplicates: Records
+) -> None:
+    gallery = Gallery(tmp_path / "g", tiny)
+    gallery.update(photos)
+    (gallery.store / LOOKS).write_text("in the way")
+    with pytest.warns(UserWarning, match="pictures are kept for this run alone"):
+        found = near_duplicates(gallery)
+    assert [row["name"] for row in found] == [row["name"] for row in duplicates]
+    (gallery.store / LOOKS).unlink()
+    near_duplicates(gallery)
+    files = sorted((gallery.store / LOOKS).iterdir())
+    files[0].write_bytes(files[0].read_bytes()[:-9])
+    files[-1].write_bytes(b"")
+    assert [row["name"] for row in near_duplicates(gallery)] == [row["name"] for row in duplicates]

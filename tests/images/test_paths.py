@@ -385,7 +385,7 @@ def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '\ufeff"ref", "gen"\r\n"refs/1.png", "gen/a/0.png"\r\n',
-     "sep=,\r\nref,gen\r\nrefs/1.png,gen/a/0.png\r\n", "\ufeffsep=;\nrefs/1.png;gen/a/0.png\n"],
+     "sep=,\r\nref,gen\r\nrefs/1.png,gen/a/0.png\r\n", "\ufeff\"sep=;\" \nrefs/1.png;gen/a/0.png\n"],
 )  # fmt: skip
 def test_tables_of_spreadsheets_and_of_windows_are_read(run: Run, folder: Path, text: str) -> None:
     (folder / "p.csv").write_text(text, encoding="utf-8", newline="")

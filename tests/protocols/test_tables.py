@@ -134,6 +134,28 @@ def test_models_compete_within_each_row_of_the_others() -> None:
     assert [row[4] for row in alone] == [r"\textbf{0.960}"]
 
 
+def test_methods_compete_within_a_subject() -> None:
+    rows = {tuple(row[:2]): row[3] for row in cells(tables.latex([generator()]))[1:]}
+    for subject in ("dog", "cat"):
+        assert [method for method in ("copy", "drift", "good") if "textbf" in rows[method, subject]] == ["copy"]
+        assert "underline" in rows["good", subject]
+
+
+def test_a_papers_numbers_are_not_marked_and_a_bracket_is_no_option() -> None:
+    rows: list[Row] = [
+        {"method": f"[{m}]", "mAP@1k": Value(v, None, None, 3, v + 0.1)} for m, v in (("V", 0.5), ("W", 0.6))
+    ]
+    text = tables.latex([Result("ilias", "m", rows)])
+    assert [row[1:] for row in cells(text)[1:]] == [["0.500", "0.600"], [r"\textbf{0.600}", "0.700"]]
+    assert "{}[V] & " in text
+
+
+def test_an_empty_pivot_is_an_error() -> None:
+    rows: list[Row] = [{"a": "x", "mAP": value(0.5)}, {"b": "y", "mAP": value(0.6)}]
+    with pytest.raises(tables.TableError, match="no row has both a a and a b"):
+        tables.grids([Result("folder", "m", rows)], View("a", "b"))
+
+
 def test_the_caption_says_what_each_column_is() -> None:
     text = tables.latex([replace(whole(), signature={"revision": "abc", "idmetric": "1.0"})])
     caption, *_ = re.findall(r"\\caption\{(.*)\}", text)

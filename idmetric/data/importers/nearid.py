@@ -16,6 +16,7 @@ distractor shows the parent's scene with another object in the masked place. Eac
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -70,6 +71,7 @@ def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
 def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     # NearID-Flux_1024 -> Flux_1024
     engine = re.sub(r"^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
+    lone = 0
     for record, identity, split in _named(job, source, ["id", "split", "category", *(f"nimg{v}" for v in VIEWS)]):
         if seen and identity not in seen:
             record.reject(f"no positive {identity!r} for this distractor (--map id=NAME names the column of ids)")
@@ -77,6 +79,7 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
         split, masks = seen.get(identity, (split, {}))
         for view in VIEWS:
             if seen and view not in masks:
+                lone += bool(record.values.get(f"nimg{view}"))
                 continue
             if image := record.keep(record.values.get(f"nimg{view}")):
                 place = f"{identity}/view{view}"
@@ -84,6 +87,8 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                 own = {"engine": engine, "parent": place, "parameters": about, **image, **masks.get(view, {})}
                 name = f"{place}/{engine}"
                 yield _row(job, record, identity, split, view, identity=name, id=name, role="distractor", **own)
+    if lone:
+        warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
 
 def _row(job: Job, record: Record, scene: str, split: str | None, view: int, **columns: Any) -> Row:

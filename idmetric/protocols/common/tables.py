@@ -103,6 +103,8 @@ def _pivots(results: Sequence[Result], rows: str, columns: str, show: Sequence[s
     by = {name for result in results for row in result.rows for name in [_group(row)[0]] if name}
     wanted = {rows, columns} - {"metric"}
     lines = [line for line in lines if wanted <= line[0].keys() and line[0].keys() & by <= wanted]
+    if not lines:
+        raise TableError(f"no row has both a {rows} and a {columns}")
     names = _shown(lines, show)
     if "metric" in (rows, columns):
         return [_pivot(results[0].protocol, lines, rows, columns, names, "")]
@@ -177,7 +179,8 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
     own = [name for name in labels if name not in same]
     texts = [[of.get(name, "") for name in own] + ([n] if "n" not in same else []) for (of, _), n in
              zip(lines, support, strict=True)]  # fmt: skip
-    known = {name: about for name in [*heads, *same] if (about := measure(name, protocol))}
+    own_names = [name for name in [*heads, *same] if not name.endswith(" (paper)")]
+    known = {name: about for name in own_names if (about := measure(name, protocol))}
     return Grid(
         protocol, title, own + ([] if "n" in same else ["n"]), list(heads),
         [(text, [column[k] for column in heads.values()]) for k, text in enumerate(texts)],
@@ -209,7 +212,8 @@ def _pivot(
     about = measure(title, protocol)
     if about is None:  # one of the dimensions is the metric
         return grid
-    return replace(grid, better=[about.better] * len(grid.metrics), says={title: str(about)})
+    better = [0 if name.endswith(" (paper)") else about.better for name in grid.metrics]
+    return replace(grid, better=better, says={title: str(about)})
 
 
 # From results to text
@@ -358,7 +362,8 @@ def _latex(grid: Grid, about: Mapping[str, str], intervals: bool) -> str:
     lines = []
     for row, (labels, numbers) in enumerate(grid.lines):
         cells = [_number(value, marks.get((row, k), ""), intervals) for k, value in enumerate(numbers)]
-        lines.append(" & ".join([*map(escaped, labels), *cells]) + " \\\\")
+        line = " & ".join([*map(escaped, labels), *cells]) + " \\\\"
+        lines.append(f"{{}}{line}" if line.startswith("[") else line)  # a bracket would be an option of the rule
 
     facts = [f"{k} {v}" for k, v in {**grid.same, **about}.items() if v]
     sentences = [escaped(f"{grid.protocol}{f', {grid.title}' if grid.title else ''}: {', '.join(facts)}.")]
@@ -391,9 +396,10 @@ def _number(value: Value | None, mark: str, intervals: bool) -> str:
 def _marks(grid: Grid) -> dict[tuple[int, int], str]:
     """Row and column of the best and the second number of each column, as printed, among rows that compete.
 
-    These are the rows that differ in the model alone, or else in their last label, such as the method.
+    These are the rows that differ in the model alone, or else in the method, or else in the last label.
     """
-    competing = "model" if "model" in grid.labels else next((n for n in reversed(grid.labels) if n != "n"), None)
+    last = [name for name in grid.labels if name != "n"][-1:]
+    competing = next((name for name in ("model", "method", *last) if name in grid.labels), None)
     blocks: dict[tuple[str, ...], list[int]] = {}
     for row, (labels, _) in enumerate(grid.lines):
         others = tuple(t for n, t in zip(grid.labels, labels, strict=True) if n not in (competing, "n"))

@@ -72,6 +72,8 @@ def read(
     if data is not None and data.is_file():
         found = read_table(data)
     elif data is not None:
+        if not data.is_dir():
+            raise OutputsError(f"{data}: there is no such file or folder")
         if (pattern is None) == (layout is None):
             raise OutputsError(
                 f"{data} is a folder: name its layout by --pattern, such as "

@@ -85,10 +85,17 @@ def run(
     results = []
     for scorer, result in bound.results("sets", about, notes):
         assert isinstance(scorer, VectorScorer)
+        dimensions = scorer.vectors(next(iter(real.values()))[:1]).shape[1]
         for method, lines in _lines(scorer, real, generated, settings.seed, options.draws).items():
             result.rows.extend(_rows(method, lines, settings))
             result.keep("sets", **{name: [line[name] for line in lines] for name in lines[0]})
             result.notes.extend(_within_floor(method, lines))
+            most = max(int(line["n"]) for line in lines if line["n"] != ALL)
+            if most <= dimensions:
+                result.notes.append(
+                    f"WARNING: Frechet: at most {most} images in {dimensions} dimensions: covariances are singular and "
+                    "the distance is too high; compare it at equal numbers of images only"
+                )
         results.append(result)
     return results
 

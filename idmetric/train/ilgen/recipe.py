@@ -13,6 +13,7 @@ other losses are `--loss infonce`, `contrastive` and `softmax-margin`, each with
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
@@ -164,6 +165,12 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
         )
     held_out = rows_in(data, VALIDATION)
     check_held_out(data, classes.flat, held_out)
+    shown = Counter(data.column("identity")[row] for row in held_out)
+    if len(held_out) and max((count for name, count in shown.items() if name is not None), default=0) < 2:
+        raise ManifestError(
+            "no identity of the validation split has two images, so none can be retrieved: split by identity "
+            "(idmetric data split), or leave that split out"
+        )
     model = _model(config, processes)
     if processes.main:
         print(

@@ -199,14 +199,16 @@ def _aware(
 def _fill(data: Data, dataset: int, samples: int, taken: set[int], rng: Generator) -> list[Sample]:
     """At most M samples of a dataset without the identities that are taken, which then include theirs."""
     pool, found = data.pools[dataset], list[Sample]()
-    for i in rng.permutation(len(pool)).tolist():
+    for i in rng.permutation(len(pool)):
+        if len(found) == samples:
+            break
         query = int(data.shown[pool.queries[i]])
-        if len(found) == samples or query in taken:
+        if query in taken:
             continue
         target = pool.draw_target(i, rng)
         if int(data.shown[target]) not in taken:
             taken |= {query, int(data.shown[target])}
-            found.append((dataset, i, target))
+            found.append((dataset, int(i), target))
     return found
 
 
