@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from idmetric.cli.command import Parser, codes, ended, fixable
+from idmetric.cli.command import Parser, codes, ended, fixable, warnings_as_lines
 from idmetric.data.importers import KINDS
 from idmetric.images.paths import walk
 from idmetric.io.hints import need
@@ -71,7 +71,7 @@ def _run(args: argparse.Namespace) -> int:
     if getattr(args, "segment", None) or getattr(args, "remover", None) not in (None, "clean"):  # by models
         packages["transformers"] = "transformers"
     need(extra, f"idmetric data {args.command}", **packages)
-    with fixable():
+    with warnings_as_lines(), fixable():
         _keep_inputs(args)
         return int(args.run(args))
 
