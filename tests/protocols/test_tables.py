@@ -150,6 +150,13 @@ def test_a_papers_numbers_are_not_marked_and_a_bracket_is_no_option() -> None:
     assert "{}[V] & " in text
 
 
+def test_a_number_that_rounds_to_zero_has_no_sign() -> None:
+    rows: list[Row] = [{"method": m, "mAP": Value(v, v, 0.5, 3)} for m, v in (("a", -0.0004), ("b", 0.25))]
+    result = Result("folder", "m", rows)
+    assert "0.000 [0.000, 0.500]" in tables.table([result])
+    assert "-0.000" not in tables.table([result]) + tables.latex([result], View(intervals=True)).replace("$", "")
+
+
 def test_an_empty_pivot_is_an_error() -> None:
     rows: list[Row] = [{"a": "x", "mAP": value(0.5)}, {"b": "y", "mAP": value(0.6)}]
     with pytest.raises(tables.TableError, match="no row has both a a and a b"):

@@ -33,9 +33,6 @@ MEASURES: dict[str, Measure] = {
     "SCR": Measure("share of subjects with a mean identity under the threshold", -1, "SCR@tau"),
     "real SCR": Measure("share of subjects of which the references themselves are under the threshold", 0),
     "copies": Measure("share of images that repeat the pixels of a reference or training image", -1),
-    "CopyRate": Measure(
-        "how surely images repeat a reference rather than its mirror image, in 0..1", -1, "after ViStoryBench"
-    ),
     "leaning": Measure(
         "how much nearer images are to training images (1) than to references (-1)", -1, "MultiID-Bench, copy-paste"
     ),

@@ -294,8 +294,12 @@ def text(value: Value | None, intervals: bool = True) -> str:
     if value is None:
         return "-"
     if not intervals or value.low is None or value.high is None:
-        return f"{value.value:.3f}"
-    return f"{value.value:.3f} [{value.low:.3f}, {value.high:.3f}]"
+        return _figure(value.value)
+    return f"{_figure(value.value)} [{_figure(value.low)}, {_figure(value.high)}]"
+
+
+def _figure(number: float) -> str:
+    return f"{round(number, 3) + 0.0:.3f}"  # without the sign of -0.0001
 
 
 def _terminal(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
@@ -386,10 +390,11 @@ def _latex(grid: Grid, about: Mapping[str, str], intervals: bool) -> str:
 def _number(value: Value | None, mark: str, intervals: bool) -> str:
     if value is None:
         return "--"
-    shown = f"{value.value:.3f}".replace("-", "$-$")
+    shown = _figure(value.value).replace("-", "$-$")
     shown = f"\\{mark}{{{shown}}}" if mark else shown
     if intervals and value.low is not None and value.high is not None:
-        shown += f" {{\\scriptsize [{value.low:.3f}, {value.high:.3f}]}}".replace("[-", "[$-$").replace(", -", ", $-$")
+        low, high = (_figure(end).replace("-", "$-$") for end in (value.low, value.high))
+        shown += f" {{\\scriptsize [{low}, {high}]}}"
     return shown
 
 
