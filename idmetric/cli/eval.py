@@ -41,9 +41,8 @@ ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
 # name -> the module in idmetric.protocols and the line that describes it. A module has
 # `run(data, models, settings, options)`, or where it needs more of the command line,
-# `command(args, data, models, settings)`; and where it needs them `read_data(path)`
-# (the manifest that --data means) or `open_data(args, progress)` (also without --data) and OPTIONAL ("data", "model").
-# Its options are in `protocols.options`
+# `command(args, data, models, settings)`; and where it needs them `open_data(args, progress)` (also without --data)
+# and OPTIONAL ("data", "model"). Its options are in `protocols.options`
 _MODULES = {
     "folder": ("folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("photos", "the README's table: retrieval on packages, turntable objects, garments"),
@@ -223,7 +222,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
         except CommandError as error:  # such as a disk that is full by now
             show()
             raise CommandError(f"{error}; the result is on stdout") from error
-        except Exception:
+        except Exception:  # whatever it is, hours of work are printed first
             show()
             raise
     show()
@@ -264,7 +263,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     if hasattr(module, "open_data"):
         data = of_splits(module.open_data(args, images), args)
     elif args.data is not None:
-        data = of_splits(getattr(module, "read_data", read_data)(args.data), args)
+        data = of_splits(read_data(args.data), args)
 
     settings = Settings(
         args.distance, args.bootstrap, args.seed, None if args.out is None else args.out / "embeddings",

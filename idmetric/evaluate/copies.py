@@ -45,7 +45,7 @@ _LEAST = 0.05  # share of windows with structure that a comparison needs
 _COLOR = 0.3  # difference of colors, 0..1, at which agreement is 0
 _SATURATED = 0.97
 _GRAY = np.array([0.299, 0.587, 0.114])
-_COLORS_APART = 0.2  # agreement of colors at small size below which no copy was found
+_COLORS_APART = 0.2  # agreement of colors at small size below which pairs are given up (`copies_only`)
 _AT_ONCE = 16  # pairs in a batch: more do not fit into a processor's cache
 
 

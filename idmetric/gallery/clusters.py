@@ -98,7 +98,7 @@ def near_duplicates(
     links = _Links(len(table.keys))
     for one, other in zip(a[near].tolist(), b[near].tolist(), strict=True):
         links.join(one, other)
-    unlike = [(i, j) for i, j in zip(a[~near].tolist(), b[~near].tolist(), strict=True)]
+    unlike = list(zip(a[~near].tolist(), b[~near].tolist(), strict=True))
     found = looks.agreements([(table.keys[i], table.keys[j]) for i, j in unlike])
     for (i, j), (agreement, _) in zip(unlike, found, strict=True):
         if agreement >= THRESHOLD:
@@ -123,7 +123,8 @@ def _groups(
         rest = [item for item, row in zip(compared, rows, strict=True) if not row["reason"]]
         if len(rest) < len(rows) - 1:
             for item, row in zip(compared, rows, strict=True):
-                if row["reason"] and stamp_of(item.files) != (item.stamp or None):
+                untouched = bool(item.stamp) and stamp_of(item.files) == item.stamp
+                if row["reason"] and not untouched:
                     gallery.read(item)  # an error if it has changed
             yield [row for row in rows if row["reason"]]
 

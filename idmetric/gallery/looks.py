@@ -51,11 +51,8 @@ class Looks:
     """
 
     def __init__(self, gallery: Gallery, items: Sequence[Item], progress: Progress | None = None) -> None:
-        self.gallery, self.folder, self.progress = (
-            gallery,
-            gallery.store / LOOKS,
-            progress or (lambda done, count: None),
-        )
+        self.gallery, self.folder = gallery, gallery.store / LOOKS
+        self.progress = progress or (lambda done, count: None)
         self.sharpness: dict[str, float] = {}
         self.frames: dict[str, int] = {}
         self._where: dict[str, tuple[Path, int]] = {}
@@ -150,9 +147,7 @@ class Looks:
         missing = [pair for pair in dict.fromkeys(wanted) if pair not in known]
         for begin in range(0, len(missing), _PAIRS):
             some = missing[begin : begin + _PAIRS]
-            keys = list(dict.fromkeys(key for pair in some for key in pair))
-            number = {key: k for k, key in enumerate(keys)}
-            a, b = (np.array([number[pair[k]] for pair in some]) for k in (0, 1))
+            keys, a, b = _numbered(some)
 
             def done(part: int, _: int, begin: int = begin) -> None:
                 self.progress(begin + part, len(missing))
@@ -171,13 +166,18 @@ class Looks:
         if not self._unsaved:
             return
         some, self._unsaved = self._unsaved, []
-        keys = list(dict.fromkeys(key for pair in some for key in pair))
-        number = {key: k for k, key in enumerate(keys)}
-        a, b = (np.array([number[pair[k]] for pair in some]) for k in (0, 1))
+        keys, a, b = _numbered(some)
         found = [self._agreements[pair] for pair in some]
         tensors = {"a": a, "b": b, "agreement": np.array([value for value, _ in found]),
                    "mirrored": np.array([turned for _, turned in found], np.uint8)}  # fmt: skip
         self._write("pairs", keys, tensors)
+
+
+def _numbered(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """The keys of pairs, each once, and both sides of the pairs as places among them."""
+    keys = list(dict.fromkeys(key for pair in pairs for key in pair))
+    number = {key: k for k, key in enumerate(keys)}
+    return keys, np.array([number[a] for a, _ in pairs]), np.array([number[b] for _, b in pairs])
 
 
 def sharpness(image: Image.Image) -> float:

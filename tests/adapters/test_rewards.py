@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,15 @@ def test_a_calibration_makes_probabilities(tiny: IDSim) -> None:
 def test_options_are_checked_before_training(tiny: IDSim, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=str(next(iter(wrong.values())))):
         reward(tiny, **wrong)
+
+
+def test_the_table_of_the_page_has_the_rewards_of_its_images(tiny: IDSim) -> None:
+    page = (ROOT / "docs" / "reward.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .* \| (-?\d\.\d\d) \| (-?\d\.\d\d) \|$", page, flags=re.MULTILINE)
+    original = Image.open(MUGS[0]).convert("RGB")
+    images = [original, ImageOps.mirror(original.resize((200, 200))), MUGS[1], str(EXAMPLES / "mug_other.png"), BOX]
+    found = [reward(tiny, copy_penalty=penalty)(images, MUGS[0]) for penalty in (0, 1)]
+    assert pytest.approx(np.array(found), abs=6e-3) == np.array(rows, dtype=float).T
 
 
 # Trainers

@@ -168,7 +168,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
     if len(constant) < len(columns):
         for name in constant:
             value = columns.pop(name)[0]
-            same[name] = "-" if value is None else f"{value.value:.3f}"
+            same[name] = text(value, intervals=False)
     heads: dict[str, list[Value | None]] = {}
     for name, column in columns.items():
         heads[name] = column
@@ -183,7 +183,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
     known = {name: about for name in own_names if (about := measure(name, protocol))}
     return Grid(
         protocol, title, own + ([] if "n" in same else ["n"]), list(heads),
-        [(text, [column[k] for column in heads.values()]) for k, text in enumerate(texts)],
+        [(words, [column[k] for column in heads.values()]) for k, words in enumerate(texts)],
         [0 if title or head not in known else known[head].better for head in heads],
         {head: str(about) for head, about in known.items()},
         {k: v for k, v in same.items() if v},
@@ -195,9 +195,8 @@ def _is_constant(column: Sequence[Value | None]) -> bool:
     return len(set(column)) == 1 and (column[0] is None or column[0].paper is None)
 
 
-def _pivot(
-    protocol: str, lines: Sequence[Line], rows: str, columns: str, metrics: Sequence[str], title: str
-) -> Grid:  # fmt: skip
+def _pivot(protocol: str, lines: Sequence[Line], rows: str, columns: str, metrics: Sequence[str], title: str) -> Grid:
+    """The table of one metric, the title, or of several where "metric" is a dimension."""
     cells: dict[tuple[str, ...], dict[str, Value]] = {}
     rest = [name for name in dict.fromkeys(n for of, _ in lines for n in of) if name not in (rows, columns)]
     rest = [name for name in rest if len({of.get(name, "") for of, _ in lines}) > 1]
