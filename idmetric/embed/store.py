@@ -30,7 +30,6 @@ from idmetric.io.output import replacing, writing
 
 _KEYS = "keys"
 _SAVE_SECONDS = 30.0  # a killed run loses about this much work
-_SAVE_IMAGES = 4096  # and at most this many images;
 _SAVE_BYTES = 2**28  # at most this much is held in memory
 
 
@@ -109,7 +108,7 @@ class Store:
         self._held += sum(x.nbytes for x in (embedding.cls, embedding.patches, embedding.weights) if x is not None)
 
         late = time.monotonic() - self._since > _SAVE_SECONDS
-        if late or len(self.unsaved) >= _SAVE_IMAGES or self._held >= _SAVE_BYTES:
+        if late or self._held >= _SAVE_BYTES:
             self.save()
 
     def save(self) -> None:

@@ -18,7 +18,6 @@ from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed.keys import folder_name
 from idmetric.gallery import Gallery, GalleryError
-from idmetric.images import read
 from idmetric.scale import embed_dataset
 from tests.checkpoints.test_fingerprint import merge_as_peft, step
 from tests.conftest import random_model
@@ -163,20 +162,3 @@ def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: ID
         found, _ = embed_rows(manifest, model, store=tmp_path / "kept")
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert len(list((tmp_path / "kept").iterdir())) == 4
-
-
-def test_an_image_that_changes_while_it_is_read_gets_no_vector(
-    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths, original = pictures(tmp_path / "photos", 2), read.read_image
-    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
-
-    def read_image(source: Any, **options: Any) -> Any:
-        if source == str(paths[1]):
-            paths[1].write_bytes(paths[0].read_bytes())
-        return original(source, **options)
-
-    monkeypatch.setattr("idmetric.data.embed.read_image", read_image)
-    _, problems = embed_rows(manifest, metric, store=tmp_path / "kept")
-    assert list(problems) == [1]
-    assert "changed while it was read" in problems[1]

@@ -51,15 +51,12 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
     for picture in job.limited(pictures(folder), root.name):
         kind, stem = picture.path.parent.name, picture.path.stem
-        if not kind or not stem.isdigit():
-            raise SourceError(f"{folder / picture.path}: expected images/CATEGORY/NN.jpg")
         file = root / "captions" / picture.path.with_suffix(".txt")
         lines = json_file.read_text(file, "utf-8-sig").splitlines() if file.is_file() else []
         captions = [line.strip() for line in lines if line.strip()]
         about = {"category": captions[0], "parameters": {"prompts": captions[1:]}} if captions else {}
         collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
-        own = {"id": f"{job.name}/{collection}", "mask": None, "split": "test", "domain": kind, **about}
-        yield picture.row(job, folder, collection, **own)
+        yield job.row(collection, collection, folder / picture.path, split="test", domain=kind, **about)
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:

@@ -62,11 +62,7 @@ def rows(job: Job) -> Iterator[Row]:
 
 
 def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
-    """Meaning -> column of a table.
-
-    Raises:
-        SourceError: naming the columns and the option to map them, if they give neither queries nor labeled images.
-    """
+    """Meaning -> column of a table; SourceError if they give neither queries nor labeled images."""
     unknown = [meaning for meaning in job.columns if meaning not in NAMES or meaning not in columns]
     if unknown:
         raise SourceError(
@@ -103,15 +99,11 @@ def _group(
         members.append((target, {"text": text, "identity": None if at else own, **place}))
     members += [(negative, {"slot": "negative"}) for negative in negatives]
 
-    images = [record.keep(cell) for cell, _ in members]
-    if len(members) < 2 or not all(images):
-        record.reject("the query or one of its targets and negatives has no image")
-        return
-    for at, ((_, columns), image) in enumerate(zip(members, images, strict=True)):
-        yield Row(id=f"{group}/{at}", **{"identity": None, "group": group, **shared, **columns, **image})
+    if len(members) < 2:
+        record.reject("the query has neither target nor negative")
+    else:
+        yield from record.group(group, {str(at): member for at, member in enumerate(members)}, **shared)
 
 
 def _many(cell: Any) -> list[Any]:
-    if cell is None or cell == "":
-        return []
-    return [c for c in cell if c] if isinstance(cell, list) else [cell]
+    return [one for one in (cell if isinstance(cell, list) else [cell]) if one not in (None, "")]

@@ -8,8 +8,9 @@ right is the share of votes for it. Identities stay empty, because people judged
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 
@@ -24,16 +25,17 @@ def rows(job: Job) -> Iterator[Row]:
     if "left_vote" not in source.columns:
         job.need(source, "right_vote")
     for record in job.rows(source):
-        values = record.values
-        votes, left, right = (_number(record, column) for column in ("votes", "left_vote", "right_vote"))
-        if votes is not None and votes < MIN_VOTES:
-            continue
-        left = 1 - right if left is None and right is not None else left  # as counts, or as 0 and 1
-        right = 1 - left if right is None and left is not None else right
-        if left is None or right is None or left < 0 or right < 0 or left + right == 0:
-            raise SourceError(f"{record.where}: left_vote {left} and right_vote {right} give no shares")
-        shares, photos = {"left": left / (left + right), "right": right / (left + right)}, values.get("is_imagenet")
-        about = {"votes": values.get("votes"), "x_imagenet": None if photos is None else str(photos).lower()}
+        values: dict[str, Any] = record.values
+        votes, left, right, photos = (values.get(c) for c in ("votes", "left_vote", "right_vote", "is_imagenet"))
+        try:
+            if votes is not None and float(votes) < MIN_VOTES:
+                continue
+            first = 1 - float(right) if left is None else float(left)  # as counts, or as 0 and 1
+            both = first + (1 - first if right is None else float(right))
+            shares = {"left": first / both, "right": 1 - first / both}
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise SourceError(f"{record.where}: left_vote {left} and right_vote {right} give no shares") from error
+        about = {"votes": votes, "x_imagenet": None if photos is None else str(photos).lower()}
         yield from record.group(
             f"{job.name}/{record.number if values.get('id') is None else values['id']}",
             {slot: (values.get(column), {"label": shares.get(slot)}) for slot, column in _SLOTS.items()},
@@ -41,11 +43,3 @@ def rows(job: Job) -> Iterator[Row]:
             text=values.get("prompt"),
             parameters={"source": source.label, **about},
         )
-
-
-def _number(record: Record, column: str) -> float | None:
-    value = record.values.get(column)
-    try:
-        return None if value is None else float(value)
-    except (TypeError, ValueError) as error:
-        raise SourceError(f"{record.where}, column {column!r}: {value!r} is not a number") from error

@@ -43,10 +43,9 @@ def rows(job: Job) -> Iterator[Row]:
         if not image or label is None:
             record.reject("no label" if image else "no image")
             continue
-        yield Row(
-            f"{job.name}/{label}",
-            id=f"{job.name}/{part or 'all'}/{record.number:05d}",
-            dataset=job.name,
+        yield job.row(
+            label,
+            f"{part or 'all'}/{record.number:05d}",
             parameters={**record.about("label"), "x_part": part},
             **about(str(label)),
             **image,

@@ -41,11 +41,5 @@ def rows(job: Job) -> Iterator[Row]:
                 plain = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
                 file = root / "images" / plain
             one = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
-            yield Row(
-                None if isinstance(one, list) else f"{job.name}/{name}/{one}",
-                path=str(file.absolute()),
-                id=f"{job.name}/train/{path}",
-                dataset=dataset,
-                split="train",
-                domain=domain,
-            )
+            identity = None if isinstance(one, list) else f"{name}/{one}"
+            yield job.row(identity, f"train/{path}", file, dataset=dataset, split="train", domain=domain)
