@@ -87,9 +87,7 @@ class EmbedderModel:
 
     def prepare(self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None) -> Any:
         """See `VectorModel`."""
-        if image is None:
-            return None, None, words
-        return *self.metric.load_image(image, mask, outside), words
+        return *((None, None) if image is None else self.metric.load_image(image, mask, outside)), words
 
     def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
         """See `VectorModel`."""
@@ -127,9 +125,6 @@ class Look:
         if self.masked:
             facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
         return folder_name({"model": "model", **facts})
-
-
-_WHOLE = Look()
 
 
 class UnreadableError(ValueError):
@@ -174,7 +169,7 @@ def embed(
     *,
     store: Path | None = None,
     patches: bool = False,
-    look: Look = _WHOLE,
+    look: Look = Look(),
     words: Mapping[int, str] | None = None,
     batch_size: int = 32,
     workers: int | None = None,

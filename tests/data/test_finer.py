@@ -127,8 +127,8 @@ def test_missing_tables_and_columns_are_named(tmp_path: Path) -> None:
     (root / "generated_data.csv").unlink()
     assert {row.split for row in import_dataset("finer", root)} == {"gallery", "train"}  # the baseline alone
     (root / "train_data.csv").unlink()
-    refuses(r"neither generated_data.csv nor train_data.csv, and so no queries", "finer", root)
+    refuses(r"needs gallery_data.csv, and generated_data.csv or train_data.csv", "finer", root)
     (root / "gallery_data.csv").rename(root / "train_data.csv")
-    refuses(r"no gallery_data.csv, the images that are searched", "finer", root)
+    refuses(r"needs gallery_data.csv, and", "finer", root)
     save(root / "gallery_data.csv", [{"path": "a.png", "name": "a", "species": "b"}])
     refuses(r"no column 'file_path'; there are path, name, species.*--map file_path=NAME", "finer", root)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -178,15 +177,3 @@ def test_texts_need_no_masks(evaluation: Path, tmp_path: Path) -> None:
     queries.write(tmp_path / "mmeb.parquet")
     assert read(tmp_path / "mmeb.parquet").column("x_candidates") == queries.column("x_candidates")
     assert len(problems(queries, need_masks=True)["rows have no mask"]) == 24  # the 16 texts need none
-
-
-def test_texts_survive_all_formats(tmp_path: Path) -> None:
-    rows = [
-        Row(None, text="\nline\n", group="g", slot="query", id="q"),
-        Row(None, text="b", group="g", slot="positive"),
-    ]
-    manifest = Manifest.from_rows(rows)
-    for ending in ("parquet", "csv", "jsonl"):
-        manifest.write(tmp_path / f"m.{ending}")
-        assert read(tmp_path / f"m.{ending}").column("text") == ["\nline\n", "b"]
-    assert np.array_equal(read(tmp_path / "m.csv").column("path"), [None, None])

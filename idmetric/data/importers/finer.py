@@ -49,19 +49,18 @@ def rows(job: Job) -> Iterator[Row]:
         elif real[split][1] != keys:
             _, identity, place = min(real[split][1] ^ keys)
             raise SourceError(
-                f"{table}: other images than {real[split][0]}: only one of them has {place} of {identity}. Methods "
-                "are compared on the same real images; import folders of others separately, with another --name"
+                f"{table}: other images than {real[split][0]}: only one of them has {place} of {identity}; import "
+                "methods with other real images separately, with another --name"
             )
 
-    if "gallery" not in real:
-        raise SourceError(f"{', '.join(job.sources)}: no {FILES['gallery']}, the images that are searched")
-    if not made and "train" not in real:
-        raise SourceError(f"{', '.join(job.sources)}: neither {FILES['query']} nor {FILES['train']}, and so no queries")
+    if "gallery" not in real or not (made or "train" in real):
+        raise SourceError(
+            f"{', '.join(job.sources)}: needs {FILES['gallery']}, and {FILES['query']} or {FILES['train']}"
+        )
 
 
 def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
-    source = replace(job.open(str(table)), name=str(table))
-    job.need(source, *_COLUMNS)
+    source = replace(job.open(*_COLUMNS, source=str(table)), name=str(table))
     for record in job.rows(source):
         values = record.values
         if lacks := [column for column in _COLUMNS if not values[column]]:

@@ -79,9 +79,8 @@ def pictures(root: Path) -> list[Picture]:
     stems = {path.with_suffix("") for path in images}
     lone = [str(path) for masked, path in masks.items() if masked not in stems]
     if lone:
-        advice = "if they are images, rename them or their folder (..._mask, masks and ..._masks mean masks)"
         listed = ", ".join(first_few(lone, 5))
-        warnings.warn(f"{root}: {len(lone)} masks belong to no image: {listed}; {advice}", stacklevel=2)
+        warnings.warn(f"{root}: {len(lone)} masks belong to no image (rename those of images): {listed}", stacklevel=2)
 
     return [Picture(path, masks.get(path.with_suffix(""))) for path in images]
 

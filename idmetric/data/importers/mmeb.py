@@ -72,9 +72,7 @@ class _Items:
         if path:
             file = locate(str(path), self.root, self.name, inside=True)
             if not self.there(file):
-                raise SourceError(
-                    f"{file}: no such image: unpack the dataset's images there, or name --option image_dir=DIR"
-                )
+                raise SourceError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
             return {"text": words if words.strip() else None, "path": str(file.absolute())}
         if words != given:
             raise SourceError(f"the text {words[:60]!r} has {TOKEN} but the row names no image")

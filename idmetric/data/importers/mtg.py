@@ -23,8 +23,7 @@ _PARTS = ("original", "inpainted", "object_mask", "part_mask")
 
 def rows(job: Job) -> Iterator[Row]:
     """For each view the original (real) and the inpainted image (part-edit)."""
-    source = job.open()
-    job.need(source, *(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
+    source = job.open(*(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
     for record in job.rows(source):
         for view in VIEWS:
             yield from _view(job, record, view)

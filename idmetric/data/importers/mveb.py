@@ -65,10 +65,8 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     """Meaning -> column of a table; SourceError if they give neither queries nor labeled images."""
     unknown = [meaning for meaning in job.columns if meaning not in NAMES or meaning not in columns]
     if unknown:
-        raise SourceError(
-            f"--map {unknown[0]}={job.columns[unknown[0]]}: no such column ({', '.join(columns)}), or it is mapped to "
-            f"none of {', '.join(NAMES)}"
-        )
+        names = f"columns are {', '.join(columns)}, their meanings {', '.join(NAMES)}"
+        raise SourceError(f"--map {unknown[0]}={job.columns[unknown[0]]}: {names}")
     own = [name for name in columns if name not in job.columns]
     usual = {m: next((n for n in names if n in own), "") for m, names in NAMES.items()}
     named = {m: name for m, name in usual.items() if name} | {m: m for m in job.columns}
@@ -77,9 +75,8 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     if {"query", "target"} <= named.keys() or {"image", "identity"} <= named.keys():
         return named
     raise SourceError(
-        f"unknown columns: {', '.join(columns)}. Name a query and its target (--map query=NAME --map target=NAME, "
-        "perhaps negative, instruction, query_text, target_text), or an image and its identity (--map image=NAME "
-        "--map identity=NAME)"
+        f"unknown columns: {', '.join(columns)}; name a query and its target (--map query=NAME --map target=NAME), or "
+        f"an image and its identity; there are {', '.join(NAMES)}"
     )
 
 

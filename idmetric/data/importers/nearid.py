@@ -32,16 +32,12 @@ Seen = dict[str, tuple[str | None, dict[int, dict[str, Any]]]]
 
 def rows(job: Job) -> Iterator[Row]:
     """Positives of all sources first, then distractors."""
-    sources = [job.open(source) for source in job.sources]
+    sources = [job.open(source=source) for source in job.sources]
     for source in sources:
-        if "nimg1" not in source.columns:
-            job.need(source, "images1")
+        job.need(source, *(() if "nimg1" in source.columns else ["images1"]))
     without = [source.name for source in sources if "id" not in source.columns]
     if 0 < len(without) < len(sources):
-        raise SourceError(
-            f"{without[0]} has no column 'id', but other sets have: they cannot be matched. Name it by --map id=NAME, "
-            "or import the sets one by one"
-        )
+        raise SourceError(f"{without[0]} has no column 'id', but other sets have: name it by --map id=NAME")
     seen: Seen = {}
     for source in sources:
         if "images1" in source.columns:

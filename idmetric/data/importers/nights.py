@@ -20,22 +20,23 @@ _SLOTS = {"anchor": "ref_path", "left": "left_path", "right": "right_path"}
 
 def rows(job: Job) -> Iterator[Row]:
     """Three rows for each triplet with enough votes."""
-    source = job.open()
-    job.need(source, *_SLOTS.values())
+    source = job.open(*_SLOTS.values())
     if "left_vote" not in source.columns:
         job.need(source, "right_vote")
     for record in job.rows(source):
-        values: dict[str, Any] = record.values
-        votes, left, right, photos = (values.get(c) for c in ("votes", "left_vote", "right_vote", "is_imagenet"))
+        values = record.values
+        given = [values.get(column) for column in ("votes", "left_vote", "right_vote")]
         try:
-            if votes is not None and float(votes) < MIN_VOTES:
+            numbers: list[Any] = [None if value is None else float(value) for value in given]
+            votes, left, right = numbers
+            if votes is not None and votes < MIN_VOTES:
                 continue
-            first = 1 - float(right) if left is None else float(left)  # as counts, or as 0 and 1
-            both = first + (1 - first if right is None else float(right))
-            shares = {"left": first / both, "right": 1 - first / both}
+            left = 1 - right if left is None else left  # as counts, or as 0 and 1
+            right = 1 - left if right is None else right
+            shares, photos = {"left": left / (left + right), "right": right / (left + right)}, values.get("is_imagenet")
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise SourceError(f"{record.where}: left_vote {left} and right_vote {right} give no shares") from error
-        about = {"votes": votes, "x_imagenet": None if photos is None else str(photos).lower()}
+            raise SourceError(f"{record.where}: votes, left_vote and right_vote {given} give no shares") from error
+        about = {"votes": values.get("votes"), "x_imagenet": None if photos is None else str(photos).lower()}
         yield from record.group(
             f"{job.name}/{record.number if values.get('id') is None else values['id']}",
             {slot: (values.get(column), {"label": shares.get(slot)}) for slot, column in _SLOTS.items()},

@@ -34,8 +34,7 @@ def rows(job: Job) -> Iterator[Row]:
             yield picture.row(job, root, folders[0], parameters={"x_part": part}, **about(folders[0]))
         return
 
-    source = job.open()
-    job.need(source, "image", "label")
+    source = job.open("image", "label")
     about = _index(source.root)
     for record in job.rows(source):
         label, part = record.values["label"], record.shard.split

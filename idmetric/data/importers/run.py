@@ -107,10 +107,7 @@ class Job:
         self.kind = kind
         self.sources = [os.fspath(s) for s in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
         if len(self.sources) > 1 and not KINDS[kind].several:
-            raise SourceError(
-                f"{kind}: rows of {len(self.sources)} sources would share names; import them one by one, each with its "
-                "own --name, and join the manifests with idmetric.data.manifest.table.merge"
-            )
+            raise SourceError(f"{kind}: it takes one source; import each with its own --name, and merge the manifests")
         self.options, known = options or {}, KINDS[kind].options
         if unknown := [o for o in self.options if o not in known]:
             raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {', '.join(known) or 'none'}")
@@ -124,9 +121,11 @@ class Job:
 
     # Reading
 
-    def open(self, source: str | None = None) -> Source:
-        """Open a source, by default the first one, as a table."""
-        return open_source(source or self.sources[0], self.revision, self.files, self.columns)
+    def open(self, *columns: str, source: str | None = None) -> Source:
+        """Open a source, by default the first one, as a table that has these columns; raises as `need`."""
+        found = open_source(source or self.sources[0], self.revision, self.files, self.columns)
+        self.need(found, *columns)
+        return found
 
     def folder(self, source: str | None = None) -> Path:
         """The path of a source, by default the first one; SourceError if it is not a folder."""
@@ -156,10 +155,9 @@ class Job:
     def need(self, source: Source, *columns: str) -> None:
         """Check that a table has these columns; the SourceError names its columns and the option to map them."""
         if missing := [c for c in columns if c not in source.columns]:
-            found = ", ".join(source.columns) or "none"
+            name, found = self.columns.get(missing[0], missing[0]), ", ".join(source.columns) or "none"
             raise SourceError(
-                f"{source.name}: no column {self.columns.get(missing[0], missing[0])!r}; there are {found}. Is "
-                f"{self.kind!r} the right importer? If the column has another name, use --map {missing[0]}=NAME"
+                f"{source.name}: no column {name!r}; there are {found} (name another by --map {missing[0]}=NAME)"
             )
 
     def number(self, option: str, default: int) -> int:

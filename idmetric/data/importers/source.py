@@ -151,8 +151,8 @@ def open_source(
     if not shards:
         matching = f" that matches {files!r}" if files else ""
         raise SourceError(
-            f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives first, "
-            "or for a dataset of the Hub try --revision refs/convert/parquet"
+            f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives, or on "
+            "the Hub try --revision refs/convert/parquet"
         )
     return Source(name, root if root.is_dir() else root.parent, shards, commit, renamed or {})
 
@@ -177,10 +177,10 @@ def _hub_errors(repo: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the client raises OSError, ValueError and its HTTP library's own errors
-        kind, first = type(error).__name__, (str(error).splitlines() or [""])[0]
+        first = (str(error).splitlines() or [""])[0]
         raise SourceError(
-            f"{repo}: neither a local path, nor a dataset that the Hub gives ({kind}: {first}); check the name and the "
-            "revision, log in if it is gated or private (hf auth login), or download it elsewhere and import the folder"
+            f"{repo}: neither a local path, nor a dataset that the Hub gives ({type(error).__name__}: {first}); check "
+            "name and revision, and log in if it is gated or private (hf auth login)"
         ) from error
 
 

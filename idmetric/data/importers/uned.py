@@ -25,9 +25,6 @@ SETS = {
 def rows(job: Job) -> Iterator[Row]:
     """A row for each training image; an image of several classes has no identity."""
     root = job.folder()
-    for folder in ("info_files", "images"):
-        if not (root / folder).is_dir():
-            raise SourceError(f"{root / folder}: no such folder; the source is UnED's folder data with both")
     for name, (dataset, domain) in SETS.items():
         info = root / "info_files" / name / "train.json"
         for entry in job.limited(read_json(info, list), name):

@@ -30,8 +30,7 @@ _FREE = ("date", "orientation")  # for columns of their own
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
     root = job.folder()
-    source = job.open(str(root / _TABLE if (root / _TABLE).is_file() else root))
-    job.need(source, "identity", "path")
+    source = job.open("identity", "path", source=str(root / _TABLE if (root / _TABLE).is_file() else root))
     for record in job.rows(source):
         cells = {column: _text(value) for column, value in record.values.items()}
         try:

@@ -89,8 +89,6 @@ class Manifest:
 
     def column(self, name: str) -> list[Any]:
         """Values of a column as a list; parameters are JSON text."""
-        if name not in self.table.column_names:
-            raise KeyError(f"no column {name!r}; there are {', '.join(self.table.column_names)}")
         return cast("list[Any]", self.table[name].to_pylist())
 
     def take(self, rows: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Manifest:
