@@ -234,10 +234,7 @@ def embed(
 def embed_rows(
     manifest: Manifest, model: Embedder, rows: Rows | None = None, **given: Any
 ) -> tuple[NDArray[np.float32], Mapping[int, str]]:
-    """Embed rows (default: all) with one model, leaving out images that cannot be used.
-
-    Args:
-        given: arguments of `embed`.
+    """Embed rows (default: all) with one model, leaving out images that cannot be used; arguments as of `embed`.
 
     Returns:
         Global features (N, D) of all rows of the manifest, NaN in rows that were not requested or cannot be used; and
@@ -277,9 +274,7 @@ def _items(
 def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
     """A key of each row, equal for rows with the same bytes of image (and mask).
 
-    Raises:
-        UnreadableError: naming all files that are missing.
-        OSError: naming a file that cannot be read.
+    UnreadableError names all files that are missing, OSError one that cannot be read.
     """
     items, problems = _items(manifest, rows, look, {}, False)
     if problems:

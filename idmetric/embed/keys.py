@@ -51,11 +51,7 @@ def content_key(image: bytes, mask: bytes | None = None) -> str:
 
 
 def key_of(image: str | bytes | os.PathLike[str], mask: str | bytes | os.PathLike[str] | None = None) -> str:
-    """Return the `content_key` of an image and its mask, given by their files or bytes.
-
-    Raises:
-        OSError: if a file cannot be read.
-    """
+    """Return the `content_key` of an image and its mask, given by their files or bytes; raises as `content`."""
     return content_key(content(image), None if mask is None else content(mask))
 
 

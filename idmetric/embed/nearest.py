@@ -27,11 +27,7 @@ _NOISE = 1e-5  # of a similarity in float32, at most
 
 
 def unit(vectors: NDArray[np.floating], rows: Ints | None = None) -> Single:
-    """Scale vectors (N, D), or some rows of them, to length 1.
-
-    Raises:
-        ValueError: naming the first vector that is zero or not finite.
-    """
+    """Scale vectors (N, D), or some rows of them, to length 1; ValueError names one that is zero or not finite."""
     rows = np.arange(len(vectors)) if rows is None else rows
     out = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
     for start in range(0, len(rows), 4096):
@@ -66,9 +62,6 @@ def nearest(queries: NDArray[np.floating], vectors: Single, k: int) -> tuple[Int
 
     Returns:
         Rows (Q, k) and distances 1 - cos (Q, k), in [0, 2].
-
-    Raises:
-        ValueError: for k below 1, no vectors, or queries without direction.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")

@@ -112,11 +112,7 @@ class Store:
             self.save()
 
     def save(self) -> None:
-        """Write the embeddings that are not in a shard yet.
-
-        Raises:
-            OutputError: if the shard cannot be written.
-        """
+        """Write the embeddings that are not in a shard yet; OutputError if the shard cannot be written."""
         if self._waiting:
             keys = [key for some, _ in self._waiting for key in some]
             with writing(self.folder):
@@ -147,12 +143,10 @@ class Store:
         return np.empty((0, 0), dtype=np.float32) if rows is None else rows
 
     def embedding(self, keys: Sequence[str]) -> Embedding:
-        """Embeddings, with patches if the store keeps them; only the rows of these keys are read into memory.
+        """Embeddings of at least one key, with patches if the store keeps them; only these rows are read into memory.
 
         Raises:
-            KeyError: for an unknown key.
-            ValueError: if `keys` is empty.
-            DamagedShardError: naming a shard that cannot be read, or has been removed.
+            KeyError: for an unknown key. DamagedShardError: naming a shard that cannot be read, or has been removed.
         """
         parts: list[Embedding] = []
         order: list[int] = []

@@ -93,7 +93,7 @@ def test_folders_that_say_no_identity_are_refused(tmp_path: Path) -> None:
     put_all(tmp_path / "two/a", "1.png", "1_mask.png", "masks/1.png")
     refuses("two masks of one image", "folder", tmp_path / "two")
     (tmp_path / "two" / "a" / "masks" / "1.png").rename(tmp_path / "two" / "a" / "masks" / "9.png")
-    with pytest.warns(UserWarning, match=r"1 masks belong to no image: a/masks/9\.png"):
+    with pytest.warns(UserWarning, match=r"1 masks belong to no image .*: a/masks/9\.png"):
         assert len(import_dataset("folder", tmp_path / "two")) == 1
     refuses("no such folder", "folder", tmp_path / "none")
 

@@ -162,3 +162,19 @@ def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: ID
         found, _ = embed_rows(manifest, model, store=tmp_path / "kept")
         np.testing.assert_allclose(found, expected, atol=1e-6)
     assert len(list((tmp_path / "kept").iterdir())) == 4
+
+
+def test_a_vector_is_of_the_bytes_that_its_key_was_made_of(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pictures(tmp_path / "photos", 2)
+    expected = metric.embed([first]).cls
+
+    def content(path: str) -> bytes:
+        data = Path(path).read_bytes()
+        Path(path).write_bytes(second.read_bytes())  # the image changes while it is read
+        return data
+
+    monkeypatch.setattr("idmetric.data.embed.content", content)
+    found, _ = embed_rows(Manifest.from_rows([Row("a", str(first))]), metric, store=tmp_path / "kept")
+    np.testing.assert_allclose(found, expected, atol=1e-6)

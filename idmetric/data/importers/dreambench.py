@@ -110,9 +110,6 @@ def read_ratings(folder: Path) -> Ratings:
 
     Ratings of prompt following are ignored, and so are ratings from before they were merged: raw_data/, and a folder
     RATER/METHOD/ next to RATER/METHOD.json. An item with rating null or NaN counts as not rated.
-
-    Raises:
-        SourceError: naming a file that is not an object of numbers, or that rates one item twice.
     """
     found: Ratings = {}
     for path in sorted(folder.rglob("*.json")):

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -140,17 +141,12 @@ class Job:
         return self.progress(found, len(found), what)
 
     def rows(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[Record]:
-        """The rows of a table, up to the limit.
-
-        Args:
-            columns: names of the columns to read; columns that the table lacks are skipped. None reads all.
-        """
+        """The rows of a table, up to the limit, with those of these columns that it has (None: all)."""
         total = source.count if self.limit is None else min(self.limit, source.count)
-        counts: dict[str | None, int] = {}
+        counts: Counter[str | None] = Counter()
         for shard, values in self.progress(islice(source.rows(columns), self.limit), total, source.name):
-            number = counts.get(shard.split, 0)
-            counts[shard.split] = number + 1
-            yield Record(self, source, shard, number, values)
+            yield Record(self, source, shard, counts[shard.split], values)
+            counts[shard.split] += 1
 
     def need(self, source: Source, *columns: str) -> None:
         """Check that a table has these columns; the SourceError names its columns and the option to map them."""
