@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import pytest
 from PIL import Image
 
@@ -47,18 +48,16 @@ def write(root: Path, named: Named = relative, shade: int = 0, index: bool = Fal
 
 
 def save(file: Path, lines: list[dict[str, str]], index: bool = False) -> None:
-    """A table; with an index as pandas writes it, a column without a name."""
-    with file.open("w", newline="", encoding="utf-8") as out:
-        table = csv.writer(out)
-        head = list(lines[0])
-        table.writerow([*([""] if index else []), *head])
-        for number, line in enumerate(lines):
-            table.writerow([*([number] if index else []), *(line[column] for column in head)])
+    """A table; its index is a column without a name."""
+    datasets.Dataset.from_list(lines).to_csv(file, index=index)
+
+
+def lines_of(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
 
 
 def change(file: Path, row: int, **cells: str) -> None:
-    with file.open(newline="", encoding="utf-8") as table:
-        lines = list(csv.DictReader(table))
+    lines = lines_of(file)
     lines[row].update(cells)
     save(file, lines)
 
@@ -99,8 +98,7 @@ def test_methods_are_folders_over_the_same_real_images(tmp_path: Path) -> None:
 
 def test_a_column_names_methods_and_other_columns_are_kept(tmp_path: Path) -> None:
     root = write(tmp_path / "all")
-    with (root / "generated_data.csv").open(newline="", encoding="utf-8") as table:
-        lines = list(csv.DictReader(table))
+    lines = lines_of(root / "generated_data.csv")
     for number, line in enumerate(lines):
         line |= {"method": ("kontext", "diptych", "")[number % 3], "ref_path": "data/x.png"}
     save(root / "generated_data.csv", lines)

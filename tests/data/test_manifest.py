@@ -178,6 +178,7 @@ def test_other_types_of_parquet_are_taken(tmp_path: Path) -> None:
 REFUSED = {
     "identity,path\na,1\n ,2\n": ["row 2", "'identity'", "blank"],
     "path\n1.jpg\n": ["'identity' is missing"],
+    "identity,path,path\na,1,2\n": ["'path' occurs twice"],
     "identity,path,color\na,1,red\n": ["unknown column 'color'", "x_"],
     "identity,path\na,1\nb,\n": ["row 2", "neither path nor image_bytes"],
     "identity,path\na,1\nb,https://x.org/1.jpg\n": ["row 2", "'path'", "not a file's path"],

@@ -26,7 +26,6 @@ from idmetric.io import json_file
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
 _KEY = re.compile(r"(?P<collection>[a-z_]+?_\d+)_.*-(?P<prompt>\d+)(_0)?")
-_HUMAN = "group"  # folders of the two groups of raters
 _OTHER = ("prompt_following", "raw_data")  # folders with ratings of another question, or from before they were merged
 _SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in names of image folders -> in names of ratings
 
@@ -72,7 +71,7 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
         of_method = {rater: methods.get(method_of(run, methods) or "", {}) for rater, methods in ratings.items()}
         # of the first image alone
         given = {rater: rated[key] for rater, rated in of_method.items() if key in rated and number == 0}
-        human = [value for rater, value in given.items() if rater.split("/")[-1].startswith(_HUMAN)]
+        human = [value for rater, value in given.items() if rater.split("/")[-1].startswith("group")]
 
         reference = references[key[0]]
         group = f"{reference.id}/{run}/{key[1]}_{number}"

@@ -21,16 +21,13 @@ from idmetric.data.importers.run import Job
 from idmetric.data.manifest.table import Row
 from idmetric.images.read import read_image
 
-_TABLE = "metadata.csv"
-_UNKNOWN = "unknown"
 _USED = ("identity", "path", "dataset", "species", "split", "bbox")
 _FREE = ("date", "orientation")  # for columns of their own
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
-    root = job.folder()
-    source = job.open("identity", "path", source=str(root / _TABLE if (root / _TABLE).is_file() else root))
+    source = job.open("identity", "path", source=str(job.folder() / "metadata.csv"))
     for record in job.rows(source):
         cells = {column: _text(value) for column, value in record.values.items()}
         try:
@@ -41,7 +38,7 @@ def rows(job: Job) -> Iterator[Row]:
             record.reject(str(error))
             continue
         identity, dataset = cells["identity"], cells.get("dataset")
-        if identity == _UNKNOWN:
+        if identity == "unknown":
             identity = None
         if identity and dataset and not identity.startswith(f"{dataset}_"):
             identity = f"{dataset}_{identity}"  # as published identities begin: equal numbers are other animals
