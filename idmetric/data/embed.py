@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,10 +28,11 @@ from PIL import Image
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.embedding import Embedding
-from idmetric.embed.keys import MASK_RULES, folder_name, key_of, settings_digest
+from idmetric.embed.keys import MASK_RULES, content, content_key, folder_name, key_of, settings_digest
 from idmetric.embed.pipeline import Input, batches, keep, usable
 from idmetric.embed.store import Store
 from idmetric.images.masks import MaskId, labeled
+from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.io.tables import first_few
 from idmetric.models.embedder import Embedder
@@ -85,9 +87,7 @@ class EmbedderModel:
 
     def prepare(self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None) -> Any:
         """See `VectorModel`."""
-        if image is None:
-            return None, None, words
-        return *self.metric.load_image(image, mask, outside), words
+        return *((None, None) if image is None else self.metric.load_image(image, mask, outside)), words
 
     def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
         """See `VectorModel`."""
@@ -125,9 +125,6 @@ class Look:
         if self.masked:
             facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
         return folder_name({"model": "model", **facts})
-
-
-_WHOLE = Look()
 
 
 class UnreadableError(ValueError):
@@ -172,7 +169,7 @@ def embed(
     *,
     store: Path | None = None,
     patches: bool = False,
-    look: Look = _WHOLE,
+    look: Look = Look(),
     words: Mapping[int, str] | None = None,
     batch_size: int = 32,
     workers: int | None = None,
@@ -193,18 +190,15 @@ def embed(
     Raises:
         UnreadableError: without `skip`, naming all images that are missing (before anything is embedded), or that
             cannot be read or embedded (the store keeps the embeddings of the rest).
-        ValueError: if `store` is a file.
     """
-    if store is not None and store.is_file():
-        raise ValueError(f"{store} is a file, and embeddings are kept in a folder: name another place, or delete it")
     chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
     items, problems = _items(manifest, chosen, look, words or {}, all(model.reads_words for model in models.values()))
     if problems and not skip:
         raise UnreadableError(manifest, problems)
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
-    folder = Path(temporary.name) if temporary is not None else Path(store or "")
+    folder = store or Path(temporary.name if temporary else "")
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
-    for line in (line for one in stores.values() for line in one.mend()):
+    for line in chain.from_iterable(one.mend() for one in stores.values()):
         warnings.warn(line, stacklevel=2)
     keys: dict[str, dict[int, str]] = {name: {} for name in models}
 
@@ -223,8 +217,7 @@ def embed(
                 for one in batch:
                     if one.problem:
                         problems |= dict.fromkeys(items[one.item], one.problem)
-                        continue
-                    for name, model in models.items():
+                    for name, model in models.items() if not one.problem else ():
                         keys[name] |= dict.fromkeys(items[one.item], _key(one, model))
                 done += len(batch)
                 if progress is not None:
@@ -241,10 +234,7 @@ def embed(
 def embed_rows(
     manifest: Manifest, model: Embedder, rows: Rows | None = None, **given: Any
 ) -> tuple[NDArray[np.float32], Mapping[int, str]]:
-    """Embed rows (default: all) with one model, leaving out images that cannot be used.
-
-    Args:
-        given: arguments of `embed`.
+    """Embed rows (default: all) with one model, leaving out images that cannot be used; arguments as of `embed`.
 
     Returns:
         Global features (N, D) of all rows of the manifest, NaN in rows that were not requested or cannot be used; and
@@ -284,9 +274,7 @@ def _items(
 def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
     """A key of each row, equal for rows with the same bytes of image (and mask).
 
-    Raises:
-        UnreadableError: naming all files that are missing.
-        OSError: naming a file that cannot be read.
+    UnreadableError names all files that are missing, OSError one that cannot be read.
     """
     items, problems = _items(manifest, rows, look, {}, False)
     if problems:
@@ -302,33 +290,38 @@ def _key(one: Input[Item], model: VectorModel) -> str:
     return one.key if text is None or not model.reads_words else f"{one.key}-{settings_digest({'words': text})}"
 
 
-def _read(item: Item, models: Mapping[str, VectorModel], stores: Mapping[str, Store], look: Look) -> Input[Item]:
+def _read(item: Item, models: Mapping[str, Any], stores: Mapping[str, Store], look: Look) -> Input[Item]:
     """The image as the input of each model that has not embedded it, decoded once for all that decode it alike."""
     image, mask, text = item
-    found = Input(item, _TEXT if image is None else key_of(image, mask))
-    todo = {name: model for name, model in models.items() if _key(found, model) not in stores[name]}
+    data, cover = (None if source is None else content(source) for source in (image, mask))
+    found = Input(item, _TEXT if data is None else content_key(data, cover))
     decoded: dict[Any, Image.Image] = {}
     pixels = {}
-    for name, model in todo.items():
+    for name, model in models.items():
+        if _key(found, model) in stores[name]:
+            continue
         if image is None:
             pixels[name] = model.prepare(None, None, look.outside, text)
             continue
         reading: Preprocessing = getattr(model, "preprocessing", "standard")
-        # a mask belongs to all pixels; without one, models that leave pixels out each read the file themselves
+        # a mask belongs to all pixels; without one, models that leave pixels out each decode the file themselves
         fast = mask is None and getattr(model, "decode", "exact") == "fast"
         way = name if fast else (model.background, reading)
         if way not in decoded:
-            plain = partial(read_image, background=model.background, preprocessing=reading)
-            decoded[way] = (getattr(model, "decoded", plain) if fast else plain)(image)
+            read = model.decoded if fast else partial(read_image, background=model.background, preprocessing=reading)
+            decoded[way] = read(_named(data, image))
         try:
-            pixels[name] = model.prepare(decoded[way], labeled(mask, look.mask_id), look.outside, text)
+            pixels[name] = model.prepare(decoded[way], labeled(_named(cover, mask), look.mask_id), look.outside, text)
         except ImageReadError as error:  # a decoded image has no name
             named = describe(image) if error.source.startswith("<PIL") else error.source
             raise ImageReadError(named, error.reason) from error
-    if pixels and image is not None and key_of(image, mask) != found.key:
-        raise ValueError(f"{describe(image)}: the file changed while it was read: run again")
     found.pixels = pixels or None
     return found
+
+
+def _named(data: bytes | None, source: str | bytes | None) -> Any:
+    """The bytes that a key was made of, named by their file."""
+    return Named(data, source) if data and isinstance(source, str) else source
 
 
 def _embed(name: str, model: VectorModel, batch: Sequence[Input[Item]], store: Store) -> None:

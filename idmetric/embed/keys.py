@@ -51,37 +51,25 @@ def content_key(image: bytes, mask: bytes | None = None) -> str:
 
 
 def key_of(image: str | bytes | os.PathLike[str], mask: str | bytes | os.PathLike[str] | None = None) -> str:
-    """Return the `content_key` of an image and its mask, given by their files or bytes.
+    """Return the `content_key` of an image and its mask, given by their files or bytes; raises as `content`."""
+    return content_key(content(image), None if mask is None else content(mask))
+
+
+def content(source: str | bytes | os.PathLike[str]) -> bytes:
+    """Read all bytes of a file; bytes are returned as they are.
 
     Raises:
-        OSError: if a file cannot be read.
+        OSError: if it cannot be read, has more than `MOST` bytes, or may have no end (a pipe, a device).
     """
-    return content_key(_bytes(image), None if mask is None else _bytes(mask))
-
-
-def content(path: str | os.PathLike[str], most: int = MOST) -> bytes:
-    """Read all bytes of a file.
-
-    Raises:
-        OSError: if it cannot be read, has more than `most`, or may have no end (a pipe, a device).
-    """
+    if isinstance(source, bytes):
+        return source
     try:
-        found = os.stat(path)
+        found = os.stat(source)
     except ValueError as error:  # a null byte, say
         raise OSError(f"no file can have this name ({error})") from error
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # open explains folders
         raise OSError("it is a pipe or a device: give a file")
-    if stat.S_ISREG(found.st_mode) and found.st_size > most:
-        raise OSError(f"it has more than {most} bytes")
-
-    with open(path, "rb") as file:
-        data = file.read(min(found.st_size, most) + 1)  # read(most) would reserve that much for each thread
-        if len(data) > found.st_size:  # it has grown
-            data += file.read(most + 1 - len(data))
-    if len(data) > most:
-        raise OSError(f"it has more than {most} bytes")
-    return data
-
-
-def _bytes(source: str | bytes | os.PathLike[str]) -> bytes:
-    return source if isinstance(source, bytes) else content(source)
+    if found.st_size > MOST:
+        raise OSError(f"it has more than {MOST} bytes")
+    with open(source, "rb") as file:
+        return file.read()

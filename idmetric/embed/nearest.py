@@ -26,18 +26,19 @@ _MEASURED = 2**14  # pairs measured at once
 _NOISE = 1e-5  # of a similarity in float32, at most
 
 
-def unit(vectors: NDArray[np.floating]) -> Single:
-    """Scale vectors (N, D) to length 1.
-
-    Raises:
-        ValueError: if a vector is zero or not finite.
-    """
-    wide = vectors.astype(np.float64)
-    norm = np.linalg.norm(wide, axis=1, keepdims=True)
-    if not (np.isfinite(norm).all() and (norm > 0).all()):
-        raise ValueError("an embedding is zero or not finite: it has no direction")
-    found: Single = (wide / norm).astype(np.float32)
-    return found
+def unit(vectors: NDArray[np.floating], rows: Ints | None = None) -> Single:
+    """Scale vectors (N, D), or some rows of them, to length 1; ValueError names one that is zero or not finite."""
+    rows = np.arange(len(vectors)) if rows is None else rows
+    out = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
+    for start in range(0, len(rows), 4096):
+        part = rows[start : start + 4096]
+        wide = vectors[part].astype(np.float64)
+        norm = np.linalg.norm(wide, axis=1, keepdims=True)
+        good = np.isfinite(norm) & (norm > 0)
+        if not good.all():
+            raise ValueError(f"the embedding of row {part[good.argmin()] + 1} is zero or not finite: no direction")
+        out[start : start + 4096] = wide / norm
+    return out
 
 
 def distances(queries: Single, vectors: Single) -> Double:
@@ -61,9 +62,6 @@ def nearest(queries: NDArray[np.floating], vectors: Single, k: int) -> tuple[Int
 
     Returns:
         Rows (Q, k) and distances 1 - cos (Q, k), in [0, 2].
-
-    Raises:
-        ValueError: for k below 1, no vectors, or queries without direction.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -118,7 +116,7 @@ def nearest_other(
         return Neighbors(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
 
     used = np.union1d(anchors, pool)
-    units = _unit_rows(vectors, used)
+    units = unit(vectors, used)
     at, inside = np.searchsorted(used, anchors), np.searchsorted(used, pool)
     codes = np.unique(groups[used], return_inverse=True)[1]  # only of used rows: a pool may be tiny, the manifest huge
 
@@ -178,21 +176,3 @@ def _shortlist(similarity: Single, k: int, ceiling: float | None) -> tuple[Ints,
     least = np.maximum(least - _NOISE, np.finfo(np.float32).min)  # -inf of a query with fewer than k rows
     query, row = np.divmod(np.flatnonzero(similarity >= least), similarity.shape[1])
     return query, row
-
-
-def _unit_rows(vectors: NDArray[np.floating], rows: Ints) -> Single:
-    """Scale the vectors of these rows to length 1, a block at a time.
-
-    Raises:
-        ValueError: naming the first row without a direction.
-    """
-    out = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
-    for start in range(0, len(rows), 4096):
-        part = rows[start : start + 4096]
-        try:
-            out[start : start + 4096] = unit(vectors[part])
-        except ValueError as error:
-            norm = np.linalg.norm(vectors[part].astype(np.float64), axis=1)
-            row = int(part[~(np.isfinite(norm) & (norm > 0))][0]) + 1
-            raise ValueError(f"the embedding of row {row} is zero or not finite: it has no direction") from error
-    return out

@@ -117,8 +117,7 @@ def keep(
 ) -> dict[str, str]:
     """Embed the images with pixels that the store lacks, each content once, and add them to it.
 
-    Returns:
-        For each key with an embedding that cannot be used, the reason.
+    Returns the reason for each key with an embedding that cannot be used.
     """
     fresh = {one.key: one for one in inputs if one.pixels is not None and one.key not in store}
     if not fresh:

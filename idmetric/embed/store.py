@@ -30,7 +30,6 @@ from idmetric.io.output import replacing, writing
 
 _KEYS = "keys"
 _SAVE_SECONDS = 30.0  # a killed run loses about this much work
-_SAVE_IMAGES = 4096  # and at most this many images;
 _SAVE_BYTES = 2**28  # at most this much is held in memory
 
 
@@ -109,15 +108,11 @@ class Store:
         self._held += sum(x.nbytes for x in (embedding.cls, embedding.patches, embedding.weights) if x is not None)
 
         late = time.monotonic() - self._since > _SAVE_SECONDS
-        if late or len(self.unsaved) >= _SAVE_IMAGES or self._held >= _SAVE_BYTES:
+        if late or self._held >= _SAVE_BYTES:
             self.save()
 
     def save(self) -> None:
-        """Write the embeddings that are not in a shard yet.
-
-        Raises:
-            OutputError: if the shard cannot be written.
-        """
+        """Write the embeddings that are not in a shard yet; OutputError if the shard cannot be written."""
         if self._waiting:
             keys = [key for some, _ in self._waiting for key in some]
             with writing(self.folder):
@@ -148,12 +143,10 @@ class Store:
         return np.empty((0, 0), dtype=np.float32) if rows is None else rows
 
     def embedding(self, keys: Sequence[str]) -> Embedding:
-        """Embeddings, with patches if the store keeps them; only the rows of these keys are read into memory.
+        """Embeddings of at least one key, with patches if the store keeps them; only these rows are read into memory.
 
         Raises:
-            KeyError: for an unknown key.
-            ValueError: if `keys` is empty.
-            DamagedShardError: naming a shard that cannot be read, or has been removed.
+            KeyError: for an unknown key. DamagedShardError: naming a shard that cannot be read, or has been removed.
         """
         parts: list[Embedding] = []
         order: list[int] = []

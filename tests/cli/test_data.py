@@ -178,7 +178,6 @@ def test_faults_name_every_row_that_uses_a_file(broken: Path) -> None:
     assert [(f.row, f.column) for f in found] == expected
     assert [f.missing for f in found] == [False, False, False, False, True]
     assert [(f.row, f.column) for f in faults(manifest, decode=False)] == [(4, "mask")]
-    assert faults(manifest, workers=1) == found
 
 
 def test_masks_have_their_images_shape_if_not_its_size(folder: Path) -> None:

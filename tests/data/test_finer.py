@@ -7,11 +7,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import pytest
 from PIL import Image
 
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
+from tests.import_parts import refuses
 
 KINDS = {"train_data.csv": "train", "gallery_data.csv": "gallery", "generated_data.csv": "generated_images"}
 Named = Callable[[Path, str], str]  # how a table names a file: the method's folder, the path below it
@@ -46,18 +48,16 @@ def write(root: Path, named: Named = relative, shade: int = 0, index: bool = Fal
 
 
 def save(file: Path, lines: list[dict[str, str]], index: bool = False) -> None:
-    """A table; with an index as pandas writes it, a column without a name."""
-    with file.open("w", newline="", encoding="utf-8") as out:
-        table = csv.writer(out)
-        head = list(lines[0])
-        table.writerow([*([""] if index else []), *head])
-        for number, line in enumerate(lines):
-            table.writerow([*([number] if index else []), *(line[column] for column in head)])
+    """A table; its index is a column without a name."""
+    datasets.Dataset.from_list(lines).to_csv(file, index=index)
+
+
+def lines_of(file: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
 
 
 def change(file: Path, row: int, **cells: str) -> None:
-    with file.open(newline="", encoding="utf-8") as table:
-        lines = list(csv.DictReader(table))
+    lines = lines_of(file)
     lines[row].update(cells)
     save(file, lines)
 
@@ -91,17 +91,14 @@ def test_methods_are_folders_over_the_same_real_images(tmp_path: Path) -> None:
     assert all(str(row.path).startswith(str(first)) for row in real)
 
     change(second / "gallery_data.csv", 1, species="tern")
-    with pytest.raises(SourceError, match=r"IP-Adapter/gallery_data.csv: other images than .*Emu2/gallery_data.csv"):
-        import_dataset("finer", [first, second])
+    refuses(r"IP-Adapter/gallery_data.csv: other images than .*Emu2/gallery_data.csv", "finer", [first, second])
     shutil.copytree(first, tmp_path / "again" / "Emu2")
-    with pytest.raises(SourceError, match=r"are both of the method 'Emu2': rename a folder"):
-        import_dataset("finer", [first, tmp_path / "again" / "Emu2"])
+    refuses(r"are both of the method 'Emu2': rename a folder", "finer", [first, tmp_path / "again" / "Emu2"])
 
 
 def test_a_column_names_methods_and_other_columns_are_kept(tmp_path: Path) -> None:
     root = write(tmp_path / "all")
-    with (root / "generated_data.csv").open(newline="", encoding="utf-8") as table:
-        lines = list(csv.DictReader(table))
+    lines = lines_of(root / "generated_data.csv")
     for number, line in enumerate(lines):
         line |= {"method": ("kontext", "diptych", "")[number % 3], "ref_path": "data/x.png"}
     save(root / "generated_data.csv", lines)
@@ -128,13 +125,8 @@ def test_missing_tables_and_columns_are_named(tmp_path: Path) -> None:
     (root / "generated_data.csv").unlink()
     assert {row.split for row in import_dataset("finer", root)} == {"gallery", "train"}  # the baseline alone
     (root / "train_data.csv").unlink()
-    with pytest.raises(SourceError, match=r"neither generated_data.csv nor train_data.csv, and so no queries"):
-        import_dataset("finer", root)
+    refuses(r"needs gallery_data.csv, and generated_data.csv or train_data.csv", "finer", root)
     (root / "gallery_data.csv").rename(root / "train_data.csv")
-    with pytest.raises(SourceError, match=r"no gallery_data.csv, the images that are searched"):
-        import_dataset("finer", root)
+    refuses(r"needs gallery_data.csv, and", "finer", root)
     save(root / "gallery_data.csv", [{"path": "a.png", "name": "a", "species": "b"}])
-    with pytest.raises(
-        SourceError, match=r"no column 'file_path'; there are path, name, species.*--map file_path=NAME"
-    ):
-        import_dataset("finer", root)
+    refuses(r"no column 'file_path'; there are path, name, species.*--map file_path=NAME", "finer", root)

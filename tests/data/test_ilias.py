@@ -12,6 +12,7 @@ from idmetric.cli.data import main
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest, Row, read
+from tests.import_parts import refuses
 
 # object -> queries, positives
 OBJECTS = {"bold_bimp_000": (1, 2), "bold_flep_001": (2, 1), "zippy_zootlenibble_999": (1, 3)}
@@ -100,17 +101,13 @@ def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
 
 def test_other_layouts_and_options_are_refused(tmp_path: Path) -> None:
     root = write(tmp_path / "ilias")
-    with pytest.raises(SourceError, match="option splits=none: one of yes, no"):
-        import_dataset("ilias", root, options={"splits": "none"})
-    with pytest.raises(SourceError, match=r"none\.json: not readable"):
-        import_dataset("ilias", root, options={"taxonomy": str(root / "none.json")})
+    refuses("option splits=none: one of yes, no", "ilias", root, options={"splits": "none"})
+    refuses(r"none\.json: not readable", "ilias", root, options={"taxonomy": str(root / "none.json")})
     (root / "taxonomy.json").write_text('{"toy": ["bold_bimp_000"]}')
-    with pytest.raises(SourceError, match="not ILIAS's taxonomy"):
-        import_dataset("ilias", root)
+    refuses("not ILIAS's taxonomy", "ilias", root)
     (root / "taxonomy.json").unlink()
     photo(root / "ilias_core/bold_bimp_000/other/x.jpg")
-    with pytest.raises(SourceError, match="not the layout of ILIAS"):
-        import_dataset("ilias", root)
+    refuses("not the layout of ILIAS", "ilias", root)
 
 
 def test_distractors_are_searched_and_have_no_identity(tmp_path: Path) -> None:
@@ -121,5 +118,4 @@ def test_distractors_are_searched_and_have_no_identity(tmp_path: Path) -> None:
     found = read(out)
     _, row = by_id(found)["ilias/000/abc.jpg"]
     assert (row.identity, row.split, len(found)) == (None, "gallery", 11)
-    with pytest.raises(SourceError, match="no images for the option distractors"):
-        import_dataset("ilias", root, options={"distractors": str(tmp_path / "none")})
+    refuses("no images for the option distractors", "ilias", root, options={"distractors": str(tmp_path / "none")})

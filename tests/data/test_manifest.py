@@ -4,6 +4,7 @@ import json
 import os
 import string
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -130,14 +131,6 @@ def test_json_lines_may_differ_in_their_columns_and_start_with_a_mark(tmp_path: 
     assert manifest.column("x_n") == [None, 2]
 
 
-def test_parameters_may_be_structs_of_parquet(tmp_path: Path) -> None:
-    given = [{"steps": 8, "words": ["a"]}, None, {"steps": None, "words": None}]
-    struct = pa.array(given, pa.struct({"steps": pa.int64(), "words": pa.list_(pa.string())}))
-    table = {"identity": ["a"] * 3, "path": ["1", "2", "3"]}
-    pq.write_table(pa.table({**table, "parameters": struct}), tmp_path / "m.parquet")
-    assert [row.parameters for row in read(tmp_path / "m.parquet")] == [{"steps": 8, "words": ["a"]}, None, {}]
-
-
 def test_whole_numbers_are_names_in_every_format_and_others_in_none(tmp_path: Path) -> None:
     for value, taken in ((1, "1"), (1.0, "1"), (1.5, None), (True, None)):
         (tmp_path / "m.jsonl").write_text(json.dumps({"identity": value, "path": "1"}) + "\n")
@@ -153,9 +146,9 @@ def test_whole_numbers_are_names_in_every_format_and_others_in_none(tmp_path: Pa
 def test_what_a_format_cannot_hold_is_named(tmp_path: Path) -> None:
     plain = Manifest.from_rows([Row("a", "1")], tmp_path)
     for ending in ("csv", "jsonl"):
-        with pytest.raises(ManifestError, match=rf"m\.{ending}: text formats hold no bytes \(column 'x_b'\)"):
+        with pytest.raises(ManifestError, match=rf"m\.{ending}: \.{ending} holds no bytes \(column 'x_b'\)"):
             plain.replace(x_b=[b"x"]).write(tmp_path / f"m.{ending}")
-    with pytest.raises(ManifestError, match=r"CSV holds no lists or objects \(column 'x_l'\); write \.jsonl"):
+    with pytest.raises(ManifestError, match=r"\.csv holds no lists or objects \(column 'x_l'\); write \.parquet"):
         plain.replace(x_l=[["a", "b"]]).write(tmp_path / "m.csv")
     plain.replace(x_l=[["a", "b"]]).write(tmp_path / "m.jsonl")
     assert read(tmp_path / "m.jsonl").column("x_l") == [["a", "b"]]
@@ -170,20 +163,14 @@ def test_what_a_format_cannot_hold_is_named(tmp_path: Path) -> None:
 def test_other_types_of_parquet_are_taken(tmp_path: Path) -> None:
     table = pa.table({
         "identity": pa.array(["a", "b"]).dictionary_encode(), "path": pa.array(["1", "2"], pa.large_string()),
+        "parameters": pa.array([{"words": ["a"]}, None]),
         "label": pa.array([1, 2], pa.int8()), "seed": pa.array([5.0, None]),
         "oracle": pa.array([0.5, None], pa.float32()),
     })  # fmt: skip
     pq.write_table(table, tmp_path / "m.parquet")
-    assert read(tmp_path / "m.parquet")[0] == Row("a", "1", id="1", label=1.0, seed=5, oracle=0.5)
-
-
-def test_free_columns_are_kept(tmp_path: Path) -> None:
-    manifest = three(tmp_path).replace(x_view=[1, 2, 3])
-    manifest.write(tmp_path / "m.parquet")
-    manifest.write(tmp_path / "m.csv")
-    assert read(tmp_path / "m.parquet").column("x_view") == [1, 2, 3]
-    assert read(tmp_path / "m.csv").column("x_view") == ["1", "2", "3"]
-    assert len(read(tmp_path / "m.parquet").filter(x_view=2)) == 1
+    assert read(tmp_path / "m.parquet")[0] == Row(
+        "a", "1", id="1", label=1.0, seed=5, oracle=0.5, parameters={"words": ["a"]}
+    )  # fmt: skip
 
 
 # What is refused
@@ -191,6 +178,7 @@ def test_free_columns_are_kept(tmp_path: Path) -> None:
 REFUSED = {
     "identity,path\na,1\n ,2\n": ["row 2", "'identity'", "blank"],
     "path\n1.jpg\n": ["'identity' is missing"],
+    "identity,path,path\na,1,2\n": ["'path' occurs twice"],
     "identity,path,color\na,1,red\n": ["unknown column 'color'", "x_"],
     "identity,path\na,1\nb,\n": ["row 2", "neither path nor image_bytes"],
     "identity,path\na,1\nb,https://x.org/1.jpg\n": ["row 2", "'path'", "not a file's path"],
@@ -228,7 +216,7 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
         read(tmp_path / "cut.parquet")
     for name in ("u.csv", "u.jsonl"):
         (tmp_path / name).write_text('identity,path\nä,1\n{"identity": "ä"}', encoding="utf-16")
-        with pytest.raises(ManifestError, match=rf"{name}.*UTF-8"):
+        with pytest.raises(ManifestError, match=rf"{name}.*utf-8"):
             read(tmp_path / name)
     (tmp_path / "latin.csv").write_bytes("identity,path\nä,1\n".encode("latin-1"))
     with pytest.raises(ManifestError, match=r"latin\.csv"):
@@ -240,16 +228,15 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
 
 
 def test_rows_of_wrong_types_are_named() -> None:
-    with pytest.raises(ManifestError, match=r"row 2, column 'oracle': 'x' is not a number"):
-        Manifest.from_rows([Row("a", "1"), Row("a", "2", oracle="x")])  # type: ignore[arg-type]
-    with pytest.raises(ManifestError, match=r"row 1, column 'image_bytes'.*not bytes"):
-        Manifest.from_rows([Row("a", image_bytes="text", id="1")])  # type: ignore[arg-type]
-    with pytest.raises(ManifestError, match=r"row 1, column 'parameters'.*object"):
-        Manifest.from_rows([Row("a", "1", parameters={"f": object()})])
-    with pytest.raises(ManifestError, match=r"row 1.*both given"):
-        Manifest.from_rows([Row("a", "1", image_bytes=b"x")])
-    with pytest.raises(ManifestError, match=r"row 1, column 'mask'.*both given"):
-        Manifest.from_rows([Row("a", "1", mask="m", mask_bytes=b"x")])
+    values: list[tuple[dict[str, Any], str]] = [
+        ({"oracle": "x"}, r"'oracle': 'x' is not a number"), ({"mask_bytes": "text"}, "'mask_bytes'.*not bytes"),
+        ({"parameters": {"f": object()}}, "'parameters'.*object"), ({"image_bytes": b"x"}, "'path'.*both given"),
+        ({"mask": "m", "mask_bytes": b"x"}, "'mask'.*both given"),
+        ({"parameters": {"k": float("nan")}}, "'parameters': not JSON serializable"),
+    ]  # fmt: skip
+    for columns, message in values:
+        with pytest.raises(ManifestError, match=f"row 2, column {message}"):
+            Manifest.from_rows([Row("a", "1"), Row("a", "2", **columns)])
 
 
 def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
@@ -263,12 +250,6 @@ def test_names_that_are_not_utf8_are_named(tmp_path: Path) -> None:
         three().replace(text=["a", "\ud800", None])
     with pytest.raises(ManifestError, match="column 'x_note'"):
         three().replace(x_note=["a", "\ud800", None])
-
-
-def test_numbers_that_json_lacks_are_refused_in_parameters() -> None:
-    for value in (float("nan"), float("inf")):
-        with pytest.raises(ManifestError, match="row 1, column 'parameters': not JSON serializable"):
-            Manifest.from_rows([Row("a", "1", parameters={"k": value})])
 
 
 def test_numpy_values_and_paths_are_taken() -> None:
@@ -394,8 +375,3 @@ def test_merge_refuses_what_two_manifests_both_use() -> None:
         merge([a, a], shared=True)
     with pytest.raises(ManifestError, match="different kinds"):
         merge([a.replace(x_k=1), Manifest.from_rows([Row("3", "c.png")]).replace(x_k="one")])
-    with pytest.raises(ValueError, match="at least one"):
-        merge([])
-
-
-# The columns

@@ -14,9 +14,9 @@ from PIL import Image
 from idmetric.cli import data as cli
 from idmetric.data.curate.recipes import ilgen_real
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.train.ilgen.data import classes_of
+from tests.import_parts import refuses
 from tests.runner import Runner
 
 # dataset -> number of images of each of its classes; a class needs four
@@ -154,10 +154,7 @@ def test_images_of_several_classes_have_no_identity(uned: Path) -> None:
 
 def test_faults_of_uneds_files_are_named(uned: Path) -> None:
     (uned / "info_files/rp2k/train.json").unlink()
-    with pytest.raises(SourceError, match=r"rp2k.train\.json: not readable"):
-        import_dataset("uned", uned)
-    with pytest.raises(SourceError, match=r"info_files: no such folder; the source is UnED's folder data"):
-        import_dataset("uned", uned / "images")
+    refuses(r"rp2k.train\.json: not readable", "uned", uned)
     file = uned / "info_files/met/train.json"
     for content, message in (
         ('{"path": 1}', "must hold a list"),
@@ -165,5 +162,4 @@ def test_faults_of_uneds_files_are_named(uned: Path) -> None:
         ('[{"path": "../../a.png", "class_id": 1}]', "outside the dataset's folder"),
     ):
         file.write_text(content)
-        with pytest.raises(SourceError, match=message):
-            import_dataset("uned", uned)
+        refuses(message, "uned", uned)

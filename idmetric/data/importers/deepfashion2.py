@@ -39,20 +39,18 @@ def rows(job: Job) -> Iterator[Row]:
             continue
 
         key, item = items[0]
-        folder = path.parent.parent
-        split = folder.name
-        photo = folder / "image" / f"{path.stem}.jpg"
+        split = path.parent.parent.name
+        photo = path.parent.parent / "image" / f"{path.stem}.jpg"
         try:
             with open_file(photo) as image:  # its stored size, before EXIF turns it, is the one that masks have
-                mask = mask_of(item["segmentation"], image.size)
+                mask = _mask(item["segmentation"], image.size)
         except (OSError, ValueError, KeyError, TypeError) as error:
             job.rejected.append(f"{path}, {key}: {error}")
             continue
-        yield Row(
-            identity=f"{job.name}/{about['pair_id']}_{item['style']}",
-            path=str(photo.absolute()),
-            id=f"{job.name}/{split}/{path.stem}/{key}",
-            dataset=job.name,
+        yield job.row(
+            f"{about['pair_id']}_{item['style']}",
+            f"{split}/{path.stem}/{key}",
+            photo,
             split=SPLITS.get(split),
             domain="fashion",
             category=item.get("category_name"),
@@ -61,12 +59,8 @@ def rows(job: Job) -> Iterator[Row]:
         )
 
 
-def mask_of(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Image.Image:
-    """The union of polygons [x1, y1, x2, y2, ...] as a mask, "L", 0 or 255, of (width, height).
-
-    Raises:
-        ValueError: if they cover no pixel.
-    """
+def _mask(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Image.Image:
+    """The union of polygons [x1, y1, x2, y2, ...] as a mask, "L", 0 or 255, of (width, height)."""
     mask = Image.new("L", size)
     draw = ImageDraw.Draw(mask)
     for polygon in polygons:

@@ -26,7 +26,6 @@ from idmetric.io import json_file
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
 _KEY = re.compile(r"(?P<collection>[a-z_]+?_\d+)_.*-(?P<prompt>\d+)(_0)?")
-_HUMAN = "group"  # folders of the two groups of raters
 _OTHER = ("prompt_following", "raw_data")  # folders with ratings of another question, or from before they were merged
 _SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in names of image folders -> in names of ratings
 
@@ -51,15 +50,12 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
     for picture in job.limited(pictures(folder), root.name):
         kind, stem = picture.path.parent.name, picture.path.stem
-        if not kind or not stem.isdigit():
-            raise SourceError(f"{folder / picture.path}: expected images/CATEGORY/NN.jpg")
         file = root / "captions" / picture.path.with_suffix(".txt")
         lines = json_file.read_text(file, "utf-8-sig").splitlines() if file.is_file() else []
         captions = [line.strip() for line in lines if line.strip()]
         about = {"category": captions[0], "parameters": {"prompts": captions[1:]}} if captions else {}
         collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
-        own = {"id": f"{job.name}/{collection}", "mask": None, "split": "test", "domain": kind, **about}
-        yield picture.row(job, folder, collection, **own)
+        yield job.row(collection, collection, folder / picture.path, split="test", domain=kind, **about)
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
@@ -75,7 +71,7 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
         of_method = {rater: methods.get(method_of(run, methods) or "", {}) for rater, methods in ratings.items()}
         # of the first image alone
         given = {rater: rated[key] for rater, rated in of_method.items() if key in rated and number == 0}
-        human = [value for rater, value in given.items() if rater.split("/")[-1].startswith(_HUMAN)]
+        human = [value for rater, value in given.items() if rater.split("/")[-1].startswith("group")]
 
         reference = references[key[0]]
         group = f"{reference.id}/{run}/{key[1]}_{number}"
@@ -113,9 +109,6 @@ def read_ratings(folder: Path) -> Ratings:
 
     Ratings of prompt following are ignored, and so are ratings from before they were merged: raw_data/, and a folder
     RATER/METHOD/ next to RATER/METHOD.json. An item with rating null or NaN counts as not rated.
-
-    Raises:
-        SourceError: naming a file that is not an object of numbers, or that rates one item twice.
     """
     found: Ratings = {}
     for path in sorted(folder.rglob("*.json")):

@@ -33,37 +33,34 @@ def rows(job: Job) -> Iterator[Row]:
     real: dict[str, tuple[Path, set[tuple[Any, ...]]]] = {}  # the first table of each split, which all methods share
     made: dict[str, Path] = {}  # method -> its table
 
-    for given in job.sources:
-        root = job.folder(given)
-        tables = {split: root / file for split, file in FILES.items() if (root / file).is_file()}
-        if not tables:
-            raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
-        for split, table in tables.items():
-            images = list(_images(job, split, table))
-            keys = {(image.category, image.identity, image.id) for image in images}
-            if split in real and real[split][1] != keys:
-                _, identity, place = min(real[split][1] ^ keys)
-                raise SourceError(
-                    f"{table}: other images than {real[split][0]}: only one of them has {place} of {identity}. Methods "
-                    "are compared on the same real images; import folders of others separately, with another --name"
-                )
-            for method in {str(image.engine) for image in images} if split == "query" else ():
+    tables = [(split, job.folder(given) / file) for given in job.sources for split, file in FILES.items()]
+    for split, table in ((split, table) for split, table in tables if table.is_file()):
+        images = list(_images(job, split, table))
+        if split == "query":
+            for method in {str(image.engine) for image in images}:
                 if made.setdefault(method, table) != table:
                     raise SourceError(f"{table} and {made[method]} are both of the method {method!r}: rename a folder")
-            if split not in real:
-                yield from images
-            if split != "query":
-                real.setdefault(split, (table, keys))
+            yield from images
+            continue
+        keys = {(image.category, image.identity, image.id) for image in images}
+        if split not in real:
+            real[split] = table, keys
+            yield from images
+        elif real[split][1] != keys:
+            _, identity, place = min(real[split][1] ^ keys)
+            raise SourceError(
+                f"{table}: other images than {real[split][0]}: only one of them has {place} of {identity}; import "
+                "methods with other real images separately, with another --name"
+            )
 
-    if "gallery" not in real:
-        raise SourceError(f"{', '.join(job.sources)}: no {FILES['gallery']}, the images that are searched")
-    if not made and "train" not in real:
-        raise SourceError(f"{', '.join(job.sources)}: neither {FILES['query']} nor {FILES['train']}, and so no queries")
+    if "gallery" not in real or not (made or "train" in real):
+        raise SourceError(
+            f"{', '.join(job.sources)}: needs {FILES['gallery']}, and {FILES['query']} or {FILES['train']}"
+        )
 
 
 def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
-    source = replace(job.open(str(table)), name=str(table))
-    job.need(source, *_COLUMNS)
+    source = replace(job.open(*_COLUMNS, source=str(table)), name=str(table))
     for record in job.rows(source):
         values = record.values
         if lacks := [column for column in _COLUMNS if not values[column]]:
@@ -74,11 +71,10 @@ def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
             record.reject(f"{file}: no such file")
             continue
         method = str(values.get("method") or table.parent.resolve().name) if split == "query" else None
-        yield Row(
-            identity=f"{job.name}/{values['species']}/{values['name']}",
-            path=str(file.absolute()),
-            id="/".join((job.name, *([method] if method else []), place)),
-            dataset=job.name,
+        yield job.row(
+            f"{values['species']}/{values['name']}",
+            f"{method}/{place}" if method else place,
+            file,
             split=split,
             category=str(values["species"]),
             role="context-edit" if method else "real",

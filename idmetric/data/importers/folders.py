@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -38,13 +39,12 @@ class Picture:
     def row(self, job: Job, root: Path, subject: str, **columns: Any) -> Row:
         """Its row, with an identity of this name."""
         mask = None if self.mask is None else str((root / self.mask).absolute())
-        own = {"id": f"{job.name}/{self.path}", "path": str((root / self.path).absolute()), "mask": mask}
-        return Row(f"{job.name}/{subject}", **{"dataset": job.name, **own, **columns})
+        return job.row(subject, str(self.path), root / self.path, mask=mask, **columns)
 
 
-def rows(job: Job) -> Iterator[Row]:
+def folder(job: Job, root: Path | None = None) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
-    root = job.folder()
+    root = root or job.folder()
     found = pictures(root)
     splits = all(len(p.path.parts) > 2 and p.path.parts[0] in SPLITS for p in found)
     for picture in job.limited(found, root.name):
@@ -79,9 +79,8 @@ def pictures(root: Path) -> list[Picture]:
     stems = {path.with_suffix("") for path in images}
     lone = [str(path) for masked, path in masks.items() if masked not in stems]
     if lone:
-        advice = "if they are images, rename them or their folder (..._mask, masks and ..._masks mean masks)"
         listed = ", ".join(first_few(lone, 5))
-        warnings.warn(f"{root}: {len(lone)} masks belong to no image: {listed}; {advice}", stacklevel=2)
+        warnings.warn(f"{root}: {len(lone)} masks belong to no image (rename those of images): {listed}", stacklevel=2)
 
     return [Picture(path, masks.get(path.with_suffix(""))) for path in images]
 
@@ -103,30 +102,18 @@ def dreambooth(job: Job) -> Iterator[Row]:
     """
     root = job.folder()
     root = root / "dataset" if (root / "dataset").is_dir() else root
-    classes = read_classes(root / "prompts_and_classes.txt")
-    for picture in job.limited(pictures(root), root.name):
-        if len(picture.path.parts) != 2:
-            raise SourceError(f"{root / picture.path}: expected dataset/NAME/NN.jpg")
-        subject = picture.path.parts[0]
-        kind = classes.get(subject)
-        domain = None if kind is None else "animals" if kind in _LIVE else "objects"
-        yield picture.row(job, root, subject, domain=domain, category=kind)
+    classes = _classes(root / "prompts_and_classes.txt")
+    for row in folder(job, root):
+        kind = classes.get((row.identity or "").removeprefix(f"{job.name}/"))
+        yield replace(row, domain=kind and ("animals" if kind in _LIVE else "objects"), category=kind)
 
 
-def read_classes(path: Path) -> dict[str, str]:
+def _classes(path: Path) -> dict[str, str]:
     """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
-    if not path.is_file():
-        return {}
-    lines = [line.strip() for line in json_file.read_text(path, "utf-8-sig").splitlines()]
-    if "subject_name,class" not in lines:
-        raise SourceError(f"{path}: no heading 'subject_name,class'")
-    found = {}
-    for line in lines[lines.index("subject_name,class") + 1 :]:
-        subject, comma, kind = line.partition(",")
-        if not comma:
-            break
-        found[subject.strip()] = kind.strip()
-    return found
+    text = json_file.read_text(path, "utf-8-sig") if path.is_file() else ""
+    lines = text.partition("subject_name,class")[2].strip().splitlines()
+    pairs = (line.split(",", 1) for line in takewhile(lambda line: "," in line, lines))
+    return {subject.strip(): kind.strip() for subject, kind in pairs}
 
 
 def cute(job: Job) -> Iterator[Row]:
@@ -138,18 +125,15 @@ def cute(job: Job) -> Iterator[Row]:
     differ. The scene goes to the column `background`, which the easy and hard modes of the triplets need (ID-Sim,
     appendix D.1).
     """
-    root, given = job.folder(), int(job.number("depth", 0))
+    root, given = job.folder(), job.number("depth", 0)
     for picture in job.limited(pictures(root), root.name):
         folders = picture.path.parts[:-1]
         depth = given or next((i for i, name in enumerate(folders) if _SCENE.fullmatch(name.lower())), 0)
-        if not depth:
+        if not 0 < depth <= len(folders):
             raise SourceError(
                 f"{root / picture.path}: no folder after the object's names a scene (in_the_wild, studio, lighting, "
-                "pose, ...); say how many folders name the object: --option depth=1"
+                f"pose, ...); say how many of the {len(folders)} folders name the object: --option depth=1"
             )
-        if len(folders) < depth:
-            raise SourceError(f"{root / picture.path}: the path has {len(folders)} folders, fewer than depth={depth}")
-
         subject, scene = folders[:depth], "/".join(folders[depth:]) or None
         kind = subject[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", subject[0]) or subject[0]
         yield picture.row(job, root, "/".join(subject), domain="objects", category=kind, background=scene)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
@@ -28,7 +29,7 @@ from idmetric.io import json_file
 
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
-_IMAGE = re.compile(r"(?P<name>[^/]+)/(?:(?P<query>query)/Q|(?P<pos>pos)/P)\d+_\d+\.\w+")
+_IMAGE = re.compile(r"(?P<name>[^/]+)/(?P<kind>query(?=/Q)|pos(?=/P))/[QP]\d+_\d+\.\w+")
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -47,19 +48,17 @@ def rows(job: Job) -> Iterator[Row]:
         if match is None:
             layout = "NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg"
             raise SourceError(f"{file}: not the layout of ILIAS, {layout}")
-        kind = "query" if match["query"] else "pos"
+        kind = match["kind"]
         known = listed.get(kind, {}).get(_plain(str(picture.path)))
         if known is None and kind in listed:
             job.rejected.append(f"{file}: not in {LISTS[kind]}")
             continue
         coarse, middle, fine = taxonomy.get(match["name"], (None, None, None))
-        scale, clutter = known or (None, None)
-        about = {"kind": fine, "x_scale": scale, "x_clutter": clutter}
-        yield Row(
-            identity=f"{job.name}/{match['name']}",
-            path=str(file.absolute()),
-            id=f"{job.name}/{picture.path}",
-            dataset=job.name,
+        about = {"kind": fine, **(known or {})}
+        yield job.row(
+            match["name"],
+            str(picture.path),
+            file,
             split=SPLITS[kind] if splits else None,
             domain=coarse,
             category=middle,
@@ -72,22 +71,21 @@ def rows(job: Job) -> Iterator[Row]:
         if not files:
             raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
         for file in job.limited(files, folder.name):
-            name = f"{job.name}/{file.relative_to(folder).as_posix()}"
-            split = "gallery" if splits else None
-            yield Row(None, path=str(file.absolute()), id=name, dataset=job.name, split=split)
+            yield job.row(None, file.relative_to(folder).as_posix(), file, split="gallery" if splits else None)
 
 
-def _listed(root: Path) -> dict[str, dict[str, tuple[float | None, int | None]]]:
+def _listed(root: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """folder -> id -> scale and clutter, by the lists in the source's folder, or in the one above it."""
-    listed: dict[str, dict[str, tuple[float | None, int | None]]] = {}
+    listed: dict[str, dict[str, dict[str, Any]]] = {}
     for kind, name in LISTS.items():
         files = (folder / "image_ids" / name for folder in (root, root.absolute().parent))
         if file := next(filter(Path.is_file, files), None):
-            lines = filter(None, map(str.strip, json_file.read_text(file, "utf-8-sig").splitlines()))
+            lines = [line.strip().split(",") for line in json_file.read_text(file, "utf-8-sig").splitlines()]
             try:
-                for first, *rest in (line.split(",") for line in lines):
-                    numbers = (float(rest[0]), int(rest[1])) if kind == "pos" else (None, None)
-                    listed.setdefault(kind, {})[_plain(first)] = numbers
+                listed[kind] = {
+                    _plain(first): {"x_scale": float(rest[0]), "x_clutter": int(rest[1])} if kind == "pos" else {}
+                    for first, *rest in lines if first
+                }  # fmt: skip
             except (ValueError, IndexError) as error:
                 raise SourceError(f"{file}: a line is not an id, scale and clutter: {error}") from error
     return listed

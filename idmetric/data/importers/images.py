@@ -15,11 +15,7 @@ _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP"
 
 
 def content(value: Any) -> tuple[bytes | None, str | None]:
-    """(bytes, path) of an image in a table; one of them, or both if there is no image, is None.
-
-    Raises:
-        SourceError: for a value of another type.
-    """
+    """(bytes, path) of an image in a table; one of them is None, or both if there is no image."""
     if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
         data, path = value.get("bytes"), value.get("path")
         value = path if data is None else data

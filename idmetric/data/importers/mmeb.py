@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -43,29 +43,20 @@ MOST = 50_000  # training rows of a subset, the first ones, as in VLM2Vec's comm
 def rows(job: Job) -> Iterator[Row]:
     """The rows of training groups, or of queries and candidates to evaluate."""
     source = job.open()
-    root = Path(job.options.get("image_dir", source.root))
-    if not root.is_dir():
-        raise SourceError(f"option image_dir={root}: no such folder")
-    items = _Items(source.name, root, job.choice("targets", "plain", "b3") == "b3")
     evaluates = not set(EVAL).isdisjoint(source.columns)
     job.need(source, *(EVAL if evaluates else TRAIN))
-    yield from _evaluation(job, source, items) if evaluates else _training(job, source, items)
+    yield from (_evaluation if evaluates else _training)(job, source, _Items(job, source))
 
 
-@dataclass(frozen=True)
 class _Items:
-    """Queries and targets as columns of rows.
+    """Queries and targets as columns of rows; paths in the tables start from the option `image_dir`."""
 
-    Attributes:
-        root: the folder that paths in the tables start from.
-        instructs: whether targets of text alone get B3's instructions.
-        known: file -> whether it exists.
-    """
-
-    name: str
-    root: Path
-    instructs: bool
-    known: dict[Path, bool] = field(default_factory=dict)
+    def __init__(self, job: Job, source: Source) -> None:
+        self.name, self.root = source.name, Path(job.options.get("image_dir", source.root))
+        if not self.root.is_dir():
+            raise SourceError(f"option image_dir={self.root}: no such folder")
+        self.instructs = job.choice("targets", "plain", "b3") == "b3"  # targets of text alone get B3's instructions
+        self.there = cache(Path.is_file)
 
     def target(self, subset: str, text: Any, path: Any) -> dict[str, Any]:
         """As `item`, for a target, negative or candidate of a subset."""
@@ -73,21 +64,15 @@ class _Items:
         return self.item(f"{words}{text or ''}", path)
 
     def item(self, text: Any, path: Any) -> dict[str, Any]:
-        """Text and image of a query or target.
-
-        Raises:
-            SourceError: if it is empty, its image is missing, or its text places an image elsewhere than at its start.
-        """
+        """Text and image of a query or target; SourceError if it is empty or its image missing or inside the text."""
         given = str(text or "")
         words = given.removeprefix(TOKEN)
         if TOKEN in words:
             raise SourceError(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
         if path:
             file = locate(str(path), self.root, self.name, inside=True)
-            if not self.known.setdefault(file, file.is_file()):
-                raise SourceError(
-                    f"{file}: no such image: unpack the dataset's images there, or name --option image_dir=DIR"
-                )
+            if not self.there(file):
+                raise SourceError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
             return {"text": words if words.strip() else None, "path": str(file.absolute())}
         if words != given:
             raise SourceError(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
@@ -116,9 +101,9 @@ def _training(job: Job, source: Source, items: _Items) -> Iterator[Row]:
 
     for record in job.rows(source, (*TRAIN, *NEGATIVE)):
         values, subset = record.values, _subset(job, record.shard)
-        if (record.shard.split or record.shard.stem) in others or seen[subset] >= most:
-            continue
         number = seen[subset]
+        if (record.shard.split or record.shard.stem) in others or number >= most:
+            continue
         seen[subset] += 1
         try:
             members = [
@@ -140,7 +125,7 @@ def _training(job: Job, source: Source, items: _Items) -> Iterator[Row]:
 
 
 def _many(cell: Any) -> list[Any]:
-    return list(cell) if isinstance(cell, list | tuple) else [] if cell is None else [cell]
+    return cell if isinstance(cell, list) else [] if cell is None else [cell]
 
 
 def _evaluation(job: Job, source: Source, items: _Items) -> Iterator[Row]:

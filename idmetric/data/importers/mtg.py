@@ -7,16 +7,14 @@ oracle score: 1 - |part| / |object|.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 
-from idmetric.data.importers.images import content
 from idmetric.data.importers.run import Job, Record
-from idmetric.data.importers.source import Source
 from idmetric.data.manifest.table import Row
 from idmetric.images.masks import read_mask
-from idmetric.images.read import ImageReadError
 
 ENGINE = "SDXL"  # "part-level inpaintings from a single source (SDXL)" (NearID, section 3.3)
 VIEWS = (1, 2)
@@ -25,8 +23,7 @@ _PARTS = ("original", "inpainted", "object_mask", "part_mask")
 
 def rows(job: Job) -> Iterator[Row]:
     """For each view the original (real) and the inpainted image (part-edit)."""
-    source = job.open()
-    job.need(source, *(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
+    source = job.open(*(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
     for record in job.rows(source):
         for view in VIEWS:
             yield from _view(job, record, view)
@@ -38,10 +35,10 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     key = "/".join(str(part) for part in (job.name, split, values.get("id") or f"{record.number:05d}") if part)
     name = f"{key}/view{view}"
     cells = {part: values.get(f"image_{view}_{part}") for part in _PARTS}
+    subject, part = record.keep(cells["object_mask"], "mask"), record.keep(cells["part_mask"], "part_mask")
     shared: dict[str, Any] = {
         "dataset": job.name, "split": split, "domain": "objects", "category": values.get("category"),
-        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")},
-        **record.keep(cells["object_mask"], "mask"),
+        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")}, **subject,
     }  # fmt: skip
     if image := record.keep(cells["original"]):
         yield Row(key, id=name, **shared, **image)
@@ -51,11 +48,11 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
             id=f"{name}/edit",
             role="part-edit",
             engine=ENGINE,
-            oracle=_oracle_of(cells, record.source),
+            oracle=_oracle_of(subject, part),
             parent=name if image else None,
             **shared,
             **edited,
-            **record.keep(cells["part_mask"], "part_mask"),
+            **part,
         )
 
 
@@ -79,16 +76,11 @@ def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
     return max(0.0, 1 - int((part >= 0.5).sum()) / area)
 
 
-def _oracle_of(cells: dict[str, Any], source: Source) -> float | None:
+def _oracle_of(subject: dict[str, Any], part: dict[str, Any]) -> float | None:
     """The oracle score, or None if a mask is absent, empty or unreadable, which the check of the files reports."""
-    sources = []
-    for name in ("object_mask", "part_mask"):
-        data, path = content(cells[name])
-        sources.append(str(source.locate(path)) if path else data)
-    if None in sources:
-        return None
-    try:
-        subject = read_mask(sources[0] or b"")
-        return oracle_score(subject, read_mask(sources[1] or b"", (subject.shape[0], subject.shape[1])))
-    except (ImageReadError, ValueError):
-        return None
+    if subject and part:
+        with suppress(ValueError):  # ImageReadError is one
+            [first], [second] = subject.values(), part.values()
+            whole = read_mask(first)
+            return oracle_score(whole, read_mask(second, (whole.shape[0], whole.shape[1])))
+    return None

@@ -62,17 +62,11 @@ def rows(job: Job) -> Iterator[Row]:
 
 
 def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
-    """Meaning -> column of a table.
-
-    Raises:
-        SourceError: naming the columns and the option to map them, if they give neither queries nor labeled images.
-    """
+    """Meaning -> column of a table; SourceError if they give neither queries nor labeled images."""
     unknown = [meaning for meaning in job.columns if meaning not in NAMES or meaning not in columns]
     if unknown:
-        raise SourceError(
-            f"--map {unknown[0]}={job.columns[unknown[0]]}: no such column ({', '.join(columns)}), or it is mapped to "
-            f"none of {', '.join(NAMES)}"
-        )
+        names = f"columns are {', '.join(columns)}, their meanings {', '.join(NAMES)}"
+        raise SourceError(f"--map {unknown[0]}={job.columns[unknown[0]]}: {names}")
     own = [name for name in columns if name not in job.columns]
     usual = {m: next((n for n in names if n in own), "") for m, names in NAMES.items()}
     named = {m: name for m, name in usual.items() if name} | {m: m for m in job.columns}
@@ -81,9 +75,8 @@ def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
     if {"query", "target"} <= named.keys() or {"image", "identity"} <= named.keys():
         return named
     raise SourceError(
-        f"unknown columns: {', '.join(columns)}. Name a query and its target (--map query=NAME --map target=NAME, "
-        "perhaps negative, instruction, query_text, target_text), or an image and its identity (--map image=NAME "
-        "--map identity=NAME)"
+        f"unknown columns: {', '.join(columns)}; name a query and its target (--map query=NAME --map target=NAME), or "
+        f"an image and its identity; there are {', '.join(NAMES)}"
     )
 
 
@@ -103,15 +96,11 @@ def _group(
         members.append((target, {"text": text, "identity": None if at else own, **place}))
     members += [(negative, {"slot": "negative"}) for negative in negatives]
 
-    images = [record.keep(cell) for cell, _ in members]
-    if len(members) < 2 or not all(images):
-        record.reject("the query or one of its targets and negatives has no image")
-        return
-    for at, ((_, columns), image) in enumerate(zip(members, images, strict=True)):
-        yield Row(id=f"{group}/{at}", **{"identity": None, "group": group, **shared, **columns, **image})
+    if len(members) < 2:
+        record.reject("the query has neither target nor negative")
+    else:
+        yield from record.group(group, {str(at): member for at, member in enumerate(members)}, **shared)
 
 
 def _many(cell: Any) -> list[Any]:
-    if cell is None or cell == "":
-        return []
-    return [c for c in cell if c] if isinstance(cell, list) else [cell]
+    return [one for one in (cell if isinstance(cell, list) else [cell]) if one not in (None, "")]

@@ -1,10 +1,9 @@
 """NearID: views of an identity, and near-identity distractors in the same scenes (NearID, section 3.3).
 
-The set of positives (`Aleksandar/NearID`) has the columns images1..3 and masks1..3 (or img1..3, as one card says). Each
-set of distractors (`NearID-Flux`, `-SDXL`, ...) has nimg1..3; the third view may be empty. The sets are imported
-together. They are matched by their shared column `id` or, if none of them has it, by the row's number, counted within
-its split if a set is stored in several. A distractor without its identity's positives is reported, one of a view
-without a positive left out.
+The set of positives (`Aleksandar/NearID`) has the columns images1..3 and masks1..3. Each set of distractors
+(`NearID-Flux`, `-SDXL`, ...) has nimg1..3; the third view may be empty. The sets are imported together. They match by
+their shared column `id` or, if none of them has it, by the row's number, counted within its split if a set is stored in
+several. A distractor without its identity's positives is reported, one of a view without a positive left out.
 
 The split is the column `split`, else the published position, else the part of the set (train, test) that stores the
 row. A set that is stored in one part has no split, because the Hub calls any table "train".
@@ -33,19 +32,15 @@ Seen = dict[str, tuple[str | None, dict[int, dict[str, Any]]]]
 
 def rows(job: Job) -> Iterator[Row]:
     """Positives of all sources first, then distractors."""
-    sources = [job.open(source) for source in job.sources]
+    sources = [job.open(source=source) for source in job.sources]
     for source in sources:
-        if _prefix(source) is None and "nimg1" not in source.columns:
-            job.need(source, "images1")
+        job.need(source, *(() if "nimg1" in source.columns else ["images1"]))
     without = [source.name for source in sources if "id" not in source.columns]
     if 0 < len(without) < len(sources):
-        raise SourceError(
-            f"{without[0]} has no column 'id', but other sets have: they cannot be matched. Name it by --map id=NAME, "
-            "or import the sets one by one"
-        )
+        raise SourceError(f"{without[0]} has no column 'id', but other sets have: name it by --map id=NAME")
     seen: Seen = {}
     for source in sources:
-        if _prefix(source) is not None:
+        if "images1" in source.columns:
             yield from _positives(job, source, seen)
     for source in sources:
         if "nimg1" in source.columns:
@@ -55,17 +50,15 @@ def rows(job: Job) -> Iterator[Row]:
 def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
     for record, identity, split in _named(job, source, [c for c in source.columns if not c.startswith("nimg")]):
         values = record.values
-        if identity in seen:
-            raise SourceError(f"{record.where}, column 'id': {values.get('id')} occurs twice")
         masks: dict[int, dict[str, Any]] = {}
         seen[identity] = split, masks
         for view in VIEWS:
-            image = record.keep(values.get(f"{_prefix(source)}{view}"))
+            image = record.keep(values.get(f"images{view}"))
             if image:
                 masks[view] = record.keep(values.get(f"masks{view}"), "mask")
                 about = {**record.about("id", "split", "category", *_PROMPTS), "x_view": view}
                 own = {"text": values.get(f"prompts{view}"), "parameters": about, **image, **masks[view]}
-                yield _row(job, record, identity, split, view, identity=identity, **own)
+                yield _row(record, identity, split, view, identity=identity, **own)
 
 
 def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
@@ -86,16 +79,16 @@ def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
                 about = {"source": source.label, "row": record.number, "x_view": view}
                 own = {"engine": engine, "parent": place, "parameters": about, **image, **masks.get(view, {})}
                 name = f"{place}/{engine}"
-                yield _row(job, record, identity, split, view, identity=name, id=name, role="distractor", **own)
+                yield _row(record, identity, split, view, identity=name, id=name, role="distractor", **own)
     if lone:
         warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
 
-def _row(job: Job, record: Record, scene: str, split: str | None, view: int, **columns: Any) -> Row:
+def _row(record: Record, scene: str, split: str | None, view: int, **columns: Any) -> Row:
     """A row of a view, which is its background."""
-    place = f"{scene}/view{view}"
-    shared = {"dataset": job.name, "domain": "objects", "category": record.values.get("category"), "background": place}
-    return Row(**{"id": place, "split": split, **shared, **columns})
+    place, kind = f"{scene}/view{view}", record.values.get("category")
+    shared = {"dataset": record.job.name, "split": split, "domain": "objects", "category": kind, "background": place}
+    return Row(**{"id": place, **shared, **columns})
 
 
 def _named(job: Job, source: Source, columns: Sequence[str]) -> Iterator[tuple[Record, str, str | None]]:
@@ -110,11 +103,6 @@ def _named(job: Job, source: Source, columns: Sequence[str]) -> Iterator[tuple[R
             key = f"{part}/{record.number:05d}" if several else f"{record.number:05d}"
         split = record.values.get("split") or splits.get(position) or (part if several else None)
         yield record, f"{job.name}/{key}", split
-
-
-def _prefix(source: Source) -> str | None:
-    """What the names of the columns of positives begin with; None if there are none."""
-    return next((prefix for prefix in ("images", "img") if f"{prefix}1" in source.columns), None)
 
 
 def _positions(source: Source) -> dict[int, str]:

@@ -8,8 +8,9 @@ right is the share of votes for it. Identities stay empty, because people judged
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 
@@ -19,20 +20,22 @@ _SLOTS = {"anchor": "ref_path", "left": "left_path", "right": "right_path"}
 
 def rows(job: Job) -> Iterator[Row]:
     """Three rows for each triplet with enough votes."""
-    source = job.open()
-    job.need(source, *_SLOTS.values())
+    source = job.open(*_SLOTS.values())
     if "left_vote" not in source.columns:
         job.need(source, "right_vote")
     for record in job.rows(source):
         values = record.values
-        votes, left, right = (_number(record, column) for column in ("votes", "left_vote", "right_vote"))
-        if votes is not None and votes < MIN_VOTES:
-            continue
-        left = 1 - right if left is None and right is not None else left  # as counts, or as 0 and 1
-        right = 1 - left if right is None and left is not None else right
-        if left is None or right is None or left < 0 or right < 0 or left + right == 0:
-            raise SourceError(f"{record.where}: left_vote {left} and right_vote {right} give no shares")
-        shares, photos = {"left": left / (left + right), "right": right / (left + right)}, values.get("is_imagenet")
+        given = [values.get(column) for column in ("votes", "left_vote", "right_vote")]
+        try:
+            numbers: list[Any] = [None if value is None else float(value) for value in given]
+            votes, left, right = numbers
+            if votes is not None and votes < MIN_VOTES:
+                continue
+            left = 1 - right if left is None else left  # as counts, or as 0 and 1
+            right = 1 - left if right is None else right
+            shares, photos = {"left": left / (left + right), "right": right / (left + right)}, values.get("is_imagenet")
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise SourceError(f"{record.where}: votes, left_vote and right_vote {given} give no shares") from error
         about = {"votes": values.get("votes"), "x_imagenet": None if photos is None else str(photos).lower()}
         yield from record.group(
             f"{job.name}/{record.number if values.get('id') is None else values['id']}",
@@ -41,11 +44,3 @@ def rows(job: Job) -> Iterator[Row]:
             text=values.get("prompt"),
             parameters={"source": source.label, **about},
         )
-
-
-def _number(record: Record, column: str) -> float | None:
-    value = record.values.get(column)
-    try:
-        return None if value is None else float(value)
-    except (TypeError, ValueError) as error:
-        raise SourceError(f"{record.where}, column {column!r}: {value!r} is not a number") from error

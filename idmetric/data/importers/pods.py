@@ -34,8 +34,7 @@ def rows(job: Job) -> Iterator[Row]:
             yield picture.row(job, root, folders[0], parameters={"x_part": part}, **about(folders[0]))
         return
 
-    source = job.open()
-    job.need(source, "image", "label")
+    source = job.open("image", "label")
     about = _index(source.root)
     for record in job.rows(source):
         label, part = record.values["label"], record.shard.split
@@ -43,10 +42,9 @@ def rows(job: Job) -> Iterator[Row]:
         if not image or label is None:
             record.reject("no label" if image else "no image")
             continue
-        yield Row(
-            f"{job.name}/{label}",
-            id=f"{job.name}/{part or 'all'}/{record.number:05d}",
-            dataset=job.name,
+        yield job.row(
+            label,
+            f"{part or 'all'}/{record.number:05d}",
             parameters={**record.about("label"), "x_part": part},
             **about(str(label)),
             **image,

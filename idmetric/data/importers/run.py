@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -61,16 +62,16 @@ class Record:
         """The rows of a group of images; it is left out if one is missing.
 
         Args:
-            members: slot -> image, and the columns of its row.
+            members: slot (or another end of the id) -> image, and the columns of its row.
             shared: columns of all rows.
         """
         images = {slot: self.keep(image) for slot, (image, _) in members.items()}
         if not all(images.values()):
             self.reject("an image of the group is missing")
             return
-        common = {"dataset": self.job.name, "group": name, **shared}
+        common = {"identity": None, "dataset": self.job.name, "group": name, **shared}
         for slot, (_, columns) in members.items():
-            yield Row(**{"identity": None, "id": f"{name}/{slot}", "slot": slot, **common, **columns, **images[slot]})
+            yield Row(**{"id": f"{name}/{slot}", "slot": slot, **common, **columns, **images[slot]})
 
 
 class Job:
@@ -83,8 +84,7 @@ class Job:
             manifest and in memory, which suits small datasets.
         name: of the dataset (default: the kind's; for "folder" and "table" the source's). Identities and ids start
             with it, which keeps merged manifests apart.
-        revision, files: as for `open_source`.
-        columns: expected column -> its name in the source (`--map`).
+        revision, files, columns: as for `open_source`.
         options: of `KINDS[kind].options`.
         limit: number of rows of each source to stop after.
         dry: write no images.
@@ -108,10 +108,7 @@ class Job:
         self.kind = kind
         self.sources = [os.fspath(s) for s in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
         if len(self.sources) > 1 and not KINDS[kind].several:
-            raise SourceError(
-                f"{kind}: rows of {len(self.sources)} sources would share names; import them one by one, each with its "
-                "own --name, and join the manifests with idmetric.data.manifest.table.merge"
-            )
+            raise SourceError(f"{kind}: it takes one source; import each with its own --name, and merge the manifests")
         self.options, known = options or {}, KINDS[kind].options
         if unknown := [o for o in self.options if o not in known]:
             raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {', '.join(known) or 'none'}")
@@ -125,16 +122,14 @@ class Job:
 
     # Reading
 
-    def open(self, source: str | None = None) -> Source:
-        """Open a source, by default the first one, as a table."""
-        return open_source(source or self.sources[0], self.revision, self.files, self.columns)
+    def open(self, *columns: str, source: str | None = None) -> Source:
+        """Open a source, by default the first one, as a table that has these columns; raises as `need`."""
+        found = open_source(source or self.sources[0], self.revision, self.files, self.columns)
+        self.need(found, *columns)
+        return found
 
     def folder(self, source: str | None = None) -> Path:
-        """The path of a source, by default the first one, that must be a folder.
-
-        Raises:
-            SourceError: if it is not a folder.
-        """
+        """The path of a source, by default the first one; SourceError if it is not a folder."""
         path = Path(source or self.sources[0])
         if not path.is_dir():
             raise SourceError(f"{path}: no such folder; {KINDS[self.kind].line}")
@@ -146,49 +141,30 @@ class Job:
         return self.progress(found, len(found), what)
 
     def rows(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[Record]:
-        """The rows of a table, up to the limit.
-
-        Args:
-            columns: names of the columns to read; columns that the table lacks are skipped. None reads all.
-        """
+        """The rows of a table, up to the limit, with those of these columns that it has (None: all)."""
         total = source.count if self.limit is None else min(self.limit, source.count)
-        counts: dict[str | None, int] = {}
+        counts: Counter[str | None] = Counter()
         for shard, values in self.progress(islice(source.rows(columns), self.limit), total, source.name):
-            number = counts.get(shard.split, 0)
-            counts[shard.split] = number + 1
-            yield Record(self, source, shard, number, values)
+            yield Record(self, source, shard, counts[shard.split], values)
+            counts[shard.split] += 1
 
     def need(self, source: Source, *columns: str) -> None:
-        """Check that a table has these columns.
-
-        Raises:
-            SourceError: naming the columns of the table and the option to map them.
-        """
+        """Check that a table has these columns; the SourceError names its columns and the option to map them."""
         if missing := [c for c in columns if c not in source.columns]:
-            found = ", ".join(source.columns) or "none"
+            name, found = self.columns.get(missing[0], missing[0]), ", ".join(source.columns) or "none"
             raise SourceError(
-                f"{source.name}: no column {self.columns.get(missing[0], missing[0])!r}; there are {found}. Is "
-                f"{self.kind!r} the right importer? If the column has another name, use --map {missing[0]}=NAME"
+                f"{source.name}: no column {name!r}; there are {found} (name another by --map {missing[0]}=NAME)"
             )
 
-    def number(self, option: str, default: float | None) -> Any:
-        """The value of a numeric option.
-
-        Raises:
-            SourceError: if it is not a number.
-        """
-        text = self.options.get(option)
+    def number(self, option: str, default: int) -> int:
+        """The value of an option that is a whole number, else SourceError."""
         try:
-            return default if text is None else float(text)
+            return int(self.options.get(option, default))
         except ValueError as error:
-            raise SourceError(f"option {option}={text}: not a number") from error
+            raise SourceError(f"option {option}={self.options[option]}: not a whole number") from error
 
     def choice(self, option: str, *known: str) -> str:
-        """The value of an option that is one of several words, the first of which is the default.
-
-        Raises:
-            SourceError: for another word.
-        """
+        """The value of an option that is one of several words, the first of which is the default, else SourceError."""
         word = self.options.get(option, known[0])
         if word not in known:
             raise SourceError(f"option {option}={word}: one of {', '.join(known)}")
@@ -223,6 +199,11 @@ class Job:
 
     # The manifest
 
+    def row(self, identity: object, name: str, file: Path | None = None, **columns: Any) -> Row:
+        """A row; its identity and id start with the dataset's name. `file` is the image, unless `columns` hold it."""
+        own = {"dataset": self.name} if file is None else {"dataset": self.name, "path": str(file.absolute())}
+        return Row(None if identity is None else f"{self.name}/{identity}", id=f"{self.name}/{name}", **own | columns)
+
     def run(self) -> Manifest:
         """Import; parameters named x_... become free columns."""
         module = importlib.import_module(f"{PACKAGE}.{KINDS[self.kind].module}")
@@ -250,7 +231,10 @@ def import_dataset(kind: str, sources: Sources, *, on_error: str = "fail", **giv
     job = Job(kind, sources, **given)
     manifest = job.run()
     if job.rejected and on_error != "skip":
-        raise SourceError(listed(job.rejected, "rows cannot be imported"))
+        lines = "\n  ".join(first_few(job.rejected))
+        raise SourceError(
+            f"{len(job.rejected)} rows cannot be imported; fix them, or leave them out (--on-error skip):\n  {lines}"
+        )
     return manifest
 
 
@@ -266,17 +250,7 @@ def _without_free(rows: Iterable[Row], free: dict[str, list[Any]]) -> Iterator[R
         yield replace(row, parameters={k: v for k, v in given.items() if k not in mine} or None) if mine else row
 
 
-def listed(problems: Sequence[str], what: str) -> str:
-    """A text with the number of problems, the first few of them, and the option to skip them."""
-    lines = [f"  {line}" for line in first_few(problems)]
-    return "\n".join([f"{len(problems)} {what}:", *lines, "fix them, or leave them out with --on-error skip"])
-
-
 def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
     """The remaining short values of a row, for its parameters, without NaN and infinity."""
-    short = {n: v for n, v in values.items() if n not in used and isinstance(v, str | int | float)}
-    return {
-        name: value
-        for name, value in short.items()
-        if len(str(value)) <= _LONGEST and not (isinstance(value, float) and not math.isfinite(value))
-    }
+    short = {n: v for n, v in values.items() if isinstance(v, str | int | float) and len(str(v)) <= _LONGEST}
+    return {n: v for n, v in short.items() if n not in used and (not isinstance(v, float) or math.isfinite(v))}

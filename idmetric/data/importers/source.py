@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
+from posixpath import normpath
 from typing import Any
 
 from idmetric.images.paths import is_address
@@ -104,22 +105,16 @@ class Source:
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
-    """The file that a table of this name names, relative to the root.
+    """The file that a table of this name names, relative to the root; SourceError for a URL or a forbidden path.
 
     Args:
         inside: refuse paths outside the root: a table of the Hub must not get access to other local files.
-
-    Raises:
-        SourceError: for a URL, and for a forbidden path.
     """
     if is_address(path):
-        shown = path if len(path) <= 100 else path[:100] + "..."
-        raise SourceError(f"{name}: {shown}: URLs are not downloaded; download the images and name their files")
-    there, depth = PureWindowsPath(path), 0  # it recognizes both kinds of slashes, drives and servers
-    for part in there.parts if inside else ():
-        depth += -1 if part == ".." else 1
-        if depth < 0 or there.anchor:
-            raise SourceError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
+        raise SourceError(f"{name}: {path[:100]}: URLs are not downloaded; download the images and name their files")
+    there = PureWindowsPath(path)  # it recognizes both kinds of slashes, drives and servers
+    if inside and (there.anchor or normpath(there.as_posix()).split("/")[0] == ".."):
+        raise SourceError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
     return root / path
 
 
@@ -134,7 +129,7 @@ def open_source(
     Args:
         revision: branch, tag or commit on the Hub.
         files: pattern of the files to use, such as "sample/*.parquet".
-        renamed: as in `Source`.
+        renamed: expected column -> its name in the files (`--map`).
 
     Raises:
         SourceError: if it does not exist, or holds no table.
@@ -156,8 +151,8 @@ def open_source(
     if not shards:
         matching = f" that matches {files!r}" if files else ""
         raise SourceError(
-            f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives first, "
-            "or for a dataset of the Hub try --revision refs/convert/parquet"
+            f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives, or on "
+            "the Hub try --revision refs/convert/parquet"
         )
     return Source(name, root if root.is_dir() else root.parent, shards, commit, renamed or {})
 
@@ -182,10 +177,10 @@ def _hub_errors(repo: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the client raises OSError, ValueError and its HTTP library's own errors
-        kind, first = type(error).__name__, (str(error).splitlines() or [""])[0]
+        first = (str(error).splitlines() or [""])[0]
         raise SourceError(
-            f"{repo}: neither a local path, nor a dataset that the Hub gives ({kind}: {first}); check the name and the "
-            "revision, log in if it is gated or private (hf auth login), or download it elsewhere and import the folder"
+            f"{repo}: neither a local path, nor a dataset that the Hub gives ({type(error).__name__}: {first}); check "
+            "name and revision, and log in if it is gated or private (hf auth login)"
         ) from error
 
 
@@ -215,11 +210,7 @@ def _split_of(name: Path) -> str | None:
 
 
 def read_json(path: Path, kind: type = object) -> Any:
-    """The content of a JSON file that comes with a dataset.
-
-    Raises:
-        SourceError: naming the file, if it cannot be read, or holds something else than a list or dict as asked for.
-    """
+    """The content of a JSON file that comes with a dataset; SourceError for another kind than list or dict."""
     try:
         value = json_file.read(path)
     except (OSError, ValueError) as error:
@@ -237,8 +228,6 @@ def _readable(path: Path) -> Iterator[None]:
     """Errors of readers become a `SourceError` that names the file."""
     try:
         yield
-    except SourceError:
-        raise
     except (OSError, ValueError, IndexError) as error:  # pyarrow's errors are among them
         raise SourceError(f"{path}: not readable: {error}; correct it, or fetch it again") from error
 

@@ -26,8 +26,7 @@ _LARGEST_PADDING = 64
 
 def subjects2k(job: Job) -> Iterator[Row]:
     """Two rows for each pair with a human label."""
-    source = job.open()
-    job.need(source, "reference_image", "test_image", "binary_label")
+    source = job.open("reference_image", "test_image", "binary_label")
     for record in job.rows(source):
         values = record.values
         group = f"{job.name}/{record.number if values.get('pair_id') is None else values['pair_id']}"
@@ -47,8 +46,7 @@ def subjects2k(job: Job) -> Iterator[Row]:
 
 def subjects200k(job: Job) -> Iterator[Row]:
     """Two rows for each pair of the best quality, cut from its composite."""
-    source = job.open()
-    job.need(source, "image")
+    source = job.open("image")
     for record in job.rows(source):
         values = record.values
         quality, about = values.get("quality_assessment") or {}, values.get("description") or {}

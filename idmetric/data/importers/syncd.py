@@ -27,68 +27,45 @@ from idmetric.data.manifest.table import Row
 from idmetric.images.kinds import ImageReadError
 from idmetric.images.opening import open_image
 
-_TABLES = ("*metadata_with_scores.json", "*metadata.json", "metadata_*.json")  # the first kind that exists is read
-_MASKS = (".jpg", ".png")
+_TABLE = "metadata.json"
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each image of each record with two images or more."""
     root = job.folder()
-    tables = next((found for pattern in _TABLES if (found := sorted(root.glob(pattern)))), [])
-    if not tables:
-        raise SourceError(f"{root}: no metadata.json; download nupurkmr9/syncd and unpack its archives there")
-    records = {f"{table}: record {n}": r for table in tables for n, r in enumerate(read_json(table, list), 1)}
-    for where, record in records.items():
-        if not isinstance(record, dict) or not isinstance(record.get("filenames"), list) or not record["filenames"]:
+    if not (root / _TABLE).is_file():
+        raise SourceError(f"{root}: no {_TABLE}; download nupurkmr9/syncd and unpack its archives there")
+    for number, record in enumerate(job.limited(read_json(root / _TABLE, list), root.name), 1):
+        where = f"{root / _TABLE}: record {number}"
+        files = record.get("filenames") if isinstance(record, dict) else None
+        if not isinstance(files, list) or not files:
             raise SourceError(f"{where}: 'filenames' must be a list of paths")
-    for key, (where, record) in job.limited(list(zip(_keys(records), records.items(), strict=True)), root.name):
-        count = len(record["filenames"])
-        if count < 2:
+        if len(files) < 2:
             continue
         try:
-            views = [_view(job, root, where, record, f"{job.name}/{key}", index) for index in range(count)]
+            views = [_view(job, root, where, record, index) for index in range(len(files))]
         except (ImageReadError, FileNotFoundError) as error:
             job.rejected.append(f"{where}: {error}")
             continue
         yield from views
 
 
-def _keys(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A name of each record: its files' folder, or their common stem where one folder holds all (4_0_1.jpg -> 4_0)."""
-    first = [PurePosixPath(record["filenames"][0]) for record in records.values()]
-    keys = [path.parent.name for path in first]
-    if len(set(keys)) < len(keys) or "" in keys:
-        keys = [path.stem.rpartition("_")[0] or path.stem for path in first]
-    seen: set[str] = set()
-    for key, where in zip(keys, records, strict=True):
-        if key in seen:
-            raise SourceError(f"{where}: another record has files of the same name, {key!r}")
-        seen.add(key)
-    return keys
-
-
-def _view(job: Job, root: Path, where: str, record: Mapping[str, Any], identity: str, index: int) -> Row:
-    """The row of an image.
-
-    Raises:
-        FileNotFoundError, ImageReadError: if the image is missing, or it or its mask cannot be read.
-    """
+def _view(job: Job, root: Path, where: str, record: Mapping[str, Any], index: int) -> Row:
+    """The row of an image; its identity is the folder of the record's files."""
     file, prompts = record["filenames"][index], record.get("prompts")
-    # the generator's own records name files with another folder
-    places = [locate(name, root, where, inside=True) for name in (file, PurePosixPath(file).name)]
-    path = next((place for place in places if place.is_file()), None)
-    if path is None:
+    path = locate(file, root, where, inside=True)
+    if not path.is_file():
         raise FileNotFoundError(f"{file!r} is missing; unpack all archives of the dataset")
     about = {"file": file, "objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
-    name = f"{identity}/view{index + 1}"
-    return Row(
-        identity,
-        id=name,
-        path=str(path.absolute()),
-        dataset=job.name,
+    key = PurePosixPath(record["filenames"][0]).parent.name
+    name = f"{key}/view{index + 1}"
+    return job.row(
+        key,
+        name,
+        path,
         domain="objects",
         category=record.get("category_description") or None,
-        background=name,
+        background=f"{job.name}/{name}",
         text=prompts[index] if prompts else None,
         parameters={key: value for key, value in about.items() if value is not None},
         **job.keep(_mask(path), "mask"),
@@ -96,13 +73,9 @@ def _view(job: Job, root: Path, where: str, record: Mapping[str, Any], identity:
 
 
 def _mask(image: Path) -> bytes | None:
-    """The mask as a PNG of 0 and 255 in the image's size; None if there is none.
-
-    Raises:
-        ImageReadError: if the image or the mask cannot be read, or the mask selects nothing.
-    """
-    path = next((p for e in _MASKS if (p := image.parent / "masks" / f"{image.stem}{e}").is_file()), None)
-    if path is None:
+    """The mask as a PNG of 0 and 255 in the image's size; None if there is none."""
+    path = image.parent / "masks" / f"{image.stem}.jpg"
+    if not path.is_file():
         return None
     size = open_image(image).size
     bits = np.asarray(open_image(path).convert("L")) > 0

@@ -32,14 +32,8 @@ def rows(job: Job) -> Iterator[Row]:
         )
 
     source = job.open()
-    job.need(source, *job.columns)
-    image = "path" if "path" in source.columns else "image"
-    for column, shown in ((image, "path or image"), ("identity", "identity")):
-        if column not in source.columns:
-            raise SourceError(
-                f"{source.name}: no column {shown}; name one of {', '.join(source.columns)}: "
-                f"--map {shown.partition(' ')[0]}=NAME"
-            )
+    image = "path" if "path" in source.columns or "image" not in source.columns else "image"
+    job.need(source, *job.columns, image, "identity")
 
     for record in job.rows(source):
         values, part = record.values, record.shard.split
@@ -65,11 +59,9 @@ def rows(job: Job) -> Iterator[Row]:
                         f"{record.where}, column {column!r}: {values[column]!r} is not a number"
                     ) from None
         free = {c: values[c] for c in job.columns if c.startswith("x_")}
-        if wrong := [c for c, v in free.items() if not isinstance(v, str | int | float | None)]:
-            raise SourceError(f"{record.where}, column {wrong[0]!r}: a free column holds texts and numbers")
         identity, split, dataset = values.get("identity"), values.get("split"), values.get("dataset")
         yield Row(
-            identity=None if identity is None else f"{job.name}/{identity}",
+            None if identity is None else f"{job.name}/{identity}",
             dataset=job.name if dataset is None else str(dataset),
             split=part if split is None else str(split),
             parameters={**record.about("identity", "dataset", "split", *PATHS, *known), **free},

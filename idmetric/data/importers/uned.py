@@ -25,9 +25,6 @@ SETS = {
 def rows(job: Job) -> Iterator[Row]:
     """A row for each training image; an image of several classes has no identity."""
     root = job.folder()
-    for folder in ("info_files", "images"):
-        if not (root / folder).is_dir():
-            raise SourceError(f"{root / folder}: no such folder; the source is UnED's folder data with both")
     for name, (dataset, domain) in SETS.items():
         info = root / "info_files" / name / "train.json"
         for entry in job.limited(read_json(info, list), name):
@@ -41,11 +38,5 @@ def rows(job: Job) -> Iterator[Row]:
                 plain = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
                 file = root / "images" / plain
             one = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
-            yield Row(
-                None if isinstance(one, list) else f"{job.name}/{name}/{one}",
-                path=str(file.absolute()),
-                id=f"{job.name}/train/{path}",
-                dataset=dataset,
-                split="train",
-                domain=domain,
-            )
+            identity = None if isinstance(one, list) else f"{name}/{one}"
+            yield job.row(identity, f"train/{path}", file, dataset=dataset, split="train", domain=domain)

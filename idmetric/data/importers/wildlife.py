@@ -21,38 +21,31 @@ from idmetric.data.importers.run import Job
 from idmetric.data.manifest.table import Row
 from idmetric.images.read import read_image
 
-_TABLE = "metadata.csv"
-_UNKNOWN = "unknown"
 _USED = ("identity", "path", "dataset", "species", "split", "bbox")
 _FREE = ("date", "orientation")  # for columns of their own
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
-    root = job.folder()
-    source = job.open(str(root / _TABLE if (root / _TABLE).is_file() else root))
-    job.need(source, "identity", "path")
+    source = job.open("identity", "path", source=str(job.folder() / "metadata.csv"))
     for record in job.rows(source):
         cells = {column: _text(value) for column, value in record.values.items()}
         try:
             if not cells["path"]:
                 raise ValueError("no path")
-            # early versions leave the folder images/ out of the paths
-            photo, inside = source.locate(cells["path"]), source.locate(f"images/{cells['path']}")
-            photo = inside if not photo.exists() and inside.exists() else photo
-            files = record.keep(_cut(photo, record.values.get("bbox")))
+            files = record.keep(_cut(source.locate(cells["path"]), record.values.get("bbox")))
         except ValueError as error:
             record.reject(str(error))
             continue
         identity, dataset = cells["identity"], cells.get("dataset")
-        if identity == _UNKNOWN:
+        if identity == "unknown":
             identity = None
         if identity and dataset and not identity.startswith(f"{dataset}_"):
             identity = f"{dataset}_{identity}"  # as published identities begin: equal numbers are other animals
         free = {f"x_{column}": cells[column] for column in _FREE if column in cells}
-        yield Row(
-            identity=f"{job.name}/{identity}" if identity else None,
-            id=f"{job.name}/{cells.get('image_id') or f'{record.number:06d}'}",
+        yield job.row(
+            identity,
+            cells.get("image_id") or f"{record.number:06d}",
             dataset=dataset or job.name,
             split=cells.get("split"),
             domain="animals",
@@ -68,23 +61,17 @@ def _text(value: Any) -> str | None:
 
 
 def _cut(photo: Path, value: Any) -> bytes | str:
-    """The part of a photo within the box of a cell, as PNG, as far as it lies in the photo; its path for an empty cell.
-
-    Raises:
-        ValueError: for a cell that holds no box, or a box outside of the photo.
-    """
+    """The part of a photo within the box of a cell, as PNG; its path for an empty cell, ValueError without a part."""
     text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
     if text is None:
         return str(photo.absolute())
     try:
         x, y, width, height = (float(number) for number in json.loads(text))
         left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
-    except (TypeError, ValueError, OverflowError):  # infinity cannot be rounded
-        left = right = top = bottom = 0
-    if not (left < right and top < bottom):
-        raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]")
+    except (TypeError, ValueError, OverflowError) as error:  # infinity cannot be rounded
+        raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]") from error
     image = read_image(photo)
     left, top, right, bottom = max(0, left), max(0, top), min(image.width, right), min(image.height, bottom)
     if not (left < right and top < bottom):
-        raise ValueError(f"bbox {text[:60]} lies outside the {image.width}x{image.height} pixels of {photo}")
+        raise ValueError(f"bbox {text[:60]} covers none of the {image.width}x{image.height} pixels of {photo}")
     return png(image.crop((left, top, right, bottom)))

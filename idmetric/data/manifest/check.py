@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import PATHS, Manifest
+from idmetric.embed.pipeline import threads
 from idmetric.images.kinds import STORED
 from idmetric.images.masks import read_mask, same_shape
 from idmetric.images.read import ImageReadError, read_image
@@ -36,7 +37,6 @@ def faults(
     *,
     decode: bool = True,
     most_ratio: float | None = None,
-    workers: int | None = None,
     progress: Progress | None = None,
 ) -> list[Fault]:
     """The faults of a manifest's files, in order of rows; a file of several rows is read once and reported for each.
@@ -45,22 +45,19 @@ def faults(
         decode: decode images and masks, and report empty object masks and masks with another aspect ratio than their
             image; otherwise only check that the files exist.
         most_ratio: largest allowed ratio of an image's sides, with `decode`; None = any.
-        workers: number of threads, 1 or more (default: one per core, at most 8).
-        progress: wraps the files, see `idmetric.data.importers.run.Progress`.
+        progress: (files, total, name) -> the files, with progress shown.
     """
-    bytes_of = (np.asarray(manifest.table[f"{c}_bytes"].is_valid()) for c in ("image", "mask", "part_mask"))
-    held = np.any([*bytes_of], axis=0)
+    held = [np.asarray(manifest.table[column].is_valid()) for column in PATHS.values()]
     tasks: dict[Any, list[int]] = {}  # rows of the same files
     for row, files in enumerate(zip(*map(manifest.column, PATHS), strict=True)):
-        tasks.setdefault((files, row if held[row] else None), []).append(row)
+        tasks.setdefault((files, row if any(x[row] for x in held) else None), []).append(row)
     found: list[Fault] = []
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:  # Pillow decodes outside Python's lock
-        results = pool.map(lambda rows: _look(manifest, rows[0], decode, most_ratio), tasks.values())
-        for rows, own in zip(
-            tasks.values(), progress(results, len(tasks), "check") if progress else results, strict=True
-        ):
+    with ThreadPoolExecutor(threads(None)) as pool:  # Pillow decodes outside Python's lock
+        results: Iterable[Any] = pool.map(lambda rows: _look(manifest, rows[0], decode, most_ratio), tasks.values())
+        results = progress(results, len(tasks), "check") if progress else results
+        for rows, own in zip(tasks.values(), results, strict=True):
             found += [replace(fault, row=row) for fault in own for row in rows]
-    return sorted(found, key=lambda fault: (fault.row, PATHS.index(fault.column)))
+    return sorted(found, key=lambda fault: (fault.row, [*PATHS].index(fault.column)))
 
 
 def _look(manifest: Manifest, row: int, decode: bool, most_ratio: float | None) -> list[Fault]:
@@ -86,9 +83,8 @@ def _look(manifest: Manifest, row: int, decode: bool, most_ratio: float | None) 
                 if column == "mask" and not mask.any():
                     reason = "the mask is empty: it must select something"
                 elif size and not same_shape(own, size) and not (turned and own == size[::-1]):  # rotated as the image
-                    reason = (
-                        f"the mask has {own[1]}x{own[0]} pixels, its image {size[1]}x{size[0]}: their shapes differ"
-                    )
+                    its, of_image = (f"{x[1]}x{x[0]}" for x in (own, size))
+                    reason = f"the mask has {its} pixels, its image {of_image}: their shapes differ"
         except ImageReadError as error:
             reason = str(error)
         if reason:

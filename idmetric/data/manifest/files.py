@@ -25,11 +25,7 @@ def check_extension(path: Path) -> None:
 
 
 def read_table(path: Path) -> pa.Table:
-    """The columns of a manifest file, not yet checked.
-
-    Raises:
-        ManifestError: naming the file, if it is missing or cannot be read.
-    """
+    """The columns of a manifest file, not yet checked; a `ManifestError` names a file that cannot be read."""
     check_extension(path)
     if not path.is_file():
         raise ManifestError(f"{path}: no such file")
@@ -37,39 +33,28 @@ def read_table(path: Path) -> pa.Table:
     try:
         if path.suffix == ".csv":
             return read_csv(path)
-        if path.suffix == ".jsonl":
-            rows = list(json_file.lines(path))
-            names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
-            check_names(names, str(path))
-            return pa.table({name: array_of([row.get(name) for row in rows], name, str(path)) for name in names})
-        table = pyarrow.parquet.read_table(path)
-        table.validate(full=True)  # also checks that text is UTF-8, which reading does not
-        return table
-    except UnicodeDecodeError as error:
-        raise ManifestError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8"
-        ) from error
-    except ManifestError:
-        raise
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+            table.validate(full=True)  # also checks that text is UTF-8, which reading does not
+            return table
+        rows = list(json_file.lines(path))
     except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
         raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
 
+    names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
+    check_names(names, str(path))
+    return pa.table({name: array_of([row.get(name) for row in rows], name, str(path)) for name in names})
+
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Write the table in the format of the file's extension, atomically.
-
-    Raises:
-        ManifestError: if the format cannot hold a column, such as bytes in text.
-        OutputError: if the file cannot be written.
-    """
+    """Write the table in the format of the file's extension, atomically; errors as in `Manifest.write`."""
     if path.suffix != ".parquet":  # text formats leave empty columns out
         table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
         for column, kind in zip(table.column_names, table.schema.types, strict=True):
-            if is_binary(kind) and not pa.types.is_null(kind):
-                raise ManifestError(f"{path}: text formats hold no bytes (column {column!r}); write .parquet")
-            if path.suffix == ".csv" and pa.types.is_nested(kind):
-                how = "write .jsonl or .parquet"
-                raise ManifestError(f"{path}: CSV holds no lists or objects (column {column!r}); {how}")
+            bytes_in_it = is_binary(kind) and not pa.types.is_null(kind)
+            if bytes_in_it or (path.suffix == ".csv" and pa.types.is_nested(kind)):
+                what = "bytes" if bytes_in_it else "lists or objects"
+                raise ManifestError(f"{path}: {path.suffix} holds no {what} (column {column!r}); write .parquet")
 
     with replacing(path, parents=True) as temporary:
         if path.suffix == ".parquet":

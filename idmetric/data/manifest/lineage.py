@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.table import PATHS, Manifest
 
 Owner = TypeVar("Owner", bound=Hashable)
 Source = TypeVar("Source", bound=Hashable)
@@ -65,9 +65,9 @@ def with_parents_found(manifest: Manifest) -> Manifest:
     return manifest.replace(parent=parents)
 
 
-def has_image(manifest: Manifest) -> NDArray[np.bool_]:
-    """Whether each row (N,) has an image; the others are texts alone."""
-    path, held = (np.asarray(manifest.table[column].is_valid()) for column in ("path", "image_bytes"))
+def has_image(manifest: Manifest, column: str = "path") -> NDArray[np.bool_]:
+    """Whether each row (N,) has an image, or a mask or part_mask (`column`); rows without an image are texts alone."""
+    path, held = (np.asarray(manifest.table[name].is_valid()) for name in (column, PATHS[column]))
     return np.asarray(path | held, dtype=bool)
 
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,10 +86,9 @@ TYPES = {
 }  # fmt: skip
 SCHEMA = pa.schema(TYPES.items(), metadata={"idmetric.manifest": "1"})
 COLUMNS = tuple(SCHEMA.names)
-Fault = tuple[int, str, str]  # row, column and reason of a value that breaks the rules
-PATHS = ("path", "mask", "part_mask")
+PATHS = {"path": "image_bytes", "mask": "mask_bytes", "part_mask": "part_mask_bytes"}  # column -> that of its bytes
 _NUMBERS = {"oracle": (0.0, 1.0), "label": (-np.inf, np.inf), "seed": (0, np.inf)}
-_EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number"}
+_EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number", pa.large_binary(): "bytes"}
 
 
 class ManifestError(ValueError):
@@ -103,11 +101,7 @@ class ManifestError(ValueError):
 def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> pa.Array:
     """The values of a column of the schema in its type, or those of a free column, which must be of one type.
 
-    Args:
-        first: number of rows before them, for messages.
-
-    Raises:
-        ManifestError: naming the first row with a value that cannot be converted.
+    A `ManifestError` names the first row with a value that cannot be converted; `first` rows come before the values.
     """
     kind = TYPES.get(column)
     if kind is None:
@@ -118,13 +112,13 @@ def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> p
                 f"{name}: column {column!r} mixes types of values, or has a type that Arrow lacks: {error}"
             ) from error
 
-    convert = _dump if column == "parameters" else partial(_convert, kind=kind)
     out: list[Any] = []
     for row, value in enumerate(values, first):
         try:
-            out.append(None if value is None else convert(value))
+            text = json.dumps(value, **_JSON) if column == "parameters" and not isinstance(value, str | None) else value
+            out.append(None if value is None else _convert(text, kind))
         except (ValueError, TypeError, OverflowError) as error:
-            says = f"{shown(value)} is not {_EXPECTED.get(kind, 'bytes')}"
+            says = f"{shown(value)} is not {_EXPECTED[kind]}"
             if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
                 says = f"{shown(value)} is not UTF-8 text; rename the file or value"
             elif column == "parameters":
@@ -150,14 +144,6 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
     raise TypeError
 
 
-def _dump(value: Any) -> str:
-    """Parameters as JSON text; text must be JSON already."""
-    options: dict[str, Any] = {"ensure_ascii": False, "sort_keys": True, "allow_nan": False}
-    text = value if isinstance(value, str) else json.dumps(value, default=plain, **options)
-    text.encode()
-    return text
-
-
 def plain(value: Any) -> Any:
     """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
     if isinstance(value, np.generic | np.ndarray):
@@ -165,6 +151,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, os.PathLike | datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+_JSON: dict[str, Any] = {"ensure_ascii": False, "sort_keys": True, "allow_nan": False, "default": plain}
 
 
 # Rules
@@ -185,8 +174,7 @@ def check_names(names: Sequence[str], name: str) -> None:
 def checked(table: pa.Table, name: str) -> pa.Table:
     """The table with all columns of the schema, in its order and types, then free ones; empty ids and roles filled in.
 
-    Raises:
-        ManifestError: naming rows and column of values that break the rules of `Row`.
+    A `ManifestError` names rows and column of values that break the rules of `Row`.
     """
     check_names(table.column_names, name)
     columns = {column: _typed(table, column, name) for column in COLUMNS}
@@ -196,16 +184,10 @@ def checked(table: pa.Table, name: str) -> pa.Table:
             columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
     columns["role"] = pc.fill_null(columns["role"], "real")
     table = pa.table(columns | {c: table[c] for c in table.column_names if c.startswith("x_")})
-    ids = _ids(table)
-    first: dict[str, int] = {}
-    problems = list(_faults(table))
-    for row, value in enumerate(ids):
-        if first.setdefault(value, row) != row:
-            problems.append((row, "id", f"{shown(value)} is also the id of row {first[value] + 1}"))
-    if problems:
-        lines = [f"row {row + 1}, column {column!r}: {says}" for row, column, says in problems]
-        raise ManifestError(f"{name}: " + "; ".join(first_few(lines)))
-    return table.set_column(COLUMNS.index("id"), "id", pa.array(ids, pa.string()))
+    table = table.set_column(COLUMNS.index("id"), "id", pa.array(_ids(table), pa.string()))
+    if problems := [f"row {row + 1}, column {column!r}: {says}" for row, column, says in _faults(table)]:
+        raise ManifestError(f"{name}: " + "; ".join(first_few(problems)))
+    return table
 
 
 def _typed(table: pa.Table, column: str, name: str) -> Any:
@@ -216,9 +198,6 @@ def _typed(table: pa.Table, column: str, name: str) -> Any:
     given = table[column]
     if given.type == kind:
         return given
-    if column == "parameters" and pa.types.is_struct(given.type):  # without fields that are empty in a row
-        values = [v and {k: x for k, x in v.items() if x is not None} for v in given.to_pylist()]
-        return array_of(values, column, name)
     # Arrow would cast 1.0 and true to text, and text to bytes
     number = pa.types.is_floating(given.type) or pa.types.is_boolean(given.type)
     fits = is_binary(given.type) if kind == pa.large_binary() else kind != pa.string() or not number
@@ -233,34 +212,33 @@ def is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind))
 
 
-def _faults(table: pa.Table) -> Iterator[Fault]:
+def _faults(table: pa.Table) -> Iterator[tuple[int, str, str]]:
     """Row, column and reason of every value that breaks the rules."""
+    given = {column: np.asarray(table[column].is_valid()) for column in COLUMNS}
 
     def values(column: str) -> Iterator[tuple[int, Any]]:
         return ((row, value) for row, value in enumerate(table[column].to_pylist()) if value is not None)
 
-    def wrong(bad: pa.ChunkedArray, column: str, says: str) -> Iterator[Fault]:
-        return ((row, column, says) for row in np.flatnonzero(np.asarray(bad)).tolist())
-
-    def given(column: str) -> pa.ChunkedArray:
-        return pc.is_valid(table[column])
-
     yield from ((row, "identity", "is blank") for row, value in values("identity") if not value.strip())
-    for column in PATHS:
-        held = "image_bytes" if column == "path" else f"{column}_bytes"
-        yield from wrong(pc.and_(given(column), given(held)), column, f"{column} and {held} are both given")
+    for column, held in PATHS.items():
+        for row in np.flatnonzero(given[column] & given[held]).tolist():
+            yield row, column, f"{column} and {held} are both given"
         for row, value in values(column):
             if not value.strip() or "\0" in value or is_address(value):
                 yield row, column, f"{shown(value)} is not a file's path"
-    text = pc.and_(given("text"), pc.is_in(table["slot"], pa.array(TEXT_SLOTS)))
-    none = pc.invert(pc.or_(text, pc.or_(given("path"), given("image_bytes"))))
-    yield from wrong(none, "path", "no image: neither path nor image_bytes")
+    text = given["text"] & np.asarray(pc.is_in(table["slot"], pa.array(TEXT_SLOTS)))
+    for row in np.flatnonzero(~(text | given["path"] | given["image_bytes"])).tolist():
+        yield row, "path", "no image: neither path nor image_bytes"
     for column, allowed in (("role", ROLES), ("slot", SLOTS)):
         for row, value in values(column):
             if value not in allowed:
                 yield row, column, f"{shown(value)} is not one of {', '.join(allowed)}"
-    alone = pc.xor(given("group"), given("slot"))
-    yield from wrong(alone, "slot", "group and slot go together; one of them is empty")
+    for row in np.flatnonzero(given["group"] != given["slot"]).tolist():
+        yield row, "slot", "group and slot go together; one of them is empty"
+    first: dict[str, int] = {}
+    for row, value in values("id"):
+        if first.setdefault(value, row) != row:
+            yield row, "id", f"{shown(value)} is also the id of row {first[value] + 1}"
     for column, (low, high) in _NUMBERS.items():
         span = "a finite number" if low == -np.inf else f"within {low:g}..{high:g}"
         for row, value in values(column):
@@ -275,11 +253,10 @@ def _faults(table: pa.Table) -> Iterator[Fault]:
 
 def _ids(table: pa.Table) -> list[str]:
     """The id of every row, made of group, slot and path (or the hash of the bytes or text) where it is empty."""
-    ids: list[Any] = table["id"].to_pylist()
-    if not all(ids):
-        path, group, slot, text = (table[column].to_pylist() for column in ("path", "group", "slot", "text"))
-        for row in [row for row, own in enumerate(ids) if not own]:
-            content = table["image_bytes"][row].as_py() or (text[row] or "").encode()
-            image = path[row] or hashlib.sha256(content).hexdigest()[:16]
-            ids[row] = image if group[row] is None else f"{group[row]}/{slot[row]}/{image}"
+    path, group, slot, text = (table[column].to_pylist() for column in ("path", "group", "slot", "text"))
+    ids: list[str] = table["id"].to_pylist()
+    for row in [row for row, own in enumerate(ids) if not own]:
+        content = table["image_bytes"][row].as_py() or (text[row] or "").encode()
+        image = path[row] or hashlib.sha256(content).hexdigest()[:16]
+        ids[row] = image if group[row] is None else f"{group[row]}/{slot[row]}/{image}"
     return ids

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.check import Fault
 from idmetric.data.manifest.lineage import has_image, image_keys
@@ -35,7 +34,7 @@ def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool =
         several = _sets(images, manifest.column(column)).items()
         return [f"{names[key]}: {', '.join(values)}" for key, values in several if len(values) > 1]
 
-    lacking = ~_has(manifest, "mask") & has_image(manifest) & need_masks
+    lacking = ~has_image(manifest, "mask") & has_image(manifest) & need_masks
     cases = {
         "identities are in more than one split": [f"{name}: {', '.join(s)}" for name, s in leaks(manifest).items()],
         "files are in more than one split": shared("split"),
@@ -58,8 +57,8 @@ def as_text(manifest: Manifest, found: Mapping[str, Sequence[str]]) -> str:
     extra = {
         "without identity": identity.count(None),
         "of text alone": int((~held).sum()),
-        "with mask": int(_has(manifest, "mask").sum()),
-        "with part mask": int(_has(manifest, "part_mask").sum()),
+        "with mask": int(has_image(manifest, "mask").sum()),
+        "with part mask": int(has_image(manifest, "part_mask").sum()),
     }
     lines += [f"rows {what}: {n}" for what, n in extra.items() if n]
 
@@ -75,11 +74,6 @@ def as_text(manifest: Manifest, found: Mapping[str, Sequence[str]]) -> str:
     for what, listed in found.items():
         lines += [f"  {len(listed)} {what}", *(f"      {case}" for case in first_few(listed, 3))]
     return "\n".join(lines)
-
-
-def _has(manifest: Manifest, column: str) -> NDArray[np.bool_]:
-    path, held = (np.asarray(manifest.table[c].is_valid()) for c in (column, f"{column}_bytes"))
-    return np.asarray(path | held, dtype=bool)
 
 
 def _sets(keys: Iterable[str | None], values: Iterable[str | None]) -> dict[str, dict[str, None]]:

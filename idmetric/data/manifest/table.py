@@ -73,9 +73,7 @@ class Manifest:
         return int(self.table.num_rows)
 
     def __getitem__(self, index: int) -> Row:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"row {index} of a manifest of {len(self)} rows")
-        return next(iter(self.take([index % len(self)])))
+        return next(iter(self.take([range(len(self))[index]])))
 
     def __iter__(self) -> Iterator[Row]:
         names = [c for c in self.table.column_names if c in COLUMNS]
@@ -91,8 +89,6 @@ class Manifest:
 
     def column(self, name: str) -> list[Any]:
         """Values of a column as a list; parameters are JSON text."""
-        if name not in self.table.column_names:
-            raise KeyError(f"no column {name!r}; there are {', '.join(self.table.column_names)}")
         return cast("list[Any]", self.table[name].to_pylist())
 
     def take(self, rows: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Manifest:
@@ -127,7 +123,7 @@ class Manifest:
 
     def source(self, index: int, column: str = "path") -> str | bytes | None:
         """The path, including `root`, or the bytes of a row's image, mask or part_mask; None if it is empty."""
-        data = self.table["image_bytes" if column == "path" else f"{column}_bytes"][index].as_py()
+        data = self.table[PATHS[column]][index].as_py()
         if data is not None:
             return bytes(data)
         path = self.table[column][index].as_py()
@@ -209,8 +205,6 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
     Raises:
         ManifestError: naming ids, identities or groups that occur twice, or a free column of two types.
     """
-    if not manifests:
-        raise ValueError("merge needs at least one manifest")
     for name in ("id",) if shared else ("id", "identity", "group"):
         counts = Counter(value for manifest in manifests for value in dict.fromkeys(manifest.column(name)))
         if clashes := [value for value, count in counts.items() if count > 1 and value is not None]:
