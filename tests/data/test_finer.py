@@ -94,6 +94,7 @@ def test_methods_are_folders_over_the_same_real_images(tmp_path: Path) -> None:
     refuses(r"IP-Adapter/gallery_data.csv: other images than .*Emu2/gallery_data.csv", "finer", [first, second])
     shutil.copytree(first, tmp_path / "again" / "Emu2")
     refuses(r"are both of the method 'Emu2': rename a folder", "finer", [first, tmp_path / "again" / "Emu2"])
+    refuses(r"again: none of gallery_data.csv", "finer", [first, tmp_path / "again"])  # a method's folder is below
 
 
 def test_a_column_names_methods_and_other_columns_are_kept(tmp_path: Path) -> None:

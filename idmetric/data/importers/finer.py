@@ -33,8 +33,13 @@ def rows(job: Job) -> Iterator[Row]:
     real: dict[str, tuple[Path, set[tuple[Any, ...]]]] = {}  # the first table of each split, which all methods share
     made: dict[str, Path] = {}  # method -> its table
 
-    tables = [(split, job.folder(given) / file) for given in job.sources for split, file in FILES.items()]
-    for split, table in ((split, table) for split, table in tables if table.is_file()):
+    tables = []
+    for root in map(job.folder, job.sources):
+        found = [(split, root / file) for split, file in FILES.items() if (root / file).is_file()]
+        if not found:
+            raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
+        tables += found
+    for split, table in tables:
         images = list(_images(job, split, table))
         if split == "query":
             for method in {str(image.engine) for image in images}:
