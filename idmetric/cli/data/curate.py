@@ -10,7 +10,7 @@ examples:
   idmetric data curate all.parquet --recipe idsim -o train.parquet
   idmetric data curate nearid.parquet --recipe nearid --keep-splits -o train.parquet
   idmetric data curate --recipe idsim --print-filters > mine.json
-  idmetric data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
+  idmetric data curate all.parquet --recipe idsim --filters mine.json -o train.parquet
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.command import say
-from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, leave_out, progress, refuse_leaks, save
+from idmetric.cli.data.common import add_on_error, check_output, identities, leave_out, progress, refuse_leaks, save
 from idmetric.cli.data.split import read_parts
-from idmetric.cli.options import natural, positive
+from idmetric.cli.options import add_quiet, natural, positive
 from idmetric.io.tables import aligned
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument("--no-check", action="store_true", help="do not decode the chosen images")
     add_on_error(parser)
-    add_dry_run(parser)
+    add_quiet(parser)
     parser.set_defaults(wrong_usage=parser.error)
 
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.manifest is None or args.out is None:
         raise ValueError("give the manifest to read and, with -o, the one to write")
-    check_output(args.out, args.dry_run)
+    check_output(args.out)
     rules = rules if args.filters is None else read_rules(args.filters)
 
     manifest = read(args.manifest)
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"nothing is left of {len(manifest)} images: check the rules (--print-filters), the roles and "
                          f"the number of images per identity{why}")  # fmt: skip
     problems: dict[int, str] = {}
-    if not (args.no_check or args.dry_run):
+    if not args.no_check:
         looked = kept if args.recipe == "nearid" else kept.replace(**dict.fromkeys(MASKS))
         problems = {f.row: f.reason for f in faults(looked, progress=partial(progress, quiet=args.quiet))}
     if args.recipe == "nearid":
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     for note in result.notes:
         say(note)
     refuse_leaks(kept)
-    save(kept, args)
+    save(kept, args.out)
     return 4 if problems else 0
 
 
@@ -141,11 +141,8 @@ def _table(before: Manifest, after: Manifest) -> str:
     rows = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
     for name in [*sorted({d or "" for d in before.column("dataset")}), None]:
         first, last = (m if name is None else m.filter(dataset=name or None) for m in (before, after))
-        counts = [_named(first), len(first)], [_named(last), len(last), *(_named(last.filter(split=s)) for s in splits)]
+        parts = (last.filter(split=split) for split in splits)
+        counts = [identities(first), len(first)], [identities(last), len(last), *map(identities, parts)]
         old, new = ([f"{n:,}" for n in part] for part in counts)
         rows.append(["all" if name is None else name or "(none)", *old, "->", *new])
     return "\n".join(aligned(rows, right=range(1, len(rows[0]))))
-
-
-def _named(manifest: Manifest) -> int:
-    return len(set(manifest.column("identity")) - {None})

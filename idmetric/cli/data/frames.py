@@ -5,9 +5,9 @@ A clip is a folder of images or a video file. Its masks are images or a video of
 same command resumes a stopped run.
 
 examples:
-  idmetric data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
+  idmetric data frames train/JPEGImages --masks train/instances.json --sampling youtubevis -o ytvis.parquet
   idmetric data frames LaSOT --sampling lasot --segment --category-level 1 -o lasot.parquet
-  idmetric data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv --dry-run
+  idmetric data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv
 
 Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, shorter ones into windows.
                frames per second   stride   frames in a window   parts
@@ -48,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text += "facebook/sam2.1-hiera-large; extra generate)"
     parser.add_argument("--segment", nargs="?", const="facebook/sam2.1-hiera-large", metavar="WEIGHTS", help=text)
     parser.add_argument("--device", help="of --segment: cuda, cuda:1, mps or cpu (default: the best available)")
-    parser.add_argument("--rate", type=float, help="frames per second of folders (default: the sampling's)")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the choice among valid frames (0)")
     text = "dataset of the manifest, prefix of identities (default: the sampling's name)"
     parser.add_argument("--dataset", help=text)
@@ -64,11 +63,11 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.frames.annotations import of_clips, with_codes
     from idmetric.data.frames.choose import SAMPLINGS as FULL
     from idmetric.data.frames.clips import ClipError, find_clips
-    from idmetric.data.frames.extract import Extraction, finished, to_manifest
+    from idmetric.data.frames.extract import Extraction, to_manifest
 
-    check_output(args.out, args.dry_run)
+    check_output(args.out)
     folder = args.out.with_name(f"{args.out.stem}_frames")
-    extraction = Extraction(FULL[args.sampling], args.seed, args.rate, _sam(args))
+    extraction = Extraction(FULL[args.sampling], args.seed, _sam(args))
     published = args.masks is not None and args.masks.suffix == ".json"
     own = folder.resolve()
     found = find_clips(args.clips, None if published else args.masks)
@@ -78,10 +77,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         categories = of_clips(clips)
     _check_level(clips, args.category_level)
-    if args.dry_run:
-        done = sum(finished(clip, folder, extraction) is not None for clip in clips)
-        print(f"would sample {len(clips) - done} of {len(clips)} clips into {folder}, manifest {args.out}")
-        return 0
 
     skip = args.on_error == "skip"
     records: list[Record] = []
@@ -104,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     summary = _summary(records, extraction.sampling.least)
     if not len(manifest):
         raise ClipError(f"no instance has enough valid frames; nothing is written\n{summary}")
-    save(manifest, args)
+    save(manifest, args.out)
     print(summary)
     return 4 if problems else 0
 

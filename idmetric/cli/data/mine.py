@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the mode; returns the exit status."""
-    check_output(args.out, args.dry_run)
+    check_output(args.out)
     return _triplets(args) if args.mode == "triplets" else _mine(args)
 
 
@@ -95,9 +95,6 @@ def _mine(args: argparse.Namespace) -> int:
     rows = np.unique(np.concatenate([np.array([], dtype=np.int64), *pools]))
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
-    if args.dry_run:
-        print(f"would embed at most {len(rows)} images and texts with {args.model}, and write {args.out}")
-        return 0
     model = load_embedder(args.model, device=args.device, decode=args.decode)
     with Progress("images", not args.quiet, verb="embedded") as progress:
         vectors, problems = embed_rows(
@@ -129,7 +126,7 @@ def _mine(args: argparse.Namespace) -> int:
     low, middle, high = np.quantile(similar, [0, 0.5, 1])
     kind = "pairs" if args.mode == "pairs" else "negatives"
     print(f"{len(similar)} {kind}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
-    save(mined, args)
+    save(mined, args.out)
     return 4 if problems else 0
 
 
@@ -145,5 +142,5 @@ def _triplets(args: argparse.Namespace) -> int:
     )  # fmt: skip
     kinds = out.column("x_mixture")
     print(", ".join(f"{kinds.count(name) // 3} {name}" for name in MIXTURES) + " triplets")
-    save(out, args)
+    save(out, args.out)
     return 0

@@ -85,11 +85,7 @@ def is_image(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file that comes with a clip.
-
-    Raises:
-        ClipError: naming the file, if it is not text.
-    """
+    """The text of a file that comes with a clip."""
     try:
         return json_file.read_text(path, "utf-8-sig")
     except ValueError as error:

@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler, image_and_mask
+from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
 from idmetric.data.generate.weights import (
     AUTO,
     NO_CHECKER,
-    GenerateError,
     Place,
     Weights,
     load_model,
@@ -142,8 +141,6 @@ class QwenEdit(Sampler):
         return self.place.settle(fuse(pipe, self.lora))
 
     def options(self, request: Request) -> dict[str, Any]:
-        if request.image is None:
-            raise GenerateError(f"{self.name} needs an image")
         return {**super().options(request), "image": request.image}
 
 
@@ -207,11 +204,10 @@ class QwenInpaint(Sampler):
         return self.place.settle(fuse(pipe, self.lora))
 
     def options(self, request: Request) -> dict[str, Any]:
-        image, mask = image_and_mask(request, self.name)
-        return {
-            **super().options(request), "control_image": image, "control_mask": mask, "width": image.width,
-            "height": image.height, "controlnet_conditioning_scale": self.scale,
-        }  # fmt: skip
+        image = request.image
+        assert image is not None
+        size = {"width": image.width, "height": image.height, "controlnet_conditioning_scale": self.scale}
+        return {**super().options(request), "control_image": image, "control_mask": request.mask, **size}
 
 
 ENGINES: dict[str, type[Engine]] = {
@@ -223,13 +219,7 @@ ENGINES: dict[str, type[Engine]] = {
 
 
 def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
-    """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
-
-    Raises:
-        ValueError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
-    """
-    if name not in ENGINES:
-        raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
+    """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
     return ENGINES[name](place=place).changed(weights, settings)
 
 
@@ -280,11 +270,7 @@ def lightning_scheduler() -> Any:
 
 
 def fuse(pipe: Any, weights: Weights) -> Any:
-    """The pipeline with the Lightning LoRA merged into its transformer.
-
-    Raises:
-        CheckpointError: if the file cannot be read, or any of its layers does not fit the transformer.
-    """
+    """The pipeline with the Lightning LoRA merged into its transformer, which all of its layers must fit."""
     need("generate", "generating images", peft="peft")
     from peft.tuners.tuners_utils import BaseTunerLayer
 

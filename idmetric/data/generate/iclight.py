@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, image_and_mask
+from idmetric.data.generate.engine import Engine, Request, checked, drawing
 from idmetric.data.generate.weights import NO_CHECKER, Weights, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
@@ -71,10 +71,12 @@ class ICLight(Engine):
         _ = self.pipes
 
     def edit(self, request: Request) -> Image.Image:
-        image, mask = image_and_mask(request, self.name)
+        assert request.image is not None
+        assert request.mask is not None
+        front = on_gray(request.image, request.mask)
+        guidance = self.guidance if request.guidance is None else request.guidance
         first, again = self.pipes
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
-        front, guidance = on_gray(image, mask), self.guidance if request.guidance is None else request.guidance
 
         with drawing(request, self.place) as generator:
             with conditioned(first.unet, self._latent(front)):
@@ -120,11 +122,7 @@ def on_gray(image: Image.Image, mask: Image.Image) -> Image.Image:
 
 
 def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
-    """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights.
-
-    Raises:
-        CheckpointError: if the offset does not fit.
-    """
+    """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights."""
     import torch
 
     from idmetric.checkpoints.weights import check_state

@@ -86,11 +86,7 @@ def relight_task(
     manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, variants: int = VARIANTS,
     class_column: str = "category",
 ) -> Task:  # fmt: skip
-    """Plan `variants` (N) relit images of each row's object, each with its own random padding.
-
-    Raises:
-        GenerateError: if a row has no mask or class.
-    """
+    """Plan `variants` (N) relit images of each row's object, each with its own random padding."""
     require(manifest, "mask", class_column)
     jobs = []
     for index, row in enumerate(manifest):
@@ -108,4 +104,4 @@ def relight_task(
         made = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size), size=image.size))
         return Made(made, padded.mask, parameters={"padded": padded.parameters, **provenance(engine)})
 
-    return Task(jobs, make, engine.load, manifest)
+    return Task(jobs, make, engine.load)

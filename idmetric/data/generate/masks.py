@@ -30,7 +30,6 @@ from idmetric.data.generate.compose import mask_image
 from idmetric.data.generate.jobs import Progress, require, short_hash
 from idmetric.data.generate.weights import (
     AUTO,
-    GenerateError,
     Place,
     Rejected,
     Weighted,
@@ -73,11 +72,7 @@ class Remover(Weighted):
         raise NotImplementedError
 
     def checked(self, body: Bits, what: str) -> Image.Image:
-        """The mask of an object as an image, "L", 0 or 255.
-
-        Raises:
-            Rejected: if it covers less than `least` or more than `most` of the picture.
-        """
+        """The mask of an object as an image, "L", 0 or 255; it must cover from `least` to `most` of the picture."""
         covered = float(body.mean())
         if not self.least <= covered <= self.most:
             raise Rejected(f"{what} covers {covered:.1%} of the picture")
@@ -204,13 +199,7 @@ REMOVERS: dict[str, type[Remover]] = {kind.name: kind for kind in (CleanBackgrou
 
 
 def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
-    """A remover of `REMOVERS`; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
-
-    Raises:
-        ValueError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
-    """
-    if name not in REMOVERS:
-        raise GenerateError(f"unknown remover {name!r}; there are {', '.join(REMOVERS)}")
+    """A remover by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
     return REMOVERS[name](place).changed(weights, settings)
 
 
@@ -222,10 +211,6 @@ def make_masks(
 
     Rows that are a text without an image stay as they are. A mask's name is a hash of the image's pixels, the category
     and the remover's settings, so a stopped run resumes.
-
-    Raises:
-        GenerateError: if a row has no category.
-        CheckpointError: if the remover's weights cannot be loaded.
     """
     pictures = [k for k in range(len(manifest)) if manifest.source(k) is not None]
     require(manifest.take(pictures), class_column)
