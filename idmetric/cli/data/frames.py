@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_on_error, add_output, check_output, progress, save
 from idmetric.cli.options import natural, positive
 
@@ -76,7 +77,6 @@ def run(args: argparse.Namespace) -> int:
         clips, categories = with_codes(clips, args.masks)
     else:
         categories = of_clips(clips)
-    _check_level(clips, args.category_level)
 
     skip = args.on_error == "skip"
     records: list[Record] = []
@@ -101,13 +101,13 @@ def run(args: argparse.Namespace) -> int:
         raise ClipError(f"no instance has enough valid frames; nothing is written\n{summary}")
     save(manifest, args.out)
     print(summary)
+    if lacking := manifest.column("category").count(None):
+        say(f"{lacking} images have no category, which prompts need: --category-level takes it from the clip's path")
     return 4 if problems else 0
 
 
 def _sam(args: argparse.Namespace) -> Sam | None:
     if args.segment is None:
-        if args.device is not None:
-            raise ValueError("--device is used with --segment alone: leave it out")
         return None
     if args.masks is not None:
         raise ValueError("--segment draws masks of boxes: leave --masks out")
@@ -117,17 +117,6 @@ def _sam(args: argparse.Namespace) -> Sam | None:
     from idmetric.data.generate.weights import Place
 
     return Sam(Place(args.device), SEGMENTER.at(args.segment))
-
-
-def _check_level(clips: Sequence[Clip], level: int | None) -> None:
-    """Report clips whose paths have no such part; the last part is the clip itself."""
-    from idmetric.data.frames.clips import ClipError
-
-    short = [clip.name for clip in clips if level is not None and level > clip.name.count("/")]
-    if short and len(short) == len(clips):
-        raise ClipError(f"--category-level {level}: no clip has so many folders above it: {short[0]!r}")
-    if short:
-        print(f"{len(short)} clips have no category: fewer than {level} folders above {short[0]!r}", file=sys.stderr)
 
 
 def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Record | str]:

@@ -41,7 +41,6 @@ from idmetric.cli.options import natural, positive
 if TYPE_CHECKING:
     from idmetric.data.generate.engine import Engine
     from idmetric.data.generate.jobs import Task
-    from idmetric.data.generate.masks import Remover
     from idmetric.data.generate.weights import Weighted
     from idmetric.data.generate.wording import Wording
     from idmetric.data.manifest.table import Manifest
@@ -60,7 +59,6 @@ USED_BY = {  # option -> tasks that use it, "objects" being ilgen with --categor
     "class_from": tuple(task for task in ENGINES if task != "objects"),
     "dataset": ("context", "identity", "distractor", "grid", "ilgen"),
 }  # fmt: skip
-_LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most
 _CATEGORIES, _OBJECTS = 200, 10  # to ask for, and of each category, where the paper has no number
 
 
@@ -122,11 +120,7 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
 
 
 def _side(text: str) -> int:
-    if text == "native":
-        return 0
-    if not (text.isdecimal() and len(text) <= 4 and 16 <= int(text) <= _LARGEST):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither native nor a number of pixels from 16 to {_LARGEST}")
-    return int(text)
+    return 0 if text == "native" else positive(text)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -158,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     if name == "grid":
         return _make_grid(args, sources, words)
 
-    engine = _engine(args, used[0])
+    engine = _opened(args, used[0])
     task = _task(args, sources, engine, words)
     made, left_out = _make(args, _dealt(args, task), engine)
     if name == "noise" and args.shard == (1, 1):
@@ -200,21 +194,18 @@ def _limited(args: argparse.Namespace) -> Manifest:
     return manifest if args.limit is None else manifest.take(range(min(args.limit, len(manifest))))
 
 
-def _opened(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Where a model runs, its weights and its settings, as `open_engine` and `open_remover` take them."""
+def _opened(args: argparse.Namespace, name: str) -> Any:
+    """An engine or a remover with the weights and settings of --weights and --set."""
+    from idmetric.data.generate.engines import open_engine
+    from idmetric.data.generate.masks import REMOVERS, open_remover
     from idmetric.data.generate.weights import Place
 
     def given(option: str) -> dict[str, str]:
         found = {key.partition("."): value for key, value in pairs(getattr(args, option), f"--{option}").items()}
         return {part or "base": value for (who, _, part), value in found.items() if who == name}
 
-    return {"place": Place(args.device, args.dtype, args.offload), "weights": given("weights"), **given("set")}
-
-
-def _engine(args: argparse.Namespace, name: str) -> Engine:
-    from idmetric.data.generate.engines import open_engine
-
-    return open_engine(name, **_opened(args, name))
+    place = Place(args.device, args.dtype, args.offload)
+    return (open_remover if name in REMOVERS else open_engine)(name, place, given("weights"), **given("set"))
 
 
 def _task(args: argparse.Namespace, sources: Manifest, engine: Engine, words: Wording) -> Task:
@@ -241,15 +232,12 @@ def _make_objects(args: argparse.Namespace, words: Wording) -> int:
     """Make objects, then their relit images; every shard relights the objects that it made."""
     from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate.ilgen import object_task, relight_task
-    from idmetric.data.generate.masks import open_remover
     from idmetric.data.manifest.table import merge
 
     domain, copies = args.domain or "generic", args.copies or 4
     each = args.each or (ILGEN[domain].per_category if domain in ILGEN else _OBJECTS)
-    draw, relight = (_engine(args, name) for name in ENGINES["objects"])
-    remover: Remover | None = None
-    if args.remover != "none":
-        remover = open_remover(args.remover or "clean", **_opened(args, args.remover or "clean"))
+    draw, relight = (_opened(args, name) for name in ENGINES["objects"])
+    remover = None if args.remover == "none" else _opened(args, args.remover or "clean")
     listed = _categories(args, domain, words)[: args.limit]
     objects = object_task(listed, each, draw, remover, words, args.seed, domain)
 
@@ -267,7 +255,7 @@ def _make_grid(args: argparse.Namespace, manifest: Manifest, words: Wording) -> 
     from idmetric.data.manifest.table import merge
 
     sources = grid_sources(manifest, args.views)
-    repaint, edit = (_engine(args, name) for name in ENGINES["grid"])
+    repaint, edit = (_opened(args, name) for name in ENGINES["grid"])
     identity = grid_identity_task(sources, repaint, words, args.seed, args.class_from or "category")
     edits, left_out = _make(args, _dealt(args, identity), repaint)
     repaint.unload()  # two such models rarely fit one device

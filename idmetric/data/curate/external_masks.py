@@ -47,11 +47,7 @@ class Attached:
 
 
 def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> tuple[dict[int, Path | None], list[Path]]:
-    """Row -> its mask by name, None without one, of all rows with an image; and the files that belong to no row.
-
-    Raises:
-        ManifestError: if the folder has no images, one mask fits two images, or none fits any.
-    """
+    """Row -> its mask by name, None without one, of all rows with an image; and the files that belong to no row."""
     files = [file for file in walk(Path(folder)) if is_image(file)] if os.path.isdir(folder) else []
     if not files:
         raise ManifestError(f"{folder}: no such folder, or no masks (.png, ...) in it")

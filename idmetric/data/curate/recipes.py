@@ -61,9 +61,6 @@ def idsim(
         count: number of identities; of 11,000, 10,000 are for training and 1,000 for validation.
         existing: treatment of existing splits: "refuse" raises an error, "keep" uses only images of split train and
             images without a split, "overwrite" uses all images.
-
-    Raises:
-        ValueError: if the manifest has splits and `existing` is "refuse".
     """
     manifest, notes = trainable(manifest, existing)
     needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
@@ -93,10 +90,6 @@ def nearid(
             for training.
         existing: treatment of existing splits: "refuse" raises an error, "keep" keeps them (such as the published
             ones), "overwrite" replaces them.
-
-    Raises:
-        ValueError: if the manifest has splits and `existing` is "refuse"; or if too few identities are left for
-            `parts`, naming the rules that dropped them.
     """
     if existing == "keep" and parts is not None:
         raise ValueError("parts and existing='keep' exclude each other: parts replace the manifest's splits")
@@ -116,15 +109,13 @@ def nearid(
     return Curated(inherit_masks(whole_groups(manifest, kept)), applied, notes)
 
 
-def visme(
-    manifest: Manifest, identities: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()
-) -> Curated:
+def visme(manifest: Manifest, count: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()) -> Curated:
     """VisME's re-sampling (section 4.1): at most 7,500 identities of each dataset, and four images of each identity.
 
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
     kept, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
-    chosen = choose(kept, dict.fromkeys(identities_by(kept, "dataset"), identities), seed)
+    chosen = choose(kept, dict.fromkeys(identities_by(kept, "dataset"), count), seed)
     return Curated(whole_groups(manifest, keep_images(chosen, images, seed)), applied, [])
 
 
@@ -223,9 +214,6 @@ def ilgen_real(
         manifest: with the dataset's name in column dataset, whatever its case and hyphens. Rows of other splits than
             train are not used; rows without a split are.
         count: number of instances in total.
-
-    Raises:
-        ValueError: for an unknown variant, if a dataset is missing, or if the three whole sets exceed `count`.
     """
     if variant != "all" and variant not in REAL_S:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(REAL_S)}")

@@ -145,7 +145,7 @@ def _decoded(clip: Clip, codes: Sequence[Any], index: int, _: object) -> list[Fr
         raise ClipError(f"{clip.frames}: {error}") from error
 
 
-def _masked(mask: Callable[[], ImageLike], _: object) -> list[FrameObject]:
+def _masked(mask: Any, _: object) -> list[FrameObject]:
     return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
 
 

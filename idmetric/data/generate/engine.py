@@ -90,7 +90,6 @@ class Engine(Weighted):
 
         Raises:
             CheckpointError: if its weights cannot be loaded.
-            GenerateError: if the device's memory is too small.
             Flat: if the result is of one color.
         """
         options = self.options(request)

@@ -252,21 +252,15 @@ def place_image_tokens(encoder: Any) -> None:
     encoder.register_forward_pre_hook(mark, with_kwargs=True)
 
 
-# The release's schedule: a shift of exactly 3 at every resolution, and no terminal shift.
-LIGHTNING = {
-    "base_image_seq_len": 256, "base_shift": math.log(3), "invert_sigmas": False, "max_image_seq_len": 8192,
-    "max_shift": math.log(3), "num_train_timesteps": 1000, "shift": 1.0, "shift_terminal": None,
-    "stochastic_sampling": False, "time_shift_type": "exponential", "use_beta_sigmas": False,
-    "use_dynamic_shifting": True, "use_exponential_sigmas": False, "use_karras_sigmas": False,
-}  # fmt: skip
-
-
 def lightning_scheduler() -> Any:
-    """A FlowMatchEulerDiscreteScheduler with the release's schedule (ID-Sim, A.2.1; NearID, 0.B.1)."""
+    """The release's schedule (ID-Sim, A.2.1; NearID, 0.B.1): a shift of exactly 3 at every resolution."""
     need("generate", "generating images", diffusers="diffusers")
     from diffusers import FlowMatchEulerDiscreteScheduler
 
-    return FlowMatchEulerDiscreteScheduler.from_config(LIGHTNING)
+    three = math.log(3)
+    return FlowMatchEulerDiscreteScheduler(
+        base_shift=three, max_shift=three, max_image_seq_len=8192, use_dynamic_shifting=True
+    )
 
 
 def fuse(pipe: Any, weights: Weights) -> Any:
