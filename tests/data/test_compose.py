@@ -219,14 +219,14 @@ def test_fitted_sides_are_the_nearest_multiples(photo: tuple[Image.Image, Image.
 
 def test_fitting_keeps_what_fits_and_names_what_cannot() -> None:
     image, mask = noise(720, 480), ellipse(720, 480)
-    same, cover = fit(image, mask)
+    same, cover = fit(image, mask, 720, 8)
     assert (np.asarray(same) == np.asarray(image)).all()
     assert (np.asarray(cover) == np.asarray(mask)).all()
-    assert fit(noise(4000, 3000), ellipse(4000, 3000))[0].size == (720, 544)
+    assert fit(noise(4000, 3000), ellipse(4000, 3000), 720, 8)[0].size == (720, 544)
     with pytest.raises(ComposeError, match="3x2000 pixels cannot keep their shape"):
-        fit(noise(3, 2000), rectangle(3, 2000, 0, 0, 2, 900))
+        fit(noise(3, 2000), rectangle(3, 2000, 0, 0, 2, 900), 720, 8)
     with pytest.raises(ComposeError, match="so thin"):
-        fit(noise(2000, 2000), rectangle(2000, 2000, 5, 0, 6, 2000))
+        fit(noise(2000, 2000), rectangle(2000, 2000, 5, 0, 6, 2000), 720, 8)
 
 
 @settings(max_examples=300, deadline=None)

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from idmetric.cli.eval import main as evaluate
-from idmetric.data.generate import GenerateError, Place, open_engine
+from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources, plain
+from idmetric.data.generate.weights import GenerateError, Place
 from idmetric.data.manifest.table import Manifest, merge, read
 from idmetric.models.idsim import IDSim
 from idmetric.protocols.idsim_fig6_sensitivity import cells

@@ -142,7 +142,7 @@ def test_uned_is_imported_and_curated_for_training(
     assert per_dataset(read(tmp_path / "art.csv")) == {"MET": 3}
     generic = "curate uned.parquet --recipe ilgen-real --variant generic -o x.csv"
     run.fails("unknown variant 'generic'", generic)
-    run.fails("--any-category is of --recipe ilgen", "curate uned.parquet --recipe ilgen-real --any-category -o x.csv",
+    run.fails("ilgen-real has no --any-category", "curate uned.parquet --recipe ilgen-real --any-category -o x.csv",
               status=2)  # fmt: skip
 
 

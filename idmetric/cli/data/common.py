@@ -113,16 +113,12 @@ def identities(manifest: Manifest) -> int:
     return len(set(manifest.column("identity")) - {None})
 
 
-def save(manifest: Manifest, out: Path) -> None:
-    """Write the manifest and print its size."""
-    manifest.write(out)
-    print(f"wrote {out}: {size_of(manifest)}")
-
-
-def size_of(manifest: Manifest) -> str:
-    """The number of images, texts and identities, as text."""
+def save(manifest: Manifest, out: Path, dry: bool = False) -> None:
+    """Write the manifest, unless the run is dry, and print its size."""
     from idmetric.data.manifest.lineage import has_image  # needs numpy
 
+    if not dry:
+        manifest.write(out)
     texts = int((~has_image(manifest)).sum())
     content = f"{len(manifest) - texts} images" + (f" and {texts} texts" if texts else "")
-    return f"{content} of {identities(manifest)} identities"
+    print(f"{'would write' if dry else 'wrote'} {out}: {content} of {identities(manifest)} identities")

@@ -22,7 +22,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
 
 SAMPLINGS = ("lasot", "got10k", "youtubevis", "uco3d")
-Job = tuple["Clip", Path, "Extraction", bool]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", help=text)
     text = "part of the clip's path, from 1, that is its category (default: as GOT-10k and YouTube-VIS publish it)"
     parser.add_argument("--category-level", type=positive, help=text)
-    parser.add_argument("--workers", type=positive, default=1, help="processes (1); the result does not depend on it")
+    parser.add_argument("--workers", type=positive, default=1, help="threads (1); the result does not depend on it")
     add_on_error(parser)
     add_output(parser)
 
@@ -81,13 +82,14 @@ def run(args: argparse.Namespace) -> int:
     skip = args.on_error == "skip"
     records: list[Record] = []
     problems: list[str] = []
-    jobs = [(clip, folder, extraction, skip) for clip in clips]
-    for outcome in progress(_outcomes(jobs, args.workers), len(jobs), "frames", args.quiet):
-        if isinstance(outcome, str):
-            problems.append(outcome)
-        else:
-            records.append(outcome)
-            problems += outcome["unreadable"]
+    work = partial(_outcome, folder=folder, extraction=extraction, skip=skip)
+    with ThreadPoolExecutor(args.workers) as pool:
+        for outcome in progress(pool.map(work, clips), len(clips), "frames", args.quiet):
+            if isinstance(outcome, str):
+                problems.append(outcome)
+            else:
+                records.append(outcome)
+                problems += outcome["unreadable"]
     if problems and not skip:
         raise ClipError(
             f"{len(problems)} of {len(clips)} clips cannot be used; the remaining ones are done and are not read again "
@@ -112,31 +114,20 @@ def _sam(args: argparse.Namespace) -> Sam | None:
     if args.masks is not None:
         raise ValueError("--segment draws masks of boxes: leave --masks out")
     if args.workers > 1:
-        raise ValueError("--segment runs in one process: leave --workers out")
+        raise ValueError("--segment runs in one thread: leave --workers out")
     from idmetric.data.generate.masks import SEGMENTER, Sam
     from idmetric.data.generate.weights import Place
 
     return Sam(Place(args.device), SEGMENTER.at(args.segment))
 
 
-def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Record | str]:
-    """Yield the record of each clip in order, or the reason why it has none."""
-    if workers <= 1:
-        yield from map(_outcome, jobs)
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_outcome, jobs)
-
-
-def _outcome(job: Job) -> Record | str:
+def _outcome(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record | str:
+    """The record of a clip, or the reason why it has none."""
     from idmetric.data.frames.clips import ClipError
     from idmetric.data.frames.extract import extract
 
     try:
-        return extract(*job)
+        return extract(clip, folder, extraction, skip)
     except ClipError as error:
         return str(error)
 

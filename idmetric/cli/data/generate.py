@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -191,13 +191,13 @@ def _limited(args: argparse.Namespace) -> Manifest:
             raise GenerateError(f"{args.manifest}: no rows of dataset {name!r}")
     if args.dataset:
         manifest = manifest.filter(dataset=args.dataset)
-    return manifest if args.limit is None else manifest.take(range(min(args.limit, len(manifest))))
+    return manifest.take(range(len(manifest))[: args.limit])
 
 
 def _opened(args: argparse.Namespace, name: str) -> Any:
     """An engine or a remover with the weights and settings of --weights and --set."""
     from idmetric.data.generate.engines import open_engine
-    from idmetric.data.generate.masks import REMOVERS, open_remover
+    from idmetric.data.generate.masks import open_remover
     from idmetric.data.generate.weights import Place
 
     def given(option: str) -> dict[str, str]:
@@ -210,31 +210,28 @@ def _opened(args: argparse.Namespace, name: str) -> Any:
 
 def _task(args: argparse.Namespace, sources: Manifest, engine: Engine, words: Wording) -> Task:
     from idmetric.data.generate import idsim
-    from idmetric.data.generate.compose import NEARID_SIDE
     from idmetric.data.generate.distractor import distractor_task
     from idmetric.data.generate.ilgen import relight_task
 
-    common: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
-    if args.task == "noise":
-        return idsim.noise_task(sources, engine, words, **common)
-    if args.task == "ilgen":
-        return relight_task(sources, engine, words, variants=args.copies or 4, **common)
-    common["copies"] = args.copies or 1
-    if args.task == "context":
-        return idsim.contextual_task(sources, engine, words, **common)
-    if args.task == "identity":
-        return idsim.identity_task(sources, engine, words, **common)
-    side = NEARID_SIDE if args.resolution is None else args.resolution or None
-    return distractor_task(sources, engine, words, side=side, **common)
+    tasks: dict[str, Callable[..., Task]] = {
+        "noise": idsim.noise_task, "context": idsim.contextual_task, "identity": idsim.identity_task,
+        "distractor": distractor_task, "ilgen": relight_task,
+    }  # fmt: skip
+    given: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
+    if args.copies is not None:
+        given["copies"] = args.copies
+    if args.resolution is not None:
+        given["side"] = args.resolution or None
+    return tasks[args.task](sources, engine, words, **given)
 
 
 def _make_objects(args: argparse.Namespace, words: Wording) -> int:
     """Make objects, then their relit images; every shard relights the objects that it made."""
     from idmetric.data.curate.recipes import ILGEN
-    from idmetric.data.generate.ilgen import object_task, relight_task
+    from idmetric.data.generate.ilgen import VARIANTS, object_task, relight_task
     from idmetric.data.manifest.table import merge
 
-    domain, copies = args.domain or "generic", args.copies or 4
+    domain = args.domain or "generic"
     each = args.each or (ILGEN[domain].per_category if domain in ILGEN else _OBJECTS)
     draw, relight = (_opened(args, name) for name in ENGINES["objects"])
     remover = None if args.remover == "none" else _opened(args, args.remover or "clean")
@@ -245,7 +242,7 @@ def _make_objects(args: argparse.Namespace, words: Wording) -> int:
     if remover is None:
         return _finish(args, made, left_out)
     draw.unload()
-    relit, more = _make(args, relight_task(made, relight, words, args.seed, copies), relight)
+    relit, more = _make(args, relight_task(made, relight, words, args.seed, args.copies or VARIANTS), relight)
     return _finish(args, merge([made, relit], shared=True) if args.with_sources else relit, left_out + more)
 
 
@@ -312,10 +309,8 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
         raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
     count = args.limit or (ILGEN[domain].categories if domain in ILGEN else _CATEGORIES)
     chat = Chat(args.ask, args.ask_model)
-    variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else None)
-    if variable is not None:
-        chat = replace(chat, key=os.environ.get(variable))
-    found = ask_categories(chat, domain, count, words.domains)
+    variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else "")
+    found = ask_categories(replace(chat, key=os.environ.get(variable)), domain, count, words.domains)
     with replacing(path, parents=True) as temporary:
         temporary.write_text("\n".join(found) + "\n", encoding="utf-8")
     print(f"wrote {path}: {count} categories of {args.ask_model}")

@@ -77,10 +77,7 @@ def run(args: argparse.Namespace) -> int:
         common.leave_out(bad, args.on_error)
     if job.written:
         print(f"{'would write' if args.dry_run else 'wrote'} {len(job.written)} images to {job.images}")
-    if args.dry_run:
-        print(f"would write {args.out}: {common.size_of(manifest)}")
-    else:
-        common.save(manifest, args.out)
+    common.save(manifest, args.out, args.dry_run)
     return 4 if bad else 0
 
 

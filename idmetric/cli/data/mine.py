@@ -18,6 +18,7 @@ changed.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from idmetric.cli import options
@@ -77,7 +78,7 @@ def _mine(args: argparse.Namespace) -> int:
     from idmetric.data.curate import mine
     from idmetric.data.embed import embed_rows
     from idmetric.data.manifest.lineage import lineages
-    from idmetric.data.manifest.table import read
+    from idmetric.data.manifest.table import Manifest, read
     from idmetric.models.load import load_embedder
 
     manifest = read(args.manifest)
@@ -104,19 +105,12 @@ def _mine(args: argparse.Namespace) -> int:
     if problems:
         names = manifest.column("id")
         leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
-    if vectors.shape[1] == 0:
-        raise ValueError("no image could be read")
+    search: dict[str, Callable[..., Manifest]] = {
+        "negatives": mine.hard_negatives, "pairs": mine.hard_pairs, "queries": mine.query_negatives,
+    }  # fmt: skip
+    given = {name: value for name, value in vars(args).items() if name in ("ceiling", "skip", "depth", "seed")}
     with Progress("images", not args.quiet, verb="searched") as progress:
-        if args.mode == "negatives":
-            mined = mine.hard_negatives(
-                manifest, vectors, args.k, ceiling=args.ceiling, seed=args.seed, progress=progress
-            )
-        elif args.mode == "pairs":
-            mined = mine.hard_pairs(manifest, vectors, args.k, ceiling=args.ceiling, progress=progress)
-        else:
-            mined = mine.query_negatives(
-                manifest, vectors, args.k, skip=args.skip, depth=args.depth, seed=args.seed, progress=progress
-            )
+        mined = search[args.mode](manifest, vectors, args.k, progress=progress, **given)
     similar = [s for s in mined.column("x_similarity") if s is not None]
     if not similar:
         why = "every other identity is missing, in another split, or above --ceiling"

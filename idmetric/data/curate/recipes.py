@@ -144,8 +144,6 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
     Args:
         count: total number of instances, in the same proportions (Table 3 trains on 5K, 10K and 20K generic ones).
     """
-    if variant != "all" and variant not in ILGEN:
-        raise ValueError(f"unknown variant {variant!r}: all, {', '.join(ILGEN)}")
     full = {domain: counts.instances for domain, counts in ILGEN.items() if variant in ("all", domain)}
     if variant == "all":
         full["generic"] //= 2
@@ -211,8 +209,7 @@ def ilgen_real(
     fewer classes than its share gives all, and in Real-ALL the other one then gives more.
 
     Args:
-        manifest: with the dataset's name in column dataset, whatever its case and hyphens. Rows of other splits than
-            train are not used; rows without a split are.
+        manifest: with the dataset's name in column dataset. Rows of other splits than train are not used.
         count: number of instances in total.
     """
     if variant != "all" and variant not in REAL_S:
@@ -223,7 +220,7 @@ def ilgen_real(
     kept, applied = apply_rules(distinct(train), (*rules, Rule(keep={"role": "real"}, why="real images alone"), enough))
 
     given = identities_by(kept, "dataset")
-    pools = {name: [i for other in given if _bare(other) == _bare(name) for i in given[other]] for name in needed}
+    pools = {name: given.get(name, []) for name in needed}
     if missing := [name for name, pool in pools.items() if not pool]:
         there = ", ".join(sorted(set(filter(None, train.column("dataset"))))) or "no name"
         raise ValueError(
@@ -245,10 +242,6 @@ def ilgen_real(
     notes += short_of(len(chosen), wanted)
     out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
     return Curated(whole_groups(manifest, out), applied, notes)
-
-
-def _bare(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def _refuse_splits(manifest: Manifest, existing: Existing) -> None:

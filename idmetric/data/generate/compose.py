@@ -25,7 +25,7 @@ MODES: tuple[Mode, ...] = ("small", "large")
 LEAST = 0.10  # smallest share of the canvas that the foreground covers (ID-Sim, A.2.1)
 CANVAS_STEP = (64, 96)  # canvases are multiples of this: exactly 2:3, and divisible by 32
 CANVAS_LONGEST = 1248  # ID-Sim, A.2.1; 13 steps
-FIT_LONGEST, FIT_MULTIPLE = 720, 8  # ID-Sim, A.2.2
+FIT_LONGEST = 720  # ID-Sim, A.2.2
 REMOVED = (0.4, 0.6)  # share of the foreground that a partial mask leaves out (ID-Sim, A.2.2)
 PADDING = 0.5  # largest padding as a share of the image's sides (ILGen, section 4.1)
 NEARID_SIDE = 512  # NearID, appendix 0.B.1
@@ -133,9 +133,7 @@ def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator
     return _place(photo, mask, (0, 0, *photo.size), size, photo.size, rng, parameters)
 
 
-def fit(
-    photo: Image.Image, mask: Image.Image, longest: int = FIT_LONGEST, multiple: int = FIT_MULTIPLE
-) -> tuple[Image.Image, Image.Image]:
+def fit(photo: Image.Image, mask: Image.Image, longest: int, multiple: int) -> tuple[Image.Image, Image.Image]:
     """Image and mask with sides of at most `longest` pixels, divisible by `multiple` (ID-Sim, A.2.2: 720 and 8).
 
     Images are only ever enlarged by rounding: each side is rounded to the nearest multiple, which changes it by less

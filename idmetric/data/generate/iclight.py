@@ -50,7 +50,7 @@ class ICLight(Engine):
     multiple: ClassVar[int] = 8
 
     @cached_property
-    def pipes(self) -> tuple[Any, Any]:
+    def pipe(self) -> tuple[Any, Any]:
         """The text-to-image and the image-to-image pipeline, which share their models."""
         import torch
 
@@ -67,15 +67,12 @@ class ICLight(Engine):
 
         return pipe, again
 
-    def load(self) -> None:
-        _ = self.pipes
-
     def edit(self, request: Request) -> Image.Image:
         assert request.image is not None
         assert request.mask is not None
         front = on_gray(request.image, request.mask)
         guidance = self.guidance if request.guidance is None else request.guidance
-        first, again = self.pipes
+        first, again = self.pipe
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
 
         with drawing(request, self.place) as generator:
@@ -104,13 +101,13 @@ class ICLight(Engine):
         """(1, 4, h, w): the mode of the encoding, scaled; pixels / 127 - 1 as in its code, so gray 127 is exactly 0."""
         import torch
 
-        vae = self.pipes[0].vae
+        vae = self.pipe[0].vae
         signed = torch.from_numpy(np.array(image, np.float32)) / 127 - 1
         pixels = signed.permute(2, 0, 1)[None].to(self.place.torch_device(), vae.dtype)
         return vae.encode(pixels).latent_dist.mode() * vae.config.scaling_factor
 
     def _decode(self, latents: Any) -> Image.Image:
-        vae = self.pipes[0].vae
+        vae = self.pipe[0].vae
         pixels = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor).sample[0]
         values = (pixels.float().cpu().permute(1, 2, 0).numpy() * 127.5 + 127.5).clip(0, 255)
         return Image.fromarray(np.nan_to_num(values).astype(np.uint8))

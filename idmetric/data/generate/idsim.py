@@ -54,8 +54,7 @@ def contextual_task(
     canvas. Each row gets a new background id, because the same words give a different picture each time; the words
     are in the parameters.
     """
-    uses_class = "{class}" in words.templates["context"]
-    require(manifest, "mask", *([class_column] if uses_class else []))
+    require(manifest, "mask")
     jobs: list[Job] = []
     used: dict[str, int] = {}
 
@@ -67,9 +66,7 @@ def contextual_task(
             background, lighting = scenes[order[used.get(identity, 0) % len(scenes)]]
             used[identity] = used.get(identity, 0) + 1
 
-            slots = {"background": background, "lighting": lighting}
-            if uses_class:
-                slots["class"] = str(getattr(row, class_column))
+            slots = {"background": background, "lighting": lighting, "class": getattr(row, class_column) or "object"}
             prompt = words.prompt("context", **slots)
             settings = {
                 "task": "context", "mode": scale_mode(identity, seed), "background": background, "lighting": lighting,

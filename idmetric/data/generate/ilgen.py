@@ -83,15 +83,15 @@ def object_task(
 
 
 def relight_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, variants: int = VARIANTS,
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = VARIANTS,
     class_column: str = "category",
 ) -> Task:  # fmt: skip
-    """Plan `variants` (N) relit images of each row's object, each with its own random padding."""
+    """Plan `copies` (N) relit images of each row's object, each with its own random padding."""
     require(manifest, "mask", class_column)
     jobs = []
     for index, row in enumerate(manifest):
         prompt = words.prompt("relight", **{"class": str(getattr(row, class_column))})
-        for number in range(variants):
+        for number in range(copies):
             draw = text_seed(seed, row.id, number)
             jobs.append(job_from(row, index, "context-edit", engine, prompt, draw, {"task": "relight"}, False))
 
