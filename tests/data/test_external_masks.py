@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from idmetric.cli import data as cli
 from idmetric.data.curate.external_masks import attach_masks, match_masks
 from idmetric.data.generate.compose import read_pair
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.manifest.table import Manifest, Row, read
 from tests.runner import Runner
 
 SIZE = (60, 40)
@@ -79,12 +79,6 @@ def test_masks_may_lie_in_one_folder_if_names_differ(photos: Manifest, tmp_path:
     files, unused = match_masks(photos, flat)
     assert files == {0: None, 1: flat / "2.png", 2: None, 3: flat / "rex.webp"}
     assert unused == [flat / "other.png"]
-
-
-def test_a_mask_of_two_images_is_refused(photos: Manifest, tmp_path: Path) -> None:
-    flat = put(tmp_path / "flat", {"1.png": disc(SIZE)})
-    with pytest.raises(ManifestError, match=r"1\.png.* would be the mask of both .*flat/mug_b/1\.png"):
-        match_masks(photos, flat)
 
 
 def test_names_that_do_not_match_are_explained(run: Runner, photos: Manifest, tmp_path: Path) -> None:

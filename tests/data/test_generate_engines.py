@@ -122,39 +122,21 @@ def test_inpainting_sees_image_and_mask(engine: Callable[[str], Engine], name: s
 
 def test_settings_are_the_papers() -> None:
     expected = {
-        "sdxl_inpaint": {"steps": 30, "guidance": 8.0, "strength": 0.99},  # NearID, 0.B.1
-        "flux_fill": {"steps": 50, "guidance": 30.0},
-        "flux_canny": {"steps": 28, "guidance": 7.0, "strength": 0.99, "low": 50, "high": 200},
-        "qwen_inpaint": {"steps": 8, "guidance": 1.0},
-        "powerpaint": {"steps": 45, "guidance": 7.5},
-        "qwen_edit": {"steps": 8, "guidance": 1.0},  # ID-Sim, A.2.1
-        "sd_turbo": {"steps": 1, "guidance": 0.0},  # ILGen, 4.1
-        "iclight": {"steps": 25, "guidance": 2.0, "highres_scale": 1.5, "highres_strength": 0.5},
+        "sdxl_inpaint": {"num_inference_steps": 30, "guidance_scale": 8.0, "strength": 0.99, "negative_prompt": "text"},
+        "flux_fill": {"num_inference_steps": 50, "guidance_scale": 30.0, "strength": 1.0},  # NearID, 0.B.1
+        "flux_canny": {"num_inference_steps": 28, "guidance_scale": 7.0, "strength": 0.99},
+        "qwen_inpaint": {"num_inference_steps": 8, "true_cfg_scale": 1.0, "controlnet_conditioning_scale": 1.0},
+        "powerpaint": {"num_inference_steps": 45, "guidance_scale": 7.5, "strength": 1.0},
+        "qwen_edit": {"num_inference_steps": 8, "true_cfg_scale": 1.0},  # ID-Sim, A.2.1
+        "sd_turbo": {"num_inference_steps": 1, "guidance_scale": 0.0},  # ILGen, 4.1
     }
     for name, settings in expected.items():
-        assert open_engine(name).settings.items() >= settings.items(), name
+        assert open_engine(name).options(replace(request(), negative="text")).items() >= settings.items(), name
         assert open_engine(name).settings["dtype"] == "bfloat16"
+    assert open_engine("flux_canny").settings.items() >= {"low": 50, "high": 200}.items()
+    light = {"steps": 25, "guidance": 2.0, "highres_scale": 1.5, "highres_strength": 0.5}
+    assert open_engine("iclight").settings.items() >= light.items()
     assert open_engine("qwen_inpaint").weights["lora"].file == "Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors"
-
-
-def test_settings_reach_the_pipeline(engine: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = {
-        "sdxl_inpaint": {"num_inference_steps": 2, "guidance_scale": 8.0, "strength": 0.99, "negative_prompt": "text"},
-        "flux_fill": {"num_inference_steps": 2, "guidance_scale": 30.0, "strength": 1.0},
-        "flux_canny": {"num_inference_steps": 2, "guidance_scale": 7.0, "strength": 0.99},
-        "qwen_inpaint": {"num_inference_steps": 2, "true_cfg_scale": 1.0, "controlnet_conditioning_scale": 1.0},
-        "powerpaint": {"num_inference_steps": 2, "guidance_scale": 7.5, "strength": 1.0},
-        "qwen_edit": {"num_inference_steps": 2, "true_cfg_scale": 1.0},
-        "sd_turbo": {"num_inference_steps": 1, "guidance_scale": 0.0},
-    }
-    asked = request()
-    for name, settings in wanted.items():
-        pipe = engine(name).pipe
-        seen: dict[str, Any] = {}
-        original = type(pipe).__call__
-        monkeypatch.setattr(type(pipe), "__call__", lambda s, o=original, k=seen, **kw: (k.update(kw), o(s, **kw))[1])
-        engine(name).edit(Request(asked.prompt, 1, asked.image, asked.mask, negative="text"))
-        assert seen.items() >= settings.items(), name
 
 
 def test_lightning_is_fused_and_scheduled(engine: Callable[[str], Engine], folder: Path) -> None:

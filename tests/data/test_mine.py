@@ -246,18 +246,6 @@ def pictures(tmp_path: Path) -> Manifest:
     return Manifest.from_rows(rows, tmp_path)
 
 
-def test_unreadable_images_are_listed_and_the_others_kept(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    (tmp_path / "1.png").write_bytes(b"no picture")
-    (tmp_path / "4.png").unlink()
-    vectors, problems = embed_rows(pictures, metric, store=tmp_path / "kept", batch_size=2)
-    assert list(problems) == [1, 4]
-    assert "1.png" in problems[1]
-    assert "4.png" in problems[4]
-    assert np.flatnonzero(np.isnan(vectors).any(axis=1)).tolist() == [1, 4]
-    some, _ = embed_rows(pictures, metric, [0, 5], store=tmp_path / "kept")
-    assert np.flatnonzero(np.isfinite(some).all(axis=1)).tolist() == [0, 5]
-
-
 def test_what_was_embedded_before_a_stop_is_kept(
     pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
