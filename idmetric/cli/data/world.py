@@ -21,9 +21,7 @@ another folder and --seed, and join the manifests with idmetric data merge.
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from idmetric.cli.options import add_quiet, natural, positive
 from idmetric.io.progress import Progress
@@ -51,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "identity changes crossed with this factor; may be repeated"
     factors = ("background", "viewpoint", "light")
-    parser.add_argument("--grid", dest="grids", action="append", default=[], choices=factors, help=text)
+    parser.add_argument("--grid", action="append", default=[], choices=factors, help=text)
     parser.add_argument("--quality", type=positive, default=95, help="of JPEG files; 100 writes PNG (default: 95)")
     parser.add_argument("--assets", type=Path, help="folder with meshes/, shapes/, backgrounds/, textures/, produce/")
     parser.add_argument("--workers", type=natural, default=1, help="processes; 0 = one for each core (default: 1)")
@@ -62,8 +60,11 @@ def run(args: argparse.Namespace) -> int:
     """Render the world and write its manifest."""
     from idmetric.data.world.write import WorldPlan, write_world
 
-    given: dict[str, Any] = {field.name: getattr(args, field.name) for field in fields(WorldPlan)}
-    plan = WorldPlan(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+    plan = WorldPlan(
+        seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
+        strengths=tuple(args.strengths), mixed=args.mixed, parts=args.parts, context_edits=args.context_edits,
+        identity_edits=args.identity_edits, grids=tuple(args.grid), quality=args.quality,
+    )  # fmt: skip
     total = plan.pictures * args.identities
     done = 0
 
