@@ -78,33 +78,29 @@ def sdxl_inpaint(folder: Path) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
-def stable_diffusion(folder: Path, scheduler: Any = None) -> None:
+def stable_diffusion(folder: Path, scheduler: Any = None, channels: int = 4, kind: str = "") -> None:
     """Stable Diffusion 1.5 or Turbo."""
-    from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline
+    import diffusers
 
     torch.manual_seed(0)
-    scheduler = scheduler or EulerDiscreteScheduler(
+    scheduler = scheduler or diffusers.EulerDiscreteScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, timestep_spacing="trailing"
     )
-    StableDiffusionPipeline(
-        vae=vae(), text_encoder=clip_text(), tokenizer=clip_tokenizer(), unet=unet(4, 16), scheduler=scheduler,
+    getattr(diffusers, f"StableDiffusion{kind}Pipeline")(
+        vae=vae(), text_encoder=clip_text(), tokenizer=clip_tokenizer(), unet=unet(channels, 16), scheduler=scheduler,
         safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     ).save_pretrained(folder)  # fmt: skip
 
 
 def sd_inpaint(folder: Path) -> None:
     """Stable Diffusion for inpainting: 9 channels go into its UNet."""
-    from diffusers import PNDMScheduler, StableDiffusionInpaintPipeline
+    from diffusers import PNDMScheduler
 
-    torch.manual_seed(0)
     scheduler = PNDMScheduler(
         beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", steps_offset=1, skip_prk_steps=True,
         set_alpha_to_one=False,
     )  # fmt: skip
-    StableDiffusionInpaintPipeline(
-        vae=vae(), text_encoder=clip_text(), tokenizer=clip_tokenizer(), unet=unet(9, 16), scheduler=scheduler,
-        safety_checker=None, feature_extractor=None, requires_safety_checker=False,
-    ).save_pretrained(folder)  # fmt: skip
+    stable_diffusion(folder, scheduler, 9, "Inpaint")
 
 
 def powerpaint(base: Path, folder: Path) -> None:

@@ -238,10 +238,8 @@ def test_split_by_shares_and_by_numbers(many: Path, capsys: pytest.CaptureFixtur
     assert len(read(many / "s.parquet").filter(split="val")) == 15
 
 
-def test_split_writes_nothing_in_a_dry_run_and_keeps_splits_that_are_there(many: Path, cli: Runner) -> None:
+def test_split_keeps_splits_that_are_there(many: Path, cli: Runner) -> None:
     part = ("--part", "train=0.5", "--part", "test=0.5")
-    cli.prints("would write", "split", many / "m.parquet", "-o", many / "s.csv", *part, "--dry-run")
-    assert not (many / "s.csv").exists()
     assert cli("split", many / "m.parquet", "-o", many / "s.csv", *part) == 0
     cli.fails("--overwrite", "split", many / "s.csv", "-o", many / "t.csv", *part)
     assert cli("split", many / "s.csv", "-o", many / "t.csv", *part, "--overwrite", "--seed", 1) == 0
@@ -275,8 +273,6 @@ def test_manifests_are_merged_with_paths_from_the_new_one(folder: Path, cli: Run
     for name in ("a", "b"):
         assert cli("import folder", folder / "toys", "-o", folder / name / "m.csv", "--name", name) == 0
     parts = [folder / "a/m.csv", folder / "b/m.csv"]
-    assert cli("merge", *parts, "-o", folder / "both.parquet", "--dry-run") == 0
-    assert not (folder / "both.parquet").exists()
     cli.prints("18 images of 6 identities", "merge", *parts, "-o", folder / "both.parquet")
     both = read(folder / "both.parquet")
     assert both[0].path == "toys/cup/0.png"

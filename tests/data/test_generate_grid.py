@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from idmetric.cli.eval import main as evaluate
-from idmetric.data.generate import GenerateError, Place, open_engine
+from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources, plain
+from idmetric.data.generate.weights import GenerateError, Place
 from idmetric.data.manifest.table import Manifest, merge, read
-from idmetric.models.idsim import IDSim
 from idmetric.protocols.idsim_fig6_sensitivity import cells
-from idmetric.protocols.idsim_fig6_sensitivity import run as measure
-from tests import diffusion_parts as parts
 from tests.data.test_generate import (
     WORDS,
     call,
@@ -30,8 +25,6 @@ from tests.data.test_generate import (
     saved_pictures,
     spied,
 )
-from tests.protocols.parts import PLAIN
-from tests.protocols.test_sensitivity import slow, value
 
 __all__ = ["quick"]  # a fixture
 
@@ -141,44 +134,3 @@ def test_strengths_start_at_different_steps() -> None:
 
     assert starts(open_engine("qwen_edit_inpaint", Place("cpu", "float32")).steps) == len(STRENGTHS)  # type: ignore[attr-defined]
     assert starts(8) == 5
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
-def test_real_pipelines_make_a_grid_that_the_protocol_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random weights of the real classes; the protocol's fit is that of the normal equations."""
-    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_inpaint
-
-    torch.set_num_threads(1)
-    for module in (pipeline_qwenimage_edit, pipeline_qwenimage_edit_inpaint):  # the area of 1024 x 1024 is of 64 x 64
-        original = module.calculate_dimensions
-        monkeypatch.setattr(module, "calculate_dimensions", lambda area, ratio, f=original: f(area / 256, ratio))
-    words = {"background": {"a wall": 0.5, "a beach": 1.0}, "light": {"sun": 0.5, "dusk": 1.0}}
-    (tmp_path / "words").mkdir()
-    (tmp_path / "words" / "grid.json").write_text(json.dumps(words))
-    saved = parts.saved()
-    assert call(
-        saved_pictures(tmp_path, count=4), "--task", "grid", "--prompts", tmp_path / "words", "--device", "cpu",
-        "--dtype", "float32", "--weights", f"qwen_edit={saved}/qwen_edit", "--weights",
-        f"qwen_edit.lora={saved}/lora.safetensors", "--weights", f"qwen_edit_inpaint={saved}/qwen_edit", "--set",
-        "qwen_edit.steps=1", "--set", "qwen_edit_inpaint.steps=10", "-o", tmp_path / "grid.parquet",
-    ) == 0  # fmt: skip
-    made = read(tmp_path / "grid.parquet")
-    assert len(made) == 2 * (1 + 7) * (1 + 2 + 2)
-    looks = {np.asarray(made.image(k)).tobytes() for k, row in enumerate(made) if row.role == "identity-edit"}
-    assert len(looks) == 2 * 7  # every strength gives its own image
-    assert {w for row in made for w in (row.parameters or {}).get("licenses", ())}
-
-    columns = {n: [(row.parameters or {}).get(n, 0.0) for row in made] for n in ("factor_change", "identity_change")}
-    factors = [(row.parameters or {}).get("factor", "none") for row in made]
-    named = made.replace(x_factor=factors, **{f"x_{name}": values for name, values in columns.items()})
-    model = IDSim("tiny")
-    [result] = measure(made, {"m": model}, PLAIN)
-    for factor in ("background", "light"):
-        slopes = slow(model, named, factor)
-        assert len(slopes) == 2
-        for k, column in enumerate(("identity", "context", "R^2")):
-            expected = np.mean([one[k] for one in slopes.values()])
-            assert value(result, factor, column).value == pytest.approx(expected, abs=1e-6)
-    table = ["sensitivity", "--data", str(tmp_path / "grid.parquet"), "--model", "pixels"]
-    assert evaluate([*table, "--out", str(tmp_path / "results"), "--quiet"]) == 0

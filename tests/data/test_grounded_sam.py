@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from idmetric.data.generate import GroundedSam, Place, Rejected, open_remover
+from idmetric.data.generate.masks import GroundedSam, open_remover
+from idmetric.data.generate.weights import Place, Rejected
 from tests import diffusion_parts as parts
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")

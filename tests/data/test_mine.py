@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,16 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from PIL import Image
 
 from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
-from idmetric.data.embed import embed_rows
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.embed import nearest as neighbors
 from idmetric.embed.nearest import nearest_other
-from idmetric.embed.store import Store
-from idmetric.models.idsim import IDSim
 
 
 def brute_force(
@@ -231,43 +226,3 @@ def test_pairs_share_the_text_differ_in_identity_and_are_nearest() -> None:
     assert similarity == sorted(similarity, reverse=True)
     cut = hard_pairs(manifest, vectors, ceiling=similarity[0])
     assert max(s for s in cut.column("x_similarity") if s is not None) < similarity[0]
-
-
-# Embeddings
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Manifest:
-    rng = np.random.default_rng(0)
-    for k in range(7):
-        Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(tmp_path / f"{k}.png")
-    rows = [Row(f"i{k}", f"{k}.png") for k in range(7)] + [Row("i0", "0.png", id="again")]
-    rows.append(Row("i7", image_bytes=(tmp_path / "3.png").read_bytes()))
-    return Manifest.from_rows(rows, tmp_path)
-
-
-def test_unreadable_images_are_listed_and_the_others_kept(pictures: Manifest, metric: IDSim, tmp_path: Path) -> None:
-    (tmp_path / "1.png").write_bytes(b"no picture")
-    (tmp_path / "4.png").unlink()
-    vectors, problems = embed_rows(pictures, metric, store=tmp_path / "kept", batch_size=2)
-    assert list(problems) == [1, 4]
-    assert "1.png" in problems[1]
-    assert "4.png" in problems[4]
-    assert np.flatnonzero(np.isnan(vectors).any(axis=1)).tolist() == [1, 4]
-    some, _ = embed_rows(pictures, metric, [0, 5], store=tmp_path / "kept")
-    assert np.flatnonzero(np.isfinite(some).all(axis=1)).tolist() == [0, 5]
-
-
-def test_what_was_embedded_before_a_stop_is_kept(
-    pictures: Manifest, metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(done: int, total: int) -> None:
-        if done == 4:
-            raise KeyboardInterrupt
-
-    kept = tmp_path / "kept"
-    with pytest.raises(KeyboardInterrupt):
-        embed_rows(pictures, metric, store=kept, batch_size=2, progress=stop)
-    assert len(Store(next(kept.iterdir())).files().popitem()[1]) == 4
-    embed_rows(pictures, metric, store=kept)
-    assert sorted(map(len, Store(next(kept.iterdir())).files().values())) == [3, 4]

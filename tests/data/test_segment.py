@@ -37,7 +37,7 @@ def lasot(root: Path, box: str = "10,8,40,24") -> Path:
 
 
 def words(root: Path, out: Path, *more: Any) -> list[str]:
-    given = ("frames", root, "--sampling", "lasot", "--rate", 2, "--device", "cpu")
+    given = ("frames", root, "--sampling", "lasot", "--device", "cpu")
     return [str(x) for x in (*given, "--category-level", 1, "-o", out, "--quiet", *more)]
 
 
@@ -80,8 +80,7 @@ def test_got10k_names_the_class_of_each_clip(tmp_path: Path, monkeypatch: pytest
 def test_wrong_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, out = lasot(tmp_path / "LaSOT"), tmp_path / "out.parquet"
     for more, message in (
-        ((), "with --segment alone"),
-        (("--segment", "--workers", 2), "in one process"),
+        (("--segment", "--workers", 2), "in one thread"),
         (("--segment", "--masks", root), "leave --masks out"),
     ):
         assert main(words(root, out, *more)) != 0

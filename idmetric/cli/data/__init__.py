@@ -77,11 +77,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _keep_inputs(args: argparse.Namespace) -> None:
-    """Refuse an output that is an input, or a table in an input folder.
-
-    Raises:
-        OutputError: naming it.
-    """
+    """Refuse an output that is an input, or a table in an input folder."""
     from idmetric.io.output import files_among, refuse_inputs
 
     given = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))

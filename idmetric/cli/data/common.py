@@ -25,14 +25,8 @@ def add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the manifest that a command writes, and --dry-run and --quiet."""
+    """Add the manifest that a command writes, and --quiet."""
     parser.add_argument("-o", "--out", type=Path, required=True, help="the manifest to write: .parquet, .csv or .jsonl")
-    add_dry_run(parser)
-
-
-def add_dry_run(parser: argparse.ArgumentParser) -> None:
-    """Add --dry-run and --quiet."""
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     options.add_quiet(parser)
 
 
@@ -41,28 +35,18 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
     options.add_on_error(parser, fail="stop and list all", skip="leave them out")
 
 
-def check_output(path: Path, dry_run: bool = False) -> None:
-    """Check before the work that a manifest can be written there.
-
-    Raises:
-        ValueError: for an extension that no manifest has.
-        OutputError: if nothing can be written there; not checked in a dry run.
-    """
+def check_output(path: Path) -> None:
+    """Check before the work that a manifest can be written there."""
     from idmetric.data.manifest.table import FORMATS
     from idmetric.io.output import check
 
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
-    if not dry_run:
-        check(path, parents=True)
+    check(path, parents=True)
 
 
 def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
-    """The rows of the splits that --split names, or all rows.
-
-    Raises:
-        ValueError: for a split that --data lacks.
-    """
+    """The rows of the splits that --split names, or all rows."""
     if not args.split:
         return manifest
     there = dict.fromkeys(manifest.column("split"))
@@ -73,11 +57,7 @@ def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
 
 
 def read_data(path: Path) -> Manifest:
-    """Read a manifest from a file or folder, or make one of a folder with one folder per identity.
-
-    Raises:
-        ValueError: if the path does not exist.
-    """
+    """Read a manifest from a file or folder, or make one of a folder with one folder per identity."""
     from idmetric.data.importers.run import import_dataset
     from idmetric.data.manifest.table import FORMATS, read
 
@@ -105,11 +85,7 @@ def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = Fal
 
 
 def refuse_leaks(manifest: Manifest) -> None:
-    """Refuse a manifest with identities in more than one split.
-
-    Raises:
-        ValueError: listing the first ten of them.
-    """
+    """Refuse a manifest with identities in more than one split."""
     from idmetric.data.manifest.split import leaks
 
     if found := leaks(manifest):
@@ -120,11 +96,7 @@ def refuse_leaks(manifest: Manifest) -> None:
 
 
 def leave_out(problems: Mapping[str, str] | Sequence[str], on_error: str) -> None:
-    """Report rows (id -> reason, or lines) that cannot be used, by an error or, with "skip", by lines on stderr.
-
-    Raises:
-        ValueError: unless `on_error` is "skip".
-    """
+    """Report rows (id -> reason, or lines) that cannot be used, by an error or, with "skip", by lines on stderr."""
     lines = [f"{name}: {reason}" for name, reason in problems.items()] if isinstance(problems, Mapping) else problems
     if on_error != "skip":
         listed = "\n  ".join(first_few(lines, _SHOWN))
@@ -136,14 +108,17 @@ def leave_out(problems: Mapping[str, str] | Sequence[str], on_error: str) -> Non
     say(f"{len(lines)} images left out")
 
 
-def save(manifest: Manifest, args: argparse.Namespace) -> None:
-    """Write the manifest to --out, or with --dry-run print its size only."""
+def identities(manifest: Manifest) -> int:
+    """The number of identities."""
+    return len(set(manifest.column("identity")) - {None})
+
+
+def save(manifest: Manifest, out: Path, dry: bool = False) -> None:
+    """Write the manifest, unless the run is dry, and print its size."""
     from idmetric.data.manifest.lineage import has_image  # needs numpy
 
-    identities = len(set(manifest.column("identity")) - {None})
-    verb = "would write" if args.dry_run else "wrote"
-    if not args.dry_run:
-        manifest.write(args.out)
+    if not dry:
+        manifest.write(out)
     texts = int((~has_image(manifest)).sum())
     content = f"{len(manifest) - texts} images" + (f" and {texts} texts" if texts else "")
-    print(f"{verb} {args.out}: {content} of {identities} identities")
+    print(f"{'would write' if dry else 'wrote'} {out}: {content} of {identities(manifest)} identities")

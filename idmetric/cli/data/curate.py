@@ -10,33 +10,32 @@ examples:
   idmetric data curate all.parquet --recipe idsim -o train.parquet
   idmetric data curate nearid.parquet --recipe nearid --keep-splits -o train.parquet
   idmetric data curate --recipe idsim --print-filters > mine.json
-  idmetric data curate all.parquet --recipe idsim --filters mine.json -o train.parquet --dry-run
+  idmetric data curate all.parquet --recipe idsim --filters mine.json -o train.parquet
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmetric.cli.command import say
-from idmetric.cli.data.common import add_dry_run, add_on_error, check_output, leave_out, progress, refuse_leaks, save
+from idmetric.cli.data.common import add_on_error, check_output, identities, leave_out, progress, refuse_leaks, save
 from idmetric.cli.data.split import read_parts
-from idmetric.cli.options import natural, positive
+from idmetric.cli.options import add_quiet, natural, positive
 from idmetric.io.tables import aligned
 
 if TYPE_CHECKING:
-    from idmetric.data.curate.filters import Rule
-    from idmetric.data.curate.recipes import Curated
     from idmetric.data.manifest.table import Manifest
 
 MASKS = ("mask", "mask_bytes", "part_mask", "part_mask_bytes")
 RECIPES = ("idsim", "nearid", "visme", "ilgen", "ilgen-real")
-# option -> the recipes that have it
-ONLY = {"images": ("visme", "ilgen"), "variant": ("ilgen", "ilgen-real"), "any_category": ("ilgen",),
-        "split": ("nearid",), "keep_splits": ("idsim", "nearid"), "overwrite_splits": ("idsim", "nearid")}  # fmt: skip
+OPTIONS = {  # parameter of some of the recipes -> its option
+    "count": "--count", "images": "--images", "variant": "--variant", "any_category": "--any-category",
+    "parts": "--split", "existing": "--keep-splits or --overwrite-splits",
+}  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,50 +52,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "ilgen, ilgen-real: domains (default: all)"
     parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"), help=text)
     text = "ilgen: draw instances from all categories alike, as with template prompts (Table 7, S3)"
-    parser.add_argument("--any-category", action="store_true", help=text)
+    parser.add_argument("--any-category", action="store_true", default=None, help=text)
     text = "nearid: identities of each split (default: train=rest,val=100,test=500)"
-    parser.add_argument("--split", metavar="NAME=N,...", help=text)
+    parser.add_argument("--split", dest="parts", metavar="NAME=N,...", help=text)
     splits = parser.add_mutually_exclusive_group()
     text = "keep the splits (nearid), or take only images of split train and of no split (idsim)"
-    splits.add_argument("--keep-splits", action="store_true", help=text)
+    splits.add_argument("--keep-splits", dest="existing", action="store_const", const="keep", help=text)
     text = "replace the splits; held-out images may become training data (idsim, nearid)"
-    splits.add_argument("--overwrite-splits", action="store_true", help=text)
+    splits.add_argument("--overwrite-splits", dest="existing", action="store_const", const="overwrite", help=text)
     parser.add_argument("--seed", type=natural, default=0)
     parser.add_argument("--no-check", action="store_true", help="do not decode the chosen images")
     add_on_error(parser)
-    add_dry_run(parser)
+    add_quiet(parser)
     parser.set_defaults(wrong_usage=parser.error)
 
 
 def run(args: argparse.Namespace) -> int:
     """Curate; returns the exit status."""
-    from idmetric.data.curate.filters import IDSIM_RULES, NEARID_RULES, read_rules, rules_json
+    from idmetric.data.curate import recipes
+    from idmetric.data.curate.filters import read_rules, rules_json
     from idmetric.data.curate.masking import missing_masks
-    from idmetric.data.curate.recipes import causes
     from idmetric.data.manifest.check import faults, without
     from idmetric.data.manifest.table import read
 
-    for option, recipes in ONLY.items():
-        if getattr(args, option) not in (None, False) and args.recipe not in recipes:
-            args.wrong_usage(f"--{option.replace('_', '-')} is of --recipe {' or '.join(recipes)}, not {args.recipe}")
-    rules: Sequence[Rule] = {"idsim": IDSIM_RULES, "nearid": NEARID_RULES}.get(args.recipe, ())
+    recipe = getattr(recipes, args.recipe.replace("-", "_"))
+    known = signature(recipe).parameters
+    given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    for name in given:
+        if name not in known:
+            args.wrong_usage(f"--recipe {args.recipe} has no {OPTIONS[name]}")
+    rules = known["rules"].default
     if args.print_filters:
         print(rules_json(rules), end="")
         return 0
     if args.manifest is None or args.out is None:
         raise ValueError("give the manifest to read and, with -o, the one to write")
-    check_output(args.out, args.dry_run)
+    check_output(args.out)
     rules = rules if args.filters is None else read_rules(args.filters)
+    if args.parts is not None:
+        given["parts"] = read_parts(args.parts.split(","), "--split")
 
     manifest = read(args.manifest)
-    result = _recipe(manifest, rules, args)
+    result = recipe(manifest, seed=args.seed, rules=rules, **given)
     kept = result.manifest
     if not len(kept):
-        why = "".join(f"\n  {cause}" for cause in causes(result.applied, result.notes))
+        why = "".join(f"\n  {cause}" for cause in recipes.causes(result.applied, result.notes))
         raise ValueError(f"nothing is left of {len(manifest)} images: check the rules (--print-filters), the roles and "
                          f"the number of images per identity{why}")  # fmt: skip
     problems: dict[int, str] = {}
-    if not (args.no_check or args.dry_run):
+    if not args.no_check:
         looked = kept if args.recipe == "nearid" else kept.replace(**dict.fromkeys(MASKS))
         problems = {f.row: f.reason for f in faults(looked, progress=partial(progress, quiet=args.quiet))}
     if args.recipe == "nearid":
@@ -112,27 +116,8 @@ def run(args: argparse.Namespace) -> int:
     for note in result.notes:
         say(note)
     refuse_leaks(kept)
-    save(kept, args)
+    save(kept, args.out)
     return 4 if problems else 0
-
-
-def _recipe(manifest: Manifest, rules: Sequence[Rule], args: argparse.Namespace) -> Curated:
-    from idmetric.data.curate import recipes
-
-    shared: dict[str, Any] = {"seed": args.seed, "rules": rules}
-    if args.recipe in ("idsim", "nearid"):
-        shared["existing"] = "keep" if args.keep_splits else "overwrite" if args.overwrite_splits else "refuse"
-    if args.recipe == "idsim":
-        return recipes.idsim(manifest, args.count or 11_000, **shared)
-    if args.recipe == "nearid":
-        parts = None if args.split is None else read_parts(args.split.split(","), "--split")
-        return recipes.nearid(manifest, args.count, parts=parts, **shared)
-    if args.recipe == "visme":
-        return recipes.visme(manifest, args.count or 7500, args.images or 4, **shared)
-    if args.recipe == "ilgen-real":
-        return recipes.ilgen_real(manifest, args.variant or "all", args.count, **shared)
-    shared |= {"any_category": args.any_category, "images": args.images or recipes.ILGEN_IMAGES}
-    return recipes.ilgen(manifest, args.variant or "all", args.count, **shared)
 
 
 def _table(before: Manifest, after: Manifest) -> str:
@@ -141,11 +126,8 @@ def _table(before: Manifest, after: Manifest) -> str:
     rows = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
     for name in [*sorted({d or "" for d in before.column("dataset")}), None]:
         first, last = (m if name is None else m.filter(dataset=name or None) for m in (before, after))
-        counts = [_named(first), len(first)], [_named(last), len(last), *(_named(last.filter(split=s)) for s in splits)]
+        parts = (last.filter(split=split) for split in splits)
+        counts = [identities(first), len(first)], [identities(last), len(last), *map(identities, parts)]
         old, new = ([f"{n:,}" for n in part] for part in counts)
         rows.append(["all" if name is None else name or "(none)", *old, "->", *new])
     return "\n".join(aligned(rows, right=range(1, len(rows[0]))))
-
-
-def _named(manifest: Manifest) -> int:
-    return len(set(manifest.column("identity")) - {None})

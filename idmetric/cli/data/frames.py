@@ -5,9 +5,9 @@ A clip is a folder of images or a video file. Its masks are images or a video of
 same command resumes a stopped run.
 
 examples:
-  idmetric data frames JPEGImages/480p --masks Annotations/480p --sampling youtubevis --rate 24 -o frames.parquet
+  idmetric data frames train/JPEGImages --masks train/instances.json --sampling youtubevis -o ytvis.parquet
   idmetric data frames LaSOT --sampling lasot --segment --category-level 1 -o lasot.parquet
-  idmetric data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv --dry-run
+  idmetric data frames holiday.mp4 --masks holiday_masks --sampling uco3d -o holiday.csv
 
 Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, shorter ones into windows.
                frames per second   stride   frames in a window   parts
@@ -22,10 +22,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_on_error, add_output, check_output, progress, save
 from idmetric.cli.options import natural, positive
 
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
 
 SAMPLINGS = ("lasot", "got10k", "youtubevis", "uco3d")
-Job = tuple["Clip", Path, "Extraction", bool]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text += "facebook/sam2.1-hiera-large; extra generate)"
     parser.add_argument("--segment", nargs="?", const="facebook/sam2.1-hiera-large", metavar="WEIGHTS", help=text)
     parser.add_argument("--device", help="of --segment: cuda, cuda:1, mps or cpu (default: the best available)")
-    parser.add_argument("--rate", type=float, help="frames per second of folders (default: the sampling's)")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the choice among valid frames (0)")
     text = "dataset of the manifest, prefix of identities (default: the sampling's name)"
     parser.add_argument("--dataset", help=text)
     text = "part of the clip's path, from 1, that is its category (default: as GOT-10k and YouTube-VIS publish it)"
     parser.add_argument("--category-level", type=positive, help=text)
-    parser.add_argument("--workers", type=positive, default=1, help="processes (1); the result does not depend on it")
+    parser.add_argument("--workers", type=positive, default=1, help="threads (1); the result does not depend on it")
     add_on_error(parser)
     add_output(parser)
 
@@ -64,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.frames.annotations import of_clips, with_codes
     from idmetric.data.frames.choose import SAMPLINGS as FULL
     from idmetric.data.frames.clips import ClipError, find_clips
-    from idmetric.data.frames.extract import Extraction, finished, to_manifest
+    from idmetric.data.frames.extract import Extraction, to_manifest
 
-    check_output(args.out, args.dry_run)
+    check_output(args.out)
     folder = args.out.with_name(f"{args.out.stem}_frames")
-    extraction = Extraction(FULL[args.sampling], args.seed, args.rate, _sam(args))
+    extraction = Extraction(FULL[args.sampling], args.seed, _sam(args))
     published = args.masks is not None and args.masks.suffix == ".json"
     own = folder.resolve()
     found = find_clips(args.clips, None if published else args.masks)
@@ -77,22 +78,18 @@ def run(args: argparse.Namespace) -> int:
         clips, categories = with_codes(clips, args.masks)
     else:
         categories = of_clips(clips)
-    _check_level(clips, args.category_level)
-    if args.dry_run:
-        done = sum(finished(clip, folder, extraction) is not None for clip in clips)
-        print(f"would sample {len(clips) - done} of {len(clips)} clips into {folder}, manifest {args.out}")
-        return 0
 
     skip = args.on_error == "skip"
     records: list[Record] = []
     problems: list[str] = []
-    jobs = [(clip, folder, extraction, skip) for clip in clips]
-    for outcome in progress(_outcomes(jobs, args.workers), len(jobs), "frames", args.quiet):
-        if isinstance(outcome, str):
-            problems.append(outcome)
-        else:
-            records.append(outcome)
-            problems += outcome["unreadable"]
+    work = partial(_outcome, folder=folder, extraction=extraction, skip=skip)
+    with ThreadPoolExecutor(args.workers) as pool:
+        for outcome in progress(pool.map(work, clips), len(clips), "frames", args.quiet):
+            if isinstance(outcome, str):
+                problems.append(outcome)
+            else:
+                records.append(outcome)
+                problems += outcome["unreadable"]
     if problems and not skip:
         raise ClipError(
             f"{len(problems)} of {len(clips)} clips cannot be used; the remaining ones are done and are not read again "
@@ -104,55 +101,33 @@ def run(args: argparse.Namespace) -> int:
     summary = _summary(records, extraction.sampling.least)
     if not len(manifest):
         raise ClipError(f"no instance has enough valid frames; nothing is written\n{summary}")
-    save(manifest, args)
+    save(manifest, args.out)
     print(summary)
+    if lacking := manifest.column("category").count(None):
+        say(f"{lacking} images have no category, which prompts need: --category-level takes it from the clip's path")
     return 4 if problems else 0
 
 
 def _sam(args: argparse.Namespace) -> Sam | None:
     if args.segment is None:
-        if args.device is not None:
-            raise ValueError("--device is used with --segment alone: leave it out")
         return None
     if args.masks is not None:
         raise ValueError("--segment draws masks of boxes: leave --masks out")
     if args.workers > 1:
-        raise ValueError("--segment runs in one process: leave --workers out")
+        raise ValueError("--segment runs in one thread: leave --workers out")
     from idmetric.data.generate.masks import SEGMENTER, Sam
     from idmetric.data.generate.weights import Place
 
     return Sam(Place(args.device), SEGMENTER.at(args.segment))
 
 
-def _check_level(clips: Sequence[Clip], level: int | None) -> None:
-    """Report clips whose paths have no such part; the last part is the clip itself."""
-    from idmetric.data.frames.clips import ClipError
-
-    short = [clip.name for clip in clips if level is not None and level > clip.name.count("/")]
-    if short and len(short) == len(clips):
-        raise ClipError(f"--category-level {level}: no clip has so many folders above it: {short[0]!r}")
-    if short:
-        print(f"{len(short)} clips have no category: fewer than {level} folders above {short[0]!r}", file=sys.stderr)
-
-
-def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[Record | str]:
-    """Yield the record of each clip in order, or the reason why it has none."""
-    if workers <= 1:
-        yield from map(_outcome, jobs)
-        return
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_outcome, jobs)
-
-
-def _outcome(job: Job) -> Record | str:
+def _outcome(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record | str:
+    """The record of a clip, or the reason why it has none."""
     from idmetric.data.frames.clips import ClipError
     from idmetric.data.frames.extract import extract
 
     try:
-        return extract(*job)
+        return extract(clip, folder, extraction, skip)
     except ClipError as error:
         return str(error)
 

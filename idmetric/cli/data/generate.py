@@ -29,7 +29,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,8 +39,10 @@ from idmetric.cli.data.common import add_on_error, add_output, check_output, pai
 from idmetric.cli.options import natural, positive
 
 if TYPE_CHECKING:
-    from idmetric.data.generate import Engine, Remover, Task, Wording
+    from idmetric.data.generate.engine import Engine
+    from idmetric.data.generate.jobs import Task
     from idmetric.data.generate.weights import Weighted
+    from idmetric.data.generate.wording import Wording
     from idmetric.data.manifest.table import Manifest
 
 ENGINES = {  # of each task, in the order of their use; --engine chooses another for distractors
@@ -57,8 +59,6 @@ USED_BY = {  # option -> tasks that use it, "objects" being ilgen with --categor
     "class_from": tuple(task for task in ENGINES if task != "objects"),
     "dataset": ("context", "identity", "distractor", "grid", "ilgen"),
 }  # fmt: skip
-_SHOWN = 5  # jobs that a dry run shows
-_LARGEST = 4096  # side that --resolution takes; engines were trained at a third of it at most
 _CATEGORIES, _OBJECTS = 200, 10  # to ask for, and of each category, where the paper has no number
 
 
@@ -120,11 +120,7 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
 
 
 def _side(text: str) -> int:
-    if text == "native":
-        return 0
-    if not (text.isdecimal() and len(text) <= 4 and 16 <= int(text) <= _LARGEST):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither native nor a number of pixels from 16 to {_LARGEST}")
-    return int(text)
+    return 0 if text == "native" else positive(text)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -136,10 +132,12 @@ def _shard(text: str) -> tuple[int, int]:
 
 def run(args: argparse.Namespace) -> int:
     """Make all images, then the manifest; returns 4 if some were left out."""
-    from idmetric.data.generate import GenerateError, read_wording
+    from idmetric.data.generate.idsim import noised
+    from idmetric.data.generate.weights import GenerateError
+    from idmetric.data.generate.wording import read_wording
     from idmetric.data.manifest.table import merge
 
-    check_output(args.out, args.dry_run)
+    check_output(args.out)
     name = "objects" if args.task == "ilgen" and args.categories else args.task
     used = (args.engine,) if args.engine else ENGINES[name]
     if name == "objects":
@@ -154,12 +152,10 @@ def run(args: argparse.Namespace) -> int:
     if name == "grid":
         return _make_grid(args, sources, words)
 
-    engine = _engine(args, used[0])
+    engine = _opened(args, used[0])
     task = _task(args, sources, engine, words)
     made, left_out = _make(args, _dealt(args, task), engine)
-    if name == "noise" and not args.dry_run and args.shard == (1, 1):
-        from idmetric.data.generate.idsim import noised
-
+    if name == "noise" and args.shard == (1, 1):
         made, gone = noised(sources, made, task)
         if gone:
             print(f"left out: {gone} triplets with an image that was not made", file=sys.stderr)
@@ -168,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse_idle(args: argparse.Namespace, name: str, used: Sequence[str]) -> None:
     """Refuse options that the task does not use."""
-    from idmetric.data.generate import GenerateError
+    from idmetric.data.generate.weights import GenerateError
 
     idle = [option for option, tasks in USED_BY.items() if name not in tasks and getattr(args, option)]
     idle += ["ask_model"] if args.ask_model and not args.ask else []
@@ -186,7 +182,7 @@ def _refuse_idle(args: argparse.Namespace, name: str, used: Sequence[str]) -> No
 
 def _limited(args: argparse.Namespace) -> Manifest:
     """The rows of the manifest that --dataset and --limit choose."""
-    from idmetric.data.generate import GenerateError
+    from idmetric.data.generate.weights import GenerateError
     from idmetric.data.manifest.table import read
 
     manifest = read(args.manifest)
@@ -195,67 +191,58 @@ def _limited(args: argparse.Namespace) -> Manifest:
             raise GenerateError(f"{args.manifest}: no rows of dataset {name!r}")
     if args.dataset:
         manifest = manifest.filter(dataset=args.dataset)
-    return manifest if args.limit is None else manifest.take(range(min(args.limit, len(manifest))))
+    return manifest.take(range(len(manifest))[: args.limit])
 
 
-def _opened(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Where a model runs, its weights and its settings, as `open_engine` and `open_remover` take them."""
-    from idmetric.data.generate import Place
+def _opened(args: argparse.Namespace, name: str) -> Any:
+    """An engine or a remover with the weights and settings of --weights and --set."""
+    from idmetric.data.generate.engines import open_engine
+    from idmetric.data.generate.masks import open_remover
+    from idmetric.data.generate.weights import Place
 
     def given(option: str) -> dict[str, str]:
         found = {key.partition("."): value for key, value in pairs(getattr(args, option), f"--{option}").items()}
         return {part or "base": value for (who, _, part), value in found.items() if who == name}
 
-    return {"place": Place(args.device, args.dtype, args.offload), "weights": given("weights"), **given("set")}
-
-
-def _engine(args: argparse.Namespace, name: str) -> Engine:
-    from idmetric.data.generate import open_engine
-
-    return open_engine(name, **_opened(args, name))
+    place = Place(args.device, args.dtype, args.offload)
+    return (open_remover if name in REMOVERS else open_engine)(name, place, given("weights"), **given("set"))
 
 
 def _task(args: argparse.Namespace, sources: Manifest, engine: Engine, words: Wording) -> Task:
-    from idmetric.data import generate
-    from idmetric.data.generate.compose import NEARID_SIDE
+    from idmetric.data.generate import idsim
+    from idmetric.data.generate.distractor import distractor_task
+    from idmetric.data.generate.ilgen import relight_task
 
-    common: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
-    if args.task == "noise":
-        return generate.noise_task(sources, engine, words, **common)
-    if args.task == "ilgen":
-        return generate.relight_task(sources, engine, words, variants=args.copies or 4, **common)
-    common["copies"] = args.copies or 1
-    if args.task == "context":
-        return generate.contextual_task(sources, engine, words, **common)
-    if args.task == "identity":
-        return generate.identity_task(sources, engine, words, **common)
-    side = NEARID_SIDE if args.resolution is None else args.resolution or None
-    return generate.distractor_task(sources, engine, words, side=side, **common)
+    tasks: dict[str, Callable[..., Task]] = {
+        "noise": idsim.noise_task, "context": idsim.contextual_task, "identity": idsim.identity_task,
+        "distractor": distractor_task, "ilgen": relight_task,
+    }  # fmt: skip
+    given: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
+    if args.copies is not None:
+        given["copies"] = args.copies
+    if args.resolution is not None:
+        given["side"] = args.resolution or None
+    return tasks[args.task](sources, engine, words, **given)
 
 
 def _make_objects(args: argparse.Namespace, words: Wording) -> int:
     """Make objects, then their relit images; every shard relights the objects that it made."""
     from idmetric.data.curate.recipes import ILGEN
-    from idmetric.data.generate import object_task, open_remover, relight_task
+    from idmetric.data.generate.ilgen import VARIANTS, object_task, relight_task
     from idmetric.data.manifest.table import merge
 
-    domain, copies = args.domain or "generic", args.copies or 4
+    domain = args.domain or "generic"
     each = args.each or (ILGEN[domain].per_category if domain in ILGEN else _OBJECTS)
-    draw, relight = (_engine(args, name) for name in ENGINES["objects"])
-    remover: Remover | None = None
-    if args.remover != "none":
-        remover = open_remover(args.remover or "clean", **_opened(args, args.remover or "clean"))
+    draw, relight = (_opened(args, name) for name in ENGINES["objects"])
+    remover = None if args.remover == "none" else _opened(args, args.remover or "clean")
     listed = _categories(args, domain, words)[: args.limit]
     objects = object_task(listed, each, draw, remover, words, args.seed, domain)
 
     made, left_out = _make(args, _dealt(args, objects), draw, *([remover] if remover else []))
     if remover is None:
         return _finish(args, made, left_out)
-    if args.dry_run:
-        print(f"then {len(objects.jobs) * copies} images by {relight.name}")
-        return 0
     draw.unload()
-    relit, more = _make(args, relight_task(made, relight, words, args.seed, copies), relight)
+    relit, more = _make(args, relight_task(made, relight, words, args.seed, args.copies or VARIANTS), relight)
     return _finish(args, merge([made, relit], shared=True) if args.with_sources else relit, left_out + more)
 
 
@@ -265,13 +252,9 @@ def _make_grid(args: argparse.Namespace, manifest: Manifest, words: Wording) -> 
     from idmetric.data.manifest.table import merge
 
     sources = grid_sources(manifest, args.views)
-    repaint, edit = (_engine(args, name) for name in ENGINES["grid"])
+    repaint, edit = (_opened(args, name) for name in ENGINES["grid"])
     identity = grid_identity_task(sources, repaint, words, args.seed, args.class_from or "category")
     edits, left_out = _make(args, _dealt(args, identity), repaint)
-    if args.dry_run:
-        each = len(grid_context_task(sources.take([0]), edit, words).jobs)
-        print(f"then {each} images by {edit.name} of each anchor and of each of its edits")
-        return 0
     repaint.unload()  # two such models rarely fit one device
     number, count = args.shard
     anchors = plain(sources)
@@ -287,22 +270,13 @@ def _dealt(args: argparse.Namespace, task: Task) -> Task:
 
 
 def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Manifest, int]:
-    """The finished images of a task and the number of those left out; with --dry-run the plan is shown instead."""
-    from idmetric.data.generate.jobs import finished, run
-    from idmetric.data.manifest.table import Manifest
+    """The finished images of a task and the number of those left out."""
+    from idmetric.data.generate.jobs import run
 
     for model in models:
         for weights, license in model.licenses.items():
             print(f"{model.name}: weights {weights}, license {license}", file=sys.stderr)
     images = args.out.with_name(f"{args.out.stem}_images")
-    if args.dry_run:
-        done = finished(task, images)
-        print(f"{models[0].name}: {len(task.jobs)} images, {done} of them finished, {len(task.jobs) - done} to make")
-        print(f"  settings: {', '.join(f'{k}={v}' for k, v in models[0].settings.items())}")
-        for job in task.jobs[:_SHOWN]:
-            print(f"  {job.name}.png: {job.prompt!r}")
-        return Manifest.from_rows([]), 0
-
     outcome = run(task, images, args.on_error, partial(progress, quiet=args.quiet))
     for name, why in outcome.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)
@@ -312,20 +286,19 @@ def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Mani
 
 def _finish(args: argparse.Namespace, manifest: Manifest, left_out: int) -> int:
     """Write the manifest, unless this is one of several shards; returns 4 if images were left out."""
-    if args.dry_run:
-        print(f"would write {args.out}")
-    elif args.shard[1] > 1:
+    if args.shard[1] > 1:
         print(f"part {args.shard[0]} of {args.shard[1]} is done; run without --shard to write {args.out}")
     else:
-        save(manifest, args)
+        save(manifest, args.out)
     return 4 if left_out else 0
 
 
 def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[str]:
     """Read the categories of the file; if it is absent, ask the model for them and write it first."""
     from idmetric.data.curate.recipes import ILGEN
-    from idmetric.data.generate import GenerateError
-    from idmetric.data.generate.categories import Chat, ask_categories, read_categories, write_categories
+    from idmetric.data.generate.categories import Chat, ask_categories, read_categories
+    from idmetric.data.generate.weights import GenerateError
+    from idmetric.io.output import replacing
 
     path: Path = args.categories
     if path.exists() or not args.ask:
@@ -335,13 +308,10 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
     if args.ask_key and args.ask_key not in os.environ:
         raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
     count = args.limit or (ILGEN[domain].categories if domain in ILGEN else _CATEGORIES)
-    if args.dry_run:
-        raise GenerateError(f"{path} is absent; without --dry-run, {count} categories would be asked for and written")
     chat = Chat(args.ask, args.ask_model)
-    variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else None)
-    if variable is not None:
-        chat = replace(chat, key=os.environ.get(variable))
-    found = ask_categories(chat, domain, count, words.domains)
-    write_categories(path, found)
+    variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else "")
+    found = ask_categories(replace(chat, key=os.environ.get(variable)), domain, count, words.domains)
+    with replacing(path, parents=True) as temporary:
+        temporary.write_text("\n".join(found) + "\n", encoding="utf-8")
     print(f"wrote {path}: {count} categories of {args.ask_model}")
     return found

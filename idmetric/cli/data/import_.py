@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N rows of each source")
     parser.add_argument("--no-check", action="store_true", help="do not read the images and masks")
     common.add_on_error(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print what would be downloaded and written")
     common.add_output(parser)
     lines = ["kinds:"]
     for name, kind in KINDS.items():
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.importers.run import Job
     from idmetric.data.manifest.check import faults, without
 
-    common.check_output(args.out, args.dry_run)
+    common.check_output(args.out)
     if args.embed and args.out.suffix != ".parquet":
         raise ValueError("--embed keeps images in a .parquet: it does not go with another format")
     show = partial(common.progress, quiet=args.quiet)
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         common.leave_out(bad, args.on_error)
     if job.written:
         print(f"{'would write' if args.dry_run else 'wrote'} {len(job.written)} images to {job.images}")
-    common.save(manifest, args)
+    common.save(manifest, args.out, args.dry_run)
     return 4 if bad else 0
 
 

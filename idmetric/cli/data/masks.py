@@ -53,27 +53,24 @@ def run(args: argparse.Namespace) -> int:
 
     if args.folder is None and (args.threshold, args.mask_id) != (None, None):
         raise ValueError("--threshold and --mask-id are used with --from alone")
-    common.check_output(args.out, args.dry_run)
+    common.check_output(args.out)
     manifest = read(args.manifest)
     copies: Path = args.out.with_name(f"{args.out.stem}_masks")
     show = partial(common.progress, quiet=args.quiet)
     if args.folder is not None:
-        done = attach_masks(manifest, args.folder, copies, args.threshold, args.mask_id, show, args.dry_run)
+        done = attach_masks(manifest, args.folder, copies, args.threshold, args.mask_id, show)
         print(f"{done.attached} masks attached ({done.scaled} scaled to their images)")
         if done.unused:
             some = ", ".join(first_few([str(file) for file in done.unused], _SHOWN))
             say(f"{len(done.unused)} masks belong to no image: {some}")
         masked, problems = done.manifest, done.problems
     else:
-        from idmetric.data.generate import Place, open_remover
-        from idmetric.data.generate.masks import make_masks
+        from idmetric.data.generate.masks import make_masks, open_remover
+        from idmetric.data.generate.weights import Place
 
         remover = open_remover(args.remover, Place(args.device))
         for weights, license in remover.licenses.items():
             say(f"{args.remover}: weights {weights}, license {license}")
-        if args.dry_run:
-            print(f"would make masks of {len(manifest)} images in {copies}")
-            return 0
         masked, problems = make_masks(manifest, remover, copies, progress=show)
     if problems:
         common.leave_out(problems, args.on_error)
@@ -81,5 +78,5 @@ def run(args: argparse.Namespace) -> int:
         masked = without(masked, {k for k in range(len(masked)) if ids[k] in problems})
         if not len(masked):
             raise ValueError("no image is left: none has a mask that can be used")
-    common.save(masked, args)
+    common.save(masked, args.out)
     return 4 if problems else 0

@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from idmetric.cli.data.common import add_output, identities, save
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `idmetric data merge`."""
-    from idmetric.cli.data.common import add_output
-
     parser.add_argument("manifests", nargs="+", type=Path, help="the manifests: .parquet, .csv or .jsonl")
     text = "an identity in two manifests is the same one (default: refuse it)"
     parser.add_argument("--shared", action="store_true", help=text)
@@ -24,12 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Merge the manifests, print their sizes, and write the result."""
-    from idmetric.cli.data.common import save
     from idmetric.data.manifest.table import merge, read
 
     parts = [read(path) for path in args.manifests]
     merged = merge(parts, shared=args.shared)
     for path, part in zip(args.manifests, parts, strict=True):
-        print(f"{path}: {len(part)} images of {len(set(part.column('identity')) - {None})} identities")
-    save(merged, args)
+        print(f"{path}: {len(part)} images of {identities(part)} identities")
+    save(merged, args.out)
     return 0

@@ -18,6 +18,7 @@ changed.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from idmetric.cli import options
@@ -67,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the mode; returns the exit status."""
-    check_output(args.out, args.dry_run)
+    check_output(args.out)
     return _triplets(args) if args.mode == "triplets" else _mine(args)
 
 
@@ -77,7 +78,7 @@ def _mine(args: argparse.Namespace) -> int:
     from idmetric.data.curate import mine
     from idmetric.data.embed import embed_rows
     from idmetric.data.manifest.lineage import lineages
-    from idmetric.data.manifest.table import read
+    from idmetric.data.manifest.table import Manifest, read
     from idmetric.models.load import load_embedder
 
     manifest = read(args.manifest)
@@ -95,9 +96,6 @@ def _mine(args: argparse.Namespace) -> int:
     rows = np.unique(np.concatenate([np.array([], dtype=np.int64), *pools]))
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
-    if args.dry_run:
-        print(f"would embed at most {len(rows)} images and texts with {args.model}, and write {args.out}")
-        return 0
     model = load_embedder(args.model, device=args.device, decode=args.decode)
     with Progress("images", not args.quiet, verb="embedded") as progress:
         vectors, problems = embed_rows(
@@ -107,19 +105,12 @@ def _mine(args: argparse.Namespace) -> int:
     if problems:
         names = manifest.column("id")
         leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
-    if vectors.shape[1] == 0:
-        raise ValueError("no image could be read")
+    search: dict[str, Callable[..., Manifest]] = {
+        "negatives": mine.hard_negatives, "pairs": mine.hard_pairs, "queries": mine.query_negatives,
+    }  # fmt: skip
+    given = {name: value for name, value in vars(args).items() if name in ("ceiling", "skip", "depth", "seed")}
     with Progress("images", not args.quiet, verb="searched") as progress:
-        if args.mode == "negatives":
-            mined = mine.hard_negatives(
-                manifest, vectors, args.k, ceiling=args.ceiling, seed=args.seed, progress=progress
-            )
-        elif args.mode == "pairs":
-            mined = mine.hard_pairs(manifest, vectors, args.k, ceiling=args.ceiling, progress=progress)
-        else:
-            mined = mine.query_negatives(
-                manifest, vectors, args.k, skip=args.skip, depth=args.depth, seed=args.seed, progress=progress
-            )
+        mined = search[args.mode](manifest, vectors, args.k, progress=progress, **given)
     similar = [s for s in mined.column("x_similarity") if s is not None]
     if not similar:
         why = "every other identity is missing, in another split, or above --ceiling"
@@ -129,7 +120,7 @@ def _mine(args: argparse.Namespace) -> int:
     low, middle, high = np.quantile(similar, [0, 0.5, 1])
     kind = "pairs" if args.mode == "pairs" else "negatives"
     print(f"{len(similar)} {kind}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
-    save(mined, args)
+    save(mined, args.out)
     return 4 if problems else 0
 
 
@@ -145,5 +136,5 @@ def _triplets(args: argparse.Namespace) -> int:
     )  # fmt: skip
     kinds = out.column("x_mixture")
     print(", ".join(f"{kinds.count(name) // 3} {name}" for name in MIXTURES) + " triplets")
-    save(out, args)
+    save(out, args.out)
     return 0

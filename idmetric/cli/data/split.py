@@ -4,7 +4,6 @@ examples:
   idmetric data split photos.parquet -o split.parquet --part train=0.8 --part val=0.1 --part test=0.1
   idmetric data split nearid.parquet -o split.parquet --part train=rest --part val=100 --part test=500
                                                       numbers of identities, as NearID does (18,786/100/500)
-  idmetric data split photos.csv -o split.csv --part train=10 --part val=1 --dry-run
 """
 
 from __future__ import annotations
@@ -41,20 +40,16 @@ def run(args: argparse.Namespace) -> int:
     rows = [["split", "images", "identities"]]
     for name in dict.fromkeys([*parts, *done.column("split")]):
         own = done.filter(split=name)
-        rows.append([name or "(none)", str(len(own)), str(len(set(own.column("identity")) - {None}))])
+        rows.append([name or "(none)", str(len(own)), str(common.identities(own))])
     print("\n".join(aligned(rows, right=(1, 2))))
     if args.by_row and (crossing := leaks(done)):
         print(f"note: {len(crossing)} identities are in more than one split")
-    common.save(done, args)
+    common.save(done, args.out)
     return 0
 
 
 def read_parts(given: Sequence[str], option: str = "--part") -> dict[str, float]:
-    """Parse NAME=SHARE texts into shares or numbers; 'rest' is -1.
-
-    Raises:
-        ValueError: naming the text that cannot be parsed.
-    """
+    """Parse NAME=SHARE texts into shares or numbers; 'rest' is -1."""
     parts: dict[str, float] = {}
     for text in given:
         name, _, share = text.partition("=")

@@ -23,8 +23,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from idmetric.cli.data.common import add_dry_run
-from idmetric.cli.options import natural, positive
+from idmetric.cli.options import add_quiet, natural, positive
 from idmetric.io.progress import Progress
 
 
@@ -48,12 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--identity-edits", type=natural, default=0, help="edits of each view: changed object, same background"
     )
-    parser.add_argument("--grid", action="append", default=[], choices=("background", "viewpoint", "light"),
-                        help="identity changes crossed with this factor; may be repeated")  # fmt: skip
+    text = "identity changes crossed with this factor; may be repeated"
+    factors = ("background", "viewpoint", "light")
+    parser.add_argument("--grid", action="append", default=[], choices=factors, help=text)
     parser.add_argument("--quality", type=positive, default=95, help="of JPEG files; 100 writes PNG (default: 95)")
     parser.add_argument("--assets", type=Path, help="folder with meshes/, shapes/, backgrounds/, textures/, produce/")
     parser.add_argument("--workers", type=natural, default=1, help="processes; 0 = one for each core (default: 1)")
-    add_dry_run(parser)
+    add_quiet(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,9 +66,6 @@ def run(args: argparse.Namespace) -> int:
         identity_edits=args.identity_edits, grids=tuple(args.grid), quality=args.quality,
     )  # fmt: skip
     total = plan.pictures * args.identities
-    if args.dry_run:
-        print(f"would render up to {total} images of {args.identities} objects to {args.out} ({plan.pictures} of each)")
-        return 0
     done = 0
 
     with Progress("images", not args.quiet, verb="rendered") as progress:

@@ -101,28 +101,22 @@ def distinct(manifest: Manifest) -> Manifest:
     return manifest.replace(parent=parents).take(np.array([same[name] == name for name in names], dtype=bool))
 
 
-def unique(
-    manifest: Manifest, columns: Sequence[str] = ("text", "x_objaverse_id", "parameters.objaverse_id")
-) -> Manifest:
-    """The first of all identities that share a value of a column.
+def unique(manifest: Manifest) -> Manifest:
+    """The first of all identities that share the text or the Objaverse id.
 
     NearID, section 3.3: "strict uniqueness constraints based on paired textual descriptions and ObjaverseID". The value
-    of an identity comprises all its images, ignoring case and spaces; empty values do not match. A free column that the
-    manifest lacks is skipped.
+    of an identity comprises all its images, ignoring case and spaces; empty values do not match. The id is in column
+    x_objaverse_id or among the parameters.
     """
-    own = own_rows(manifest)
-    values: dict[str, dict[str, set[str]]] = defaultdict(dict)
-    for column in columns:
-        found = column_values(manifest, column) or [None] * len(manifest)
-        for identity, rows in own.items():
-            values[identity][column] = {
-                " ".join(str(found[k]).casefold().split()) for k in rows if found[k] is not None
-            }
-
+    columns = {c: column_values(manifest, c) for c in ("text", "x_objaverse_id", "parameters.objaverse_id")}
     seen: set[tuple[str, tuple[str, ...]]] = set()
     kept = set()
-    for identity in own:
-        keys = {(column, tuple(sorted(texts))) for column, texts in values[identity].items() if any(texts)}
+    for identity, rows in own_rows(manifest).items():
+        keys = set()
+        for column, values in columns.items():
+            found = [values[k] for k in rows if values[k] is not None] if values else []
+            if texts := {" ".join(str(value).casefold().split()) for value in found} - {""}:
+                keys.add((column, tuple(sorted(texts))))
         if not keys & seen:
             kept.add(identity)
             seen |= keys

@@ -47,11 +47,7 @@ class Attached:
 
 
 def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> tuple[dict[int, Path | None], list[Path]]:
-    """Row -> its mask by name, None without one, of all rows with an image; and the files that belong to no row.
-
-    Raises:
-        ManifestError: if the folder has no images, one mask fits two images, or none fits any.
-    """
+    """Row -> its mask by name, None without one, of all rows with an image; and the files that belong to no row."""
     files = [file for file in walk(Path(folder)) if is_image(file)] if os.path.isdir(folder) else []
     if not files:
         raise ManifestError(f"{folder}: no such folder, or no masks (.png, ...) in it")
@@ -75,7 +71,7 @@ def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> tuple[dic
 def attach_masks(
     manifest: Manifest, folder: str | os.PathLike[str], copies: str | os.PathLike[str],
     threshold: float | None = None, mask_id: MaskId | None = None,
-    progress: Progress = lambda items, total, what: items, dry: bool = False,
+    progress: Progress = lambda items, total, what: items,
 ) -> Attached:  # fmt: skip
     """Attach the masks of a folder by name, and check that each fits its image.
 
@@ -87,10 +83,6 @@ def attach_masks(
         copies: folder for scaled and cut masks; their names follow from their content.
         threshold: makes masks of 0 and 255: the subject is where the coverage reaches it, in (0, 1].
         mask_id: the label that is the subject, for masks of several labels.
-        dry: write no copies.
-
-    Raises:
-        ManifestError: as `match_masks`.
     """
     if threshold is not None and not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold:g}: it must be within (0, 1]")
@@ -124,7 +116,7 @@ def attach_masks(
             pixels = np.rint(values * 255).astype(np.uint8)
             digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
             file = Path(copies, digest[:2], f"{digest[:32]}.png")
-            if not dry and not file.is_file():
+            if not file.is_file():
                 with replacing(file, parents=True) as temporary:
                     Image.fromarray(pixels).save(temporary, "PNG")
         new[row], data[row] = str(file.absolute()), None

@@ -107,9 +107,6 @@ def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, li
     """Apply the rules in order; returns the remaining rows and the effect of each rule.
 
     With an image, the identity-edits and distractors made from it are dropped too. They do not count as images.
-
-    Raises:
-        ValueError: if a keep rule needs a free column that the manifest lacks.
     """
     done = []
     for number, rule in enumerate(rules, 1):
@@ -164,11 +161,7 @@ def _plain(value: Any) -> str | None:
 
 
 def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
-    """The rules of a filter file.
-
-    Raises:
-        ValueError: naming the file and the rule at fault.
-    """
+    """The rules of a filter file."""
     try:
         found = json_file.read(path, "utf-8-sig")
     except ValueError as error:  # of JSON or UTF-8

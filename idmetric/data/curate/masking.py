@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -15,7 +15,6 @@ from idmetric.io.tables import first_few
 MASK_PROB_APN = (0.5, 0.2, 0.6)
 MASK_PROB = 1.0  # share of samples with any masking; the paper's three probabilities imply 1
 _ROLE: Mapping[str, int] = MappingProxyType({"anchor": 0, "positive": 1, "negative": 2, "distractor": 2})
-MASKED_ROLES = ("real", "context-edit", "distractor", "identity-edit", "part-edit")
 
 
 def draw_masking(
@@ -59,20 +58,19 @@ def inherit_masks(manifest: Manifest) -> Manifest:
     return manifest.replace(mask=path, mask_bytes=data)
 
 
-def missing_masks(manifest: Manifest, roles: Collection[str] = MASKED_ROLES) -> list[int]:
-    """Numbers of the rows of these roles that have no mask."""
-    columns = (manifest.column(c) for c in ("role", "mask", "mask_bytes"))
-    rows = enumerate(zip(*columns, strict=True))
-    return [k for k, (role, path, data) in rows if role in roles and path is None and data is None]
+def missing_masks(manifest: Manifest) -> list[int]:
+    """Numbers of the rows without a mask."""
+    rows = enumerate(zip(manifest.column("mask"), manifest.column("mask_bytes"), strict=True))
+    return [k for k, (path, data) in rows if path is None and data is None]
 
 
-def require_masks(manifest: Manifest, roles: Collection[str] = MASKED_ROLES) -> None:
-    """Check that every row of these roles has a mask.
+def require_masks(manifest: Manifest) -> None:
+    """Check that every row has a mask.
 
     Raises:
         ManifestError: with the count and the first rows that lack one.
     """
-    if missing := missing_masks(manifest, roles):
+    if missing := missing_masks(manifest):
         names = manifest.column("id")
         listed = ", ".join(first_few([f"row {k + 1} ({names[k]})" for k in missing]))
         raise ManifestError(f"{len(missing)} of {len(manifest)} rows lack a mask: {listed}; fill column 'mask'")

@@ -6,7 +6,7 @@ triplets = hard_negatives(manifest, vectors)
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,7 +56,7 @@ def hard_negatives(
         k: number of negatives of each anchor.
         ceiling: leave out images with at least this cosine similarity, likely the same subject under another name.
         seed: of the positives.
-        progress: as in `nearest_other`.
+        progress: as in `nearest_other`, for each split.
 
     Returns:
         Rows of groups with slots anchor, positive (if there is one) and negative. Free columns are x_source (id in the
@@ -67,15 +67,12 @@ def hard_negatives(
     families, split = lineages(manifest), np.array(manifest.column("split"), dtype=object)
     near: dict[int, list[tuple[int, float]]] = {}
     for part in dict.fromkeys(split[anchors]):
-        here, inside, done = anchors[split[anchors] == part], pool[split[pool] == part], len(near)
-        shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, len(anchors)))
-        found = nearest_other(vectors, families, k, anchors=here, pool=inside, ceiling=ceiling, progress=shown)
+        here, inside = anchors[split[anchors] == part], pool[split[pool] == part]
+        found = nearest_other(vectors, families, k, anchors=here, pool=inside, ceiling=ceiling, progress=progress)
         near |= dict(zip(here.tolist(), _pairs(found), strict=True))
 
     names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
     own = {a: groups[a] if slots[a] == "anchor" else names[a] for a in near}  # the group of each anchor
-    if twice := [group for group, count in Counter(own.values()).items() if count > 1]:
-        raise ValueError(f"group {twice[0]!r} has several anchors, but a triplet has one")
     positives = _positives(manifest, pool, seed)
     rows: list[Placed] = []
     for a in filter(near.get, anchors.tolist()):
@@ -127,24 +124,21 @@ def hard_pairs(
         k: number of nearest images that each image is paired with; a pair that is found from both sides counts once.
         ceiling: leave out pairs with at least this similarity. This is the denoising of step 2: a closer pair likely
             shows the same subject, or an edit without effect. The paper states no value.
+        progress: called with (texts done, texts).
 
     Returns:
         Rows of groups with slots anchor and negative, closest pairs first; free columns x_source, x_similarity.
     """
     families = lineages(manifest)
     pools = text_pools(manifest, families, _usable(manifest, vectors))
-    total = sum(map(len, pools))
     pairs: dict[tuple[int, int], float] = {}
-    done = 0
-
-    for pool in pools:
+    for number, pool in enumerate(pools, 1):
         found = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
         for a, near in zip(pool.tolist(), _pairs(found), strict=True):
             for b, similarity in near:
                 pairs[min(a, b), max(a, b)] = similarity
-        done += len(pool)
         if progress is not None:
-            progress(done, total)
+            progress(number, len(pools))
 
     best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))
     rows: list[Placed] = []
@@ -201,7 +195,7 @@ def query_negatives(
     Args:
         vectors: embeddings (N, D) of the rows, with their texts; rows of NaN are left out.
         seed: of the draw, which follows from it and the query's id.
-        progress: called with (queries done, queries).
+        progress: as in `nearest_other`, for each data set and split.
 
     Returns:
         Rows of slot negative in the queries' groups; free columns are x_source (id of the target) and x_similarity.
@@ -227,18 +221,15 @@ def query_negatives(
                 targets.setdefault(keys[row], row)
 
     rows: list[Placed] = []
-    done, total = 0, sum(len(queries) for queries, _ in places.values())
     for queries, targets in places.values():
         count = skip + depth + max((len(own[groups[q]]) for q in queries), default=0)
-        shown = None if progress is None else (lambda n, _, d=done, p=progress: p(d + n, total))
         each, asked, pool = (np.array([*x], dtype=np.int64) for x in (range(len(vectors)), queries, targets.values()))
-        near = nearest_other(vectors, each, count, anchors=asked, pool=pool, progress=shown)
+        near = nearest_other(vectors, each, count, anchors=asked, pool=pool, progress=progress)
         for q, ranked in zip(queries, _pairs(near), strict=True):
             window = [(n, s) for n, s in ranked if keys[n] not in own[groups[q]]][skip : skip + depth]
             rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
             drawn = np.sort(rng.permutation(len(window))[:k]).tolist()
             rows += [(window[n][0], groups[q], "negative", window[n][1]) for n in drawn]
-        done += len(queries)
     return grouped(manifest, rows)
 
 

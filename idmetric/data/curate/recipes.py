@@ -61,9 +61,6 @@ def idsim(
         count: number of identities; of 11,000, 10,000 are for training and 1,000 for validation.
         existing: treatment of existing splits: "refuse" raises an error, "keep" uses only images of split train and
             images without a split, "overwrite" uses all images.
-
-    Raises:
-        ValueError: if the manifest has splits and `existing` is "refuse".
     """
     manifest, notes = trainable(manifest, existing)
     needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
@@ -93,10 +90,6 @@ def nearid(
             for training.
         existing: treatment of existing splits: "refuse" raises an error, "keep" keeps them (such as the published
             ones), "overwrite" replaces them.
-
-    Raises:
-        ValueError: if the manifest has splits and `existing` is "refuse"; or if too few identities are left for
-            `parts`, naming the rules that dropped them.
     """
     if existing == "keep" and parts is not None:
         raise ValueError("parts and existing='keep' exclude each other: parts replace the manifest's splits")
@@ -116,15 +109,13 @@ def nearid(
     return Curated(inherit_masks(whole_groups(manifest, kept)), applied, notes)
 
 
-def visme(
-    manifest: Manifest, identities: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()
-) -> Curated:
+def visme(manifest: Manifest, count: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()) -> Curated:
     """VisME's re-sampling (section 4.1): at most 7,500 identities of each dataset, and four images of each identity.
 
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
     kept, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
-    chosen = choose(kept, dict.fromkeys(identities_by(kept, "dataset"), identities), seed)
+    chosen = choose(kept, dict.fromkeys(identities_by(kept, "dataset"), count), seed)
     return Curated(whole_groups(manifest, keep_images(chosen, images, seed)), applied, [])
 
 
@@ -153,8 +144,6 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
     Args:
         count: total number of instances, in the same proportions (Table 3 trains on 5K, 10K and 20K generic ones).
     """
-    if variant != "all" and variant not in ILGEN:
-        raise ValueError(f"unknown variant {variant!r}: all, {', '.join(ILGEN)}")
     full = {domain: counts.instances for domain, counts in ILGEN.items() if variant in ("all", domain)}
     if variant == "all":
         full["generic"] //= 2
@@ -220,12 +209,8 @@ def ilgen_real(
     fewer classes than its share gives all, and in Real-ALL the other one then gives more.
 
     Args:
-        manifest: with the dataset's name in column dataset, whatever its case and hyphens. Rows of other splits than
-            train are not used; rows without a split are.
+        manifest: with the dataset's name in column dataset. Rows of other splits than train are not used.
         count: number of instances in total.
-
-    Raises:
-        ValueError: for an unknown variant, if a dataset is missing, or if the three whole sets exceed `count`.
     """
     if variant != "all" and variant not in REAL_S:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(REAL_S)}")
@@ -235,7 +220,7 @@ def ilgen_real(
     kept, applied = apply_rules(distinct(train), (*rules, Rule(keep={"role": "real"}, why="real images alone"), enough))
 
     given = identities_by(kept, "dataset")
-    pools = {name: [i for other in given if _bare(other) == _bare(name) for i in given[other]] for name in needed}
+    pools = {name: given.get(name, []) for name in needed}
     if missing := [name for name, pool in pools.items() if not pool]:
         there = ", ".join(sorted(set(filter(None, train.column("dataset"))))) or "no name"
         raise ValueError(
@@ -257,10 +242,6 @@ def ilgen_real(
     notes += short_of(len(chosen), wanted)
     out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
     return Curated(whole_groups(manifest, out), applied, notes)
-
-
-def _bare(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 def _refuse_splits(manifest: Manifest, existing: Existing) -> None:

@@ -24,11 +24,7 @@ Categories = dict[tuple[str, int], str]  # (clip, object) -> category
 
 
 def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categories]:
-    """The clips with the masks of an annotation file of YouTube-VIS, and the category of each object.
-
-    Raises:
-        ClipError: naming the file, if it has other contents.
-    """
+    """The clips with the masks of an annotation file of YouTube-VIS, and the category of each object."""
     masks: dict[str, Codes] = {}
     categories: Categories = {}
     try:
@@ -52,11 +48,7 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
 
 
 def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """The mask (H, W) of COCO's run-length code {"size": [H, W], "counts": ...}, as text or a list of numbers.
-
-    Raises:
-        ValueError: if it is not such a code.
-    """
+    """The mask (H, W) of COCO's run-length code {"size": [H, W], "counts": ...}, as text or a list of numbers."""
     need("data", "reading run-length codes", pycocotools="pycocotools")
     from pycocotools import mask
 

@@ -53,9 +53,6 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
     Masks of clip `a/b` are in the folder `masks`/a/b or the video `masks`/a/b.mp4; those of a single clip may be
     `masks` itself. Without `masks`, those of `rgb_video.*` are in `mask_video.*` (uCO3D). Boxes are in
     `groundtruth.txt`, in the folder of frames or, if that is named img (LaSOT), above it.
-
-    Raises:
-        ClipError: if there is no clip, or two clips have one name.
     """
     root, mask_root = Path(root), None if masks is None else Path(masks)
     for given in (root, mask_root):
@@ -85,11 +82,7 @@ def is_image(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file that comes with a clip.
-
-    Raises:
-        ClipError: naming the file, if it is not text.
-    """
+    """The text of a file that comes with a clip."""
     try:
         return json_file.read_text(path, "utf-8-sig")
     except ValueError as error:

@@ -4,8 +4,8 @@
     records = [extract(clip, "frames", extraction) for clip in find_clips("GOT-10k/train", masks="masks")]
     to_manifest(records, "frames", dataset="got10k").write("frames.parquet")
 
-A clip's folder holds its frames (000012.png), their masks (000012_mask.png) and clip.json. With indexed masks, file
-names start with the object's number (3_000012.png).
+A clip's folder holds its frames (000012.png), their masks (000012_mask.png) and clip.json. Where the annotation numbers
+several objects, file names start with the object's number (3_000012.png).
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ class Extraction:
     """Settings of an extraction; each clip's record stores them, and a resumed run must use the same.
 
     Attributes:
-        rate: frames per second of folders of frames, if it differs from the sampling's.
         sam: draws masks of boxes; records name its weights. None: clips have masks.
     """
 
     sampling: Sampling
     seed: int = 0
-    rate: float | None = None
     sam: Sam | None = None
 
     @property
@@ -94,11 +92,7 @@ def extract(clip: Clip, folder: str | os.PathLike[str], extraction: Extraction, 
 
 
 def finished(clip: Clip, folder: Path, extraction: Extraction) -> Record | None:
-    """The record of a finished clip, else None.
-
-    Raises:
-        ClipError: if it was written with other settings.
-    """
+    """The record of a finished clip, else None; it must have been written with the same settings."""
     path = folder / folder_name(clip.name) / RECORD
     try:
         record: Record = json_file.read(path)
@@ -160,7 +154,7 @@ def to_manifest(
 
 def _write(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record:
     sampling, faults = extraction.sampling, Faults()
-    footage = open_clip(clip, sampling.fps if extraction.rate is None else extraction.rate, extraction.sam)
+    footage = open_clip(clip, sampling.fps, extraction.sam)
     frames: dict[int, list[dict[str, Any]]] = {}
 
     for pick in choose(footage, sampling, extraction.seed, faults):

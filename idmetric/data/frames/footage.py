@@ -4,8 +4,8 @@
     for frame in footage.read([0, 5, 10]):
         frame.image(), frame.objects()
 
-Masks may be a folder of images named like the frames, with gaps, or a video of the same length. Masks that are palette
-images hold the numbers of several objects (DAVIS, YouTube-VOS); others show one object.
+Masks may be a folder of images named like the frames, with gaps, or a video of the same length, which show one object,
+or run-length codes of several objects (YouTube-VIS).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from PIL import Image
 
 from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
-from idmetric.images.masks import SeveralLabelsError, read_indices, read_mask
-from idmetric.images.opening import open_file
+from idmetric.images.masks import read_mask
 from idmetric.images.paths import natural
 from idmetric.images.read import ImageLike, read_image
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
 
 ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # next to boxes; 1 = the object is not visible
-VOID = 255  # value of indexed masks for neither object nor background
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Footage:
     Attributes:
         times: (frames,) seconds since the first frame, ascending.
         annotated: (frames,) true for frames with a mask or box.
-        indexed: whether masks hold numbers of several objects.
+        indexed: whether the annotation numbers several objects.
         read: returns the frames of ascending indices; use each frame before taking the next.
     """
 
@@ -121,11 +119,9 @@ def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
         annotated, show, indexed = [code is not None for code in codes], partial(_decoded, clip, codes), True
     else:
         masks = _masks(clip, source)
-        annotated = [True] * len(masks.times)
-        if isinstance(masks, Folder):
-            annotated = [path is not None for path in masks.paths]
-            indexed = _is_palette(next(path for path in masks.paths if path is not None))
-        show = partial(_masked, indexed)
+        present = masks.paths if isinstance(masks, Folder) else masks.times
+        annotated = [one is not None for one in present]
+        show = _masked
 
     def read(wanted: Sequence[int]) -> Iterator[Frame]:
         given = wanted if masks is None else masks.read(wanted)
@@ -149,15 +145,8 @@ def _decoded(clip: Clip, codes: Sequence[Any], index: int, _: object) -> list[Fr
         raise ClipError(f"{clip.frames}: {error}") from error
 
 
-def _masked(indexed: bool, mask: Callable[[], ImageLike], _: object) -> list[FrameObject]:
-    if indexed:
-        numbers = read_indices(mask())
-        return [FrameObject.of(int(n), numbers == n) for n in np.unique(numbers) if n not in (0, VOID)]
-    try:
-        return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
-    except SeveralLabelsError as error:
-        advice = "For clips, save numbers of objects as palette images, which make each a separate object"
-        raise SeveralLabelsError(error.source, f"{error.reason} {advice}.") from error
+def _masked(mask: Any, _: object) -> list[FrameObject]:
+    return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
@@ -165,9 +154,6 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
 
     A box is None if it has no area, or if a file in the same folder (`absence.label` of GOT-10k; `full_occlusion.txt`
     and `out_of_view.txt` of LaSOT) marks the object as not visible.
-
-    Raises:
-        ClipError: naming file and line, if it cannot be read or does not have one box per frame.
     """
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
@@ -217,14 +203,6 @@ def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
     if len(masks.times) != len(frames.times):
         raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {len(frames.times)} frames of {clip.frames}")
     return masks
-
-
-def _is_palette(path: Path) -> bool:
-    try:
-        with open_file(path) as image:
-            return bool(image.mode == "P")
-    except Exception:  # reading its pixels will report the error
-        return False
 
 
 def _split(text: str) -> list[str]:

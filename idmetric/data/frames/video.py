@@ -11,7 +11,6 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.frames.clips import ClipError
-from idmetric.images.kinds import MAX_PIXELS
 from idmetric.images.read import ImageReadError
 from idmetric.io.hints import need
 
@@ -21,11 +20,7 @@ class Video:
 
     Attributes:
         times: (frames,) seconds since the first frame, by the file's time stamps, which covers varying frame rates; by
-            order at the stated rate if stamps are missing (raw streams, some .avi).
-
-    Raises:
-        ClipError: naming the file, if it is not a video, damaged at its beginning, or too large.
-        ImportError: without PyAV.
+            order at the stated rate, or 25 per second, if stamps are missing (raw streams, some .avi).
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,10 +38,8 @@ class Video:
         if len(set(known)) == len(stamps) and base:
             self._index = {stamp: i for i, stamp in enumerate(known)}
             self.times = (np.array(known, np.float64) - known[0]) * float(base)
-        elif rate:
-            self.times = np.arange(len(stamps)) / float(rate)
         else:
-            raise ClipError(f"{path}: no time stamps and no frame rate; convert it to .mp4 or .mkv")
+            self.times = np.arange(len(stamps)) / float(rate or 25)
 
     def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
         """For each of these ascending indices, a function that returns the frame upright as RGB.
@@ -111,9 +104,6 @@ def _opened(path: Path) -> Iterator[Any]:
         with av.open(str(path)) as container:
             if not container.streams.video:
                 raise ClipError(f"{path}: the file contains no video")
-            codec = container.streams.video[0].codec_context
-            if codec.width * codec.height > MAX_PIXELS:
-                raise ClipError(f"{path}: {codec.width} x {codec.height} pixels are more than the {MAX_PIXELS} allowed")
             yield container
     except av.FFmpegError as error:
         raise ClipError(f"{path}: not readable as a video: {error}") from error

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from idmetric.data.generate.weights import GenerateError
 from idmetric.io import json_file
 from idmetric.io.hints import need
-from idmetric.io.output import replacing
 
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names
@@ -21,25 +19,24 @@ _ANSWERS = 20  # that are asked for at most
 
 
 def read_categories(path: str | os.PathLike[str]) -> list[str]:
-    """The categories of a text file, one on each line; blank lines and lines that start with # are ignored.
-
-    Raises:
-        GenerateError: if the file cannot be read, has no categories, or repeats one.
-    """
+    """The categories of a text file, one on each line; blank lines, comments (#) and repetitions are ignored."""
     try:
         text = json_file.read_text(path, "utf-8-sig")
     except (OSError, ValueError) as error:
         raise GenerateError(f"{os.fspath(path)}: not readable as text: {error}") from error
-    found: dict[str, tuple[int, str]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        name = " ".join(line.split())
-        if name and not name.startswith("#"):
-            seen, _ = found.setdefault(name.casefold(), (number, name))
-            if seen != number:
-                raise GenerateError(f"{os.fspath(path)}: line {number} repeats line {seen}: {name!r}")
+    names = (" ".join(line.split()) for line in text.splitlines())
+    found = _distinct(name for name in names if name and not name.startswith("#"))
     if not found:
         raise GenerateError(f"{os.fspath(path)}: the file has no categories; write one on each line")
-    return [name for _, name in found.values()]
+    return found
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names without repetitions; case is ignored."""
+    found: dict[str, str] = {}
+    for name in names:
+        found.setdefault(name.casefold(), name)
+    return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -57,11 +54,7 @@ class Chat:
     key: str | None = None
 
     def say(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The model's answer to a conversation.
-
-        Raises:
-            GenerateError: quoting the server, if it does not answer.
-        """
+        """The model's answer to a conversation."""
         need("generate", "asking for categories", httpx="httpx")
         import httpx
 
@@ -96,36 +89,25 @@ def ask_categories(chat: Chat, domain: str, count: int, domains: Mapping[str, An
     Args:
         domain: a name in `domains`, such as generic, art, landmark or product, or a description of another domain.
         domains: the words of the questions (`Wording.domains`).
-
-    Raises:
-        GenerateError: if the model names fewer than `count`.
     """
     entry = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
     first = {"role": "user", "content": domains["*prompt"].format(count=count, **entry)}
-    found: dict[str, str] = {}
+    found: list[str] = []
     messages, idle = [first], 0
     for _ in range(_ANSWERS):
-        answer = chat.say(messages)
-        before = len(found)
-        for name in parse_categories(answer):
-            found.setdefault(name.casefold(), name)
+        answer, before = chat.say(messages), len(found)
+        found = _distinct([*found, *parse_categories(answer)])
         idle = idle + 1 if len(found) == before else 0
         if len(found) >= count or idle == 2:
             break
         more = domains["*more"].format(count=count - len(found))
-        listed = {"role": "assistant", "content": "\n".join(found.values()) or answer}
+        listed = {"role": "assistant", "content": "\n".join(found) or answer}
         messages = [first, listed, {"role": "user", "content": more}]
     if len(found) < count:
         raise GenerateError(
             f"the model gave {len(found)} different categories of {count}: ask for fewer (--limit), or another model"
         )
-    return list(found.values())[:count]
-
-
-def write_categories(path: str | os.PathLike[str], categories: Sequence[str]) -> None:
-    """Write a file of categories atomically."""
-    with replacing(Path(path), parents=True) as temporary:
-        temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
+    return found[:count]
 
 
 def parse_categories(answer: str) -> list[str]:

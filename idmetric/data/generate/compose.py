@@ -25,7 +25,7 @@ MODES: tuple[Mode, ...] = ("small", "large")
 LEAST = 0.10  # smallest share of the canvas that the foreground covers (ID-Sim, A.2.1)
 CANVAS_STEP = (64, 96)  # canvases are multiples of this: exactly 2:3, and divisible by 32
 CANVAS_LONGEST = 1248  # ID-Sim, A.2.1; 13 steps
-FIT_LONGEST, FIT_MULTIPLE = 720, 8  # ID-Sim, A.2.2
+FIT_LONGEST = 720  # ID-Sim, A.2.2
 REMOVED = (0.4, 0.6)  # share of the foreground that a partial mask leaves out (ID-Sim, A.2.2)
 PADDING = 0.5  # largest padding as a share of the image's sides (ILGen, section 4.1)
 NEARID_SIDE = 512  # NearID, appendix 0.B.1
@@ -91,9 +91,6 @@ def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Gene
         The canvas, with parameters mode, canvas (width, height), crop (width, height), box (of the foreground in the
         image), size (of the foreground on the canvas), left, top, scale (canvas pixels per image pixel),
         covered_before (share of the crop), covered and fits.
-
-    Raises:
-        ComposeError: if the foreground is so thin that it vanishes.
     """
     box = mask.getbbox()
     assert box is not None  # as `read_pair` has checked
@@ -128,9 +125,6 @@ def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator
     Returns:
         The image, with parameters padding (the share), left, top, size (of the old image in the new one), scale and
         covered.
-
-    Raises:
-        ComposeError: as `contextual_canvas`.
     """
     padding = float(rng.uniform(0, PADDING))
     scale = 1 / (1 + padding)
@@ -139,17 +133,11 @@ def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator
     return _place(photo, mask, (0, 0, *photo.size), size, photo.size, rng, parameters)
 
 
-def fit(
-    photo: Image.Image, mask: Image.Image, longest: int = FIT_LONGEST, multiple: int = FIT_MULTIPLE
-) -> tuple[Image.Image, Image.Image]:
+def fit(photo: Image.Image, mask: Image.Image, longest: int, multiple: int) -> tuple[Image.Image, Image.Image]:
     """Image and mask with sides of at most `longest` pixels, divisible by `multiple` (ID-Sim, A.2.2: 720 and 8).
 
     Images are only ever enlarged by rounding: each side is rounded to the nearest multiple, which changes it by less
     than half a multiple (by less than one if `longest` is not a multiple).
-
-    Raises:
-        ComposeError: if a side would be rounded to zero (a tiny or very long image), or the foreground is so thin that
-            it vanishes.
     """
     scale = min(1.0, longest / max(photo.size))
     cap = longest // multiple
@@ -172,9 +160,6 @@ def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Ima
     Returns:
         The mask, and the parameters axis, side (left, right, top or bottom), cut (first column or row after the cut,
         counted from the left or top), share (drawn) and removed (the actual share of the area).
-
-    Raises:
-        ComposeError: if no axis has such a cut (a single pixel).
     """
     low, high = REMOVED
     bits = np.asarray(mask) > 0
@@ -213,11 +198,7 @@ def mask_image(bits: Bits) -> Image.Image:
 
 
 def scaled_mask(mask: Image.Image, size: tuple[int, int], box: Box | None = None) -> Image.Image:
-    """The mask, or a box of it, at (width, height): 255 where it covers at least half of a pixel.
-
-    Raises:
-        ComposeError: if the foreground is so thin that it vanishes.
-    """
+    """The mask, or a box of it, at (width, height): 255 where it covers at least half of a pixel."""
     bits = read_mask(mask if box is None else mask.crop(box), (size[1], size[0])).numpy() >= HALF
     if not bits.any():
         raise ComposeError(f"the foreground is so thin that it vanishes at {size[0]}x{size[1]} pixels: leave it out")

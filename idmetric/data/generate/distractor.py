@@ -33,9 +33,6 @@ def distractor_task(
 
     Args:
         side: of the square with the area to work at; None = the engine's native side.
-
-    Raises:
-        GenerateError: if a row has no mask or class.
     """
     side = engine.native if side is None else side
     negative = words.negative.get(engine.name)
@@ -49,15 +46,11 @@ def distractor_task(
         made = engine.edit(Request(job.prompt, job.seed, large, scaled_mask(mask, size), negative=negative))
         return Made(paste(made, image, mask), mask, parameters={"size": list(size), **provenance(engine)})
 
-    return Task(jobs, make, engine.load, manifest)
+    return Task(jobs, make, engine.load)
 
 
 def working_size(size: tuple[int, int], side: int, multiple: int) -> tuple[int, int]:
-    """(width, height) divisible by `multiple`, with the aspect ratio of `size` and the area of a square of that side.
-
-    Raises:
-        ComposeError: if one side is more than 8 times the other.
-    """
+    """(width, height): the aspect ratio of `size`, the area of a square of that side, divisible by `multiple`."""
     ratio = size[0] / size[1]
     if not 1 / _LONGEST_RATIO <= ratio <= _LONGEST_RATIO:
         raise ComposeError(f"an image of {size[0]}x{size[1]} pixels is too long to repaint: crop it")

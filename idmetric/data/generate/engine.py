@@ -3,7 +3,6 @@
 An engine is a frozen dataclass of settings with the paper's values as defaults. It loads its weights at the first
 `edit`.
 
-    from idmetric.data.generate import open_engine
     engine = open_engine("sdxl_inpaint", steps=20)
     edited = engine.edit(Request("a red mug", seed=1, image=image, mask=mask))
 
@@ -75,7 +74,7 @@ class Engine(Weighted):
         raise NotImplementedError
 
     def load(self) -> None:
-        """Load it now instead of at the first `edit`, with the same errors."""
+        """Load it now instead of at the first `edit`."""
         _ = self.pipe
 
     def unload(self) -> None:
@@ -91,7 +90,6 @@ class Engine(Weighted):
 
         Raises:
             CheckpointError: if its weights cannot be loaded.
-            GenerateError: if the device's memory is too small.
             Flat: if the result is of one color.
         """
         options = self.options(request)
@@ -124,10 +122,11 @@ class Inpainter(Sampler):
     strength: float
 
     def options(self, request: Request) -> dict[str, Any]:
-        image, mask = image_and_mask(request, self.name)
+        image = request.image
+        assert image is not None
         strength = self.strength if request.strength is None else request.strength
         size = {"width": image.width, "height": image.height}
-        return {**super().options(request), "image": image, "mask_image": mask, "strength": strength, **size}
+        return {**super().options(request), "image": image, "mask_image": request.mask, "strength": strength, **size}
 
 
 @contextmanager
@@ -135,9 +134,6 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
     """A generator on the CPU with the request's seed, which draws the same noise for every device.
 
     Some pipelines also draw from torch's global generators, so those are seeded too, and restored afterwards.
-
-    Raises:
-        GenerateError: if the device's memory is too small.
     """
     import torch
 
@@ -154,11 +150,7 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
 
 
 def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
-    """The image as RGB of the size that the request wants.
-
-    Raises:
-        Flat: if all pixels are equal.
-    """
+    """The image as RGB of the size that the request wants; it must not be of one color."""
     from PIL import Image as PillowImage
 
     image = image.convert("RGB")
@@ -167,14 +159,3 @@ def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
         raise Flat(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
     size = request.size or (request.image.size if request.image is not None else image.size)
     return image if image.size == size else image.resize(size, PillowImage.Resampling.LANCZOS)
-
-
-def image_and_mask(request: Request, name: str) -> tuple[Image.Image, Image.Image]:
-    """Image and mask of a request.
-
-    Raises:
-        GenerateError: if one of them is missing.
-    """
-    if request.image is None or request.mask is None:
-        raise GenerateError(f"{name} needs an image and a mask")
-    return request.image, request.mask

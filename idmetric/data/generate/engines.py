@@ -12,13 +12,12 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler, image_and_mask
+from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
 from idmetric.data.generate.weights import (
     AUTO,
     NO_CHECKER,
-    GenerateError,
     Place,
     Weights,
     load_model,
@@ -142,8 +141,6 @@ class QwenEdit(Sampler):
         return self.place.settle(fuse(pipe, self.lora))
 
     def options(self, request: Request) -> dict[str, Any]:
-        if request.image is None:
-            raise GenerateError(f"{self.name} needs an image")
         return {**super().options(request), "image": request.image}
 
 
@@ -207,11 +204,10 @@ class QwenInpaint(Sampler):
         return self.place.settle(fuse(pipe, self.lora))
 
     def options(self, request: Request) -> dict[str, Any]:
-        image, mask = image_and_mask(request, self.name)
-        return {
-            **super().options(request), "control_image": image, "control_mask": mask, "width": image.width,
-            "height": image.height, "controlnet_conditioning_scale": self.scale,
-        }  # fmt: skip
+        image = request.image
+        assert image is not None
+        size = {"width": image.width, "height": image.height, "controlnet_conditioning_scale": self.scale}
+        return {**super().options(request), "control_image": image, "control_mask": request.mask, **size}
 
 
 ENGINES: dict[str, type[Engine]] = {
@@ -223,13 +219,7 @@ ENGINES: dict[str, type[Engine]] = {
 
 
 def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
-    """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
-
-    Raises:
-        ValueError: for an unknown engine, setting or kind of weights, or a value that the setting cannot have.
-    """
-    if name not in ENGINES:
-        raise GenerateError(f"unknown engine {name!r}; there are {', '.join(ENGINES)}")
+    """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
     return ENGINES[name](place=place).changed(weights, settings)
 
 
@@ -262,29 +252,19 @@ def place_image_tokens(encoder: Any) -> None:
     encoder.register_forward_pre_hook(mark, with_kwargs=True)
 
 
-# The release's schedule: a shift of exactly 3 at every resolution, and no terminal shift.
-LIGHTNING = {
-    "base_image_seq_len": 256, "base_shift": math.log(3), "invert_sigmas": False, "max_image_seq_len": 8192,
-    "max_shift": math.log(3), "num_train_timesteps": 1000, "shift": 1.0, "shift_terminal": None,
-    "stochastic_sampling": False, "time_shift_type": "exponential", "use_beta_sigmas": False,
-    "use_dynamic_shifting": True, "use_exponential_sigmas": False, "use_karras_sigmas": False,
-}  # fmt: skip
-
-
 def lightning_scheduler() -> Any:
-    """A FlowMatchEulerDiscreteScheduler with the release's schedule (ID-Sim, A.2.1; NearID, 0.B.1)."""
+    """The release's schedule (ID-Sim, A.2.1; NearID, 0.B.1): a shift of exactly 3 at every resolution."""
     need("generate", "generating images", diffusers="diffusers")
     from diffusers import FlowMatchEulerDiscreteScheduler
 
-    return FlowMatchEulerDiscreteScheduler.from_config(LIGHTNING)
+    three = math.log(3)
+    return FlowMatchEulerDiscreteScheduler(
+        base_shift=three, max_shift=three, max_image_seq_len=8192, use_dynamic_shifting=True
+    )
 
 
 def fuse(pipe: Any, weights: Weights) -> Any:
-    """The pipeline with the Lightning LoRA merged into its transformer.
-
-    Raises:
-        CheckpointError: if the file cannot be read, or any of its layers does not fit the transformer.
-    """
+    """The pipeline with the Lightning LoRA merged into its transformer, which all of its layers must fit."""
     need("generate", "generating images", peft="peft")
     from peft.tuners.tuners_utils import BaseTunerLayer
 

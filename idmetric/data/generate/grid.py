@@ -30,9 +30,6 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
 
     The anchor is the first row of its identity. The n-th of N other photos changes the viewpoint by n / N: rows of a
     turntable video in their order, as MVImgNet's in the paper. A photo's other edits are those of its group.
-
-    Raises:
-        GenerateError: if a row has no mask or identity, or if there are views to add and none exist.
     """
     require(manifest, "mask", "identity")
     members: dict[str, list[int]] = {}
@@ -76,7 +73,7 @@ def grid_identity_task(
         made = engine.edit(Request(job.prompt, job.seed, image, mask, float(job.settings["identity_change"])))
         return Made(paste(made, image, mask), mask, mask, provenance(engine), 0.0)
 
-    return Task(jobs, make, engine.load, sources)
+    return Task(jobs, make, engine.load)
 
 
 def plain(photos: Manifest) -> Manifest:
@@ -106,7 +103,7 @@ def grid_context_task(photos: Manifest, engine: Engine, words: Wording, seed: in
             image = Image.composite(image, Image.new("RGB", image.size, (255, 255, 255)), mask)
         return Made(engine.edit(Request(job.prompt, job.seed, image)), mask, parameters=provenance(engine))
 
-    return Task(jobs, make, engine.load, photos)
+    return Task(jobs, make, engine.load)
 
 
 def _changes(factor: str, change: float, identity: float) -> dict[str, Any]:

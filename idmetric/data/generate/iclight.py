@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Request, checked, drawing, image_and_mask
+from idmetric.data.generate.engine import Engine, Request, checked, drawing
 from idmetric.data.generate.weights import NO_CHECKER, Weights, load_pipeline, load_tensors
 
 BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
@@ -50,7 +50,7 @@ class ICLight(Engine):
     multiple: ClassVar[int] = 8
 
     @cached_property
-    def pipes(self) -> tuple[Any, Any]:
+    def pipe(self) -> tuple[Any, Any]:
         """The text-to-image and the image-to-image pipeline, which share their models."""
         import torch
 
@@ -67,14 +67,13 @@ class ICLight(Engine):
 
         return pipe, again
 
-    def load(self) -> None:
-        _ = self.pipes
-
     def edit(self, request: Request) -> Image.Image:
-        image, mask = image_and_mask(request, self.name)
-        first, again = self.pipes
+        assert request.image is not None
+        assert request.mask is not None
+        front = on_gray(request.image, request.mask)
+        guidance = self.guidance if request.guidance is None else request.guidance
+        first, again = self.pipe
         words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
-        front, guidance = on_gray(image, mask), self.guidance if request.guidance is None else request.guidance
 
         with drawing(request, self.place) as generator:
             with conditioned(first.unet, self._latent(front)):
@@ -102,13 +101,13 @@ class ICLight(Engine):
         """(1, 4, h, w): the mode of the encoding, scaled; pixels / 127 - 1 as in its code, so gray 127 is exactly 0."""
         import torch
 
-        vae = self.pipes[0].vae
+        vae = self.pipe[0].vae
         signed = torch.from_numpy(np.array(image, np.float32)) / 127 - 1
         pixels = signed.permute(2, 0, 1)[None].to(self.place.torch_device(), vae.dtype)
         return vae.encode(pixels).latent_dist.mode() * vae.config.scaling_factor
 
     def _decode(self, latents: Any) -> Image.Image:
-        vae = self.pipes[0].vae
+        vae = self.pipe[0].vae
         pixels = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor).sample[0]
         values = (pixels.float().cpu().permute(1, 2, 0).numpy() * 127.5 + 127.5).clip(0, 255)
         return Image.fromarray(np.nan_to_num(values).astype(np.uint8))
@@ -120,11 +119,7 @@ def on_gray(image: Image.Image, mask: Image.Image) -> Image.Image:
 
 
 def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
-    """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights.
-
-    Raises:
-        CheckpointError: if the offset does not fit.
-    """
+    """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights."""
     import torch
 
     from idmetric.checkpoints.weights import check_state

@@ -53,12 +53,8 @@ def contextual_task(
     identity have one scale mode, small or large. The new row keeps the identity, and its mask shows the object on its
     canvas. Each row gets a new background id, because the same words give a different picture each time; the words
     are in the parameters.
-
-    Raises:
-        GenerateError: if a row has no mask.
     """
-    uses_class = "{class}" in words.templates["context"]
-    require(manifest, "mask", *([class_column] if uses_class else []))
+    require(manifest, "mask")
     jobs: list[Job] = []
     used: dict[str, int] = {}
 
@@ -70,9 +66,7 @@ def contextual_task(
             background, lighting = scenes[order[used.get(identity, 0) % len(scenes)]]
             used[identity] = used.get(identity, 0) + 1
 
-            slots = {"background": background, "lighting": lighting}
-            if uses_class:
-                slots["class"] = str(getattr(row, class_column))
+            slots = {"background": background, "lighting": lighting, "class": getattr(row, class_column) or "object"}
             prompt = words.prompt("context", **slots)
             settings = {
                 "task": "context", "mode": scale_mode(identity, seed), "background": background, "lighting": lighting,
@@ -87,7 +81,7 @@ def contextual_task(
         made = engine.edit(Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask))
         return Made(made, canvas.mask, parameters={"canvas": canvas.parameters, **provenance(engine)})
 
-    return Task(jobs, make, engine.load, manifest)
+    return Task(jobs, make, engine.load)
 
 
 def identity_task(
@@ -101,9 +95,6 @@ def identity_task(
 
     The new row is a separate identity. Its mask is the object's, its part_mask the repainted part, and its oracle
     score the share of the object that was kept (NearID, section 3.4).
-
-    Raises:
-        GenerateError: if a row has no mask or class.
     """
     settings = {"task": "identity", "strength": list(STRENGTH), **_FIXED}
     jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, class_column, settings)
@@ -119,7 +110,7 @@ def identity_task(
         oracle = 1 - np.count_nonzero(np.asarray(part)) / np.count_nonzero(np.asarray(mask))
         return Made(paste(made, image, part), mask, part, parameters, oracle)
 
-    return Task(jobs, make, engine.load, manifest)
+    return Task(jobs, make, engine.load)
 
 
 def noise_task(
@@ -131,9 +122,6 @@ def noise_task(
     generative noise (strength 0.1) to the anchor and positive whenever a triplet includes an identity-edited negative"
     (A.2.2). The whole image is repainted at strength 0.1, at the size and guidance of identity edits. Rendered
     negatives have no such artifacts, so their triplets are left alone.
-
-    Raises:
-        GenerateError: if there is no such triplet, naming the engines of the negatives.
     """
     rows = noised_rows(manifest, engine.name)
     settings = {"task": "noise", "strength": NOISE, **_FIXED}
@@ -151,15 +139,11 @@ def noise_task(
         request = Request(job.prompt, IDENTITY_SEED, small, small_whole, NOISE, guidance=GUIDANCE)
         return Made(paste(engine.edit(request), image, whole), parameters=provenance(engine))
 
-    return Task(jobs, make, engine.load, manifest, masked=False)
+    return Task(jobs, make, engine.load)
 
 
 def noised_rows(manifest: Manifest, engine: str) -> list[int]:
-    """Rows of anchors and positives in groups with a negative that was edited by this engine.
-
-    Raises:
-        GenerateError: if there are none.
-    """
+    """Rows of anchors and positives in groups with a negative that was edited by this engine."""
     groups, slots, engines = (manifest.column(name) for name in ("group", "slot", "engine"))
     triples = list(zip(groups, slots, engines, strict=True))
     edited = {group for group, slot, by in triples if group is not None and slot == "negative" and by == engine}

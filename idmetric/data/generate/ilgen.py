@@ -83,19 +83,15 @@ def object_task(
 
 
 def relight_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, variants: int = VARIANTS,
+    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = VARIANTS,
     class_column: str = "category",
 ) -> Task:  # fmt: skip
-    """Plan `variants` (N) relit images of each row's object, each with its own random padding.
-
-    Raises:
-        GenerateError: if a row has no mask or class.
-    """
+    """Plan `copies` (N) relit images of each row's object, each with its own random padding."""
     require(manifest, "mask", class_column)
     jobs = []
     for index, row in enumerate(manifest):
         prompt = words.prompt("relight", **{"class": str(getattr(row, class_column))})
-        for number in range(variants):
+        for number in range(copies):
             draw = text_seed(seed, row.id, number)
             jobs.append(job_from(row, index, "context-edit", engine, prompt, draw, {"task": "relight"}, False))
 
@@ -108,4 +104,4 @@ def relight_task(
         made = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size), size=image.size))
         return Made(made, padded.mask, parameters={"padded": padded.parameters, **provenance(engine)})
 
-    return Task(jobs, make, engine.load, manifest)
+    return Task(jobs, make, engine.load)

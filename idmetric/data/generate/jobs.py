@@ -88,20 +88,11 @@ class Made:
 
 @dataclass(frozen=True)
 class Task:
-    """A list of jobs, and the functions that run them.
-
-    Attributes:
-        make: runs a job.
-        load: loads the weights that `make` needs.
-        sources: the manifest that images are made from; None for images from words alone.
-        masked: whether a source needs a mask.
-    """
+    """A list of jobs, the function that runs one of them, and one that loads the weights it needs."""
 
     jobs: Sequence[Job]
     make: Callable[[Job], Made]
     load: Callable[[], None]
-    sources: Manifest | None = None
-    masked: bool = True
 
 
 @dataclass(frozen=True)
@@ -130,21 +121,17 @@ def run(
 
     Args:
         folder: of the images; created if absent.
-        on_error: treatment of sources that cannot be read or composed. "fail" reads all sources first and raises if
-            one is unreadable; sources that fail later are listed at the end. "skip" leaves them out.
-        progress: wraps iterables: (items, total, name) -> items.
+        on_error: treatment of sources that cannot be read or composed: "fail" lists them in an error once all other
+            images have been made, "skip" leaves them out.
 
     Raises:
-        GenerateError: listing unusable sources, if `on_error` is "fail" (all other images have been made); or if the
-            first images are all flat.
+        GenerateError: listing unusable sources, or if the first images are all flat.
     """
     from idmetric.data.manifest.table import Manifest, Row
 
     root = Path(folder)
     todo = [job for job in task.jobs if _entry(root, job) is None]
-    unusable = [] if on_error == "skip" else _unreadable(task, todo, progress)
-    if todo and not unusable:
-        unusable = _make(task, root, todo, progress)
+    unusable = list(dict.fromkeys(_make(task, root, todo, progress))) if todo else []
     if unusable and on_error != "skip":
         listed = "".join(f"\n  {who}: {why}" for who, why in unusable)
         raise GenerateError(
@@ -155,23 +142,6 @@ def run(
     manifest = Manifest.from_rows((Row(**entry["row"]) for entry in entries.values() if "row" in entry), root)
     made = sum("row" in entries.get(job.name, ()) for job in todo)
     return Outcome(manifest, made, unusable + rejected)
-
-
-def _unreadable(task: Task, jobs: Sequence[Job], progress: Progress) -> Reasons:
-    """(row, reason) of the jobs' sources that cannot be read."""
-    if task.sources is None:
-        return []
-    problems: Reasons = []
-    sources = {job.source: job for job in jobs if job.source is not None}
-    for index, job in progress(sources.items(), len(sources), "check"):
-        try:
-            if task.masked:
-                read_source(task.sources, job)
-            else:
-                task.sources.image(index)
-        except (ImageReadError, ComposeError) as error:
-            problems.append((job.about, str(error)))
-    return problems
 
 
 def _make(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> Reasons:
@@ -221,11 +191,6 @@ def _entry(root: Path, job: Job) -> dict[str, Any] | None:
     return entry if all((root / file).is_file() for file in files) else None
 
 
-def finished(task: Task, folder: str | os.PathLike[str]) -> int:
-    """The number of finished jobs, including rejected ones."""
-    return sum(_entry(Path(folder), job) is not None for job in task.jobs)
-
-
 # Plans
 
 
@@ -261,9 +226,6 @@ def edit_jobs(
 
     Args:
         settings: of the task; their `task` names the prompt.
-
-    Raises:
-        GenerateError: if a row has no mask or class.
     """
     require(manifest, "mask", class_column)
     return [
@@ -277,11 +239,7 @@ def edit_jobs(
 
 
 def require(manifest: Manifest, *columns: str) -> None:
-    """Check that every row has values in the columns.
-
-    Raises:
-        GenerateError: listing rows without one, counted from 1.
-    """
+    """Check that every row has values in the columns."""
     ids = manifest.column("id")
     for column in columns:
         held = [manifest.column(n) for n in ((column, f"{column}_bytes") if column == "mask" else (column,))]
@@ -294,12 +252,7 @@ def require(manifest: Manifest, *columns: str) -> None:
 
 
 def read_source(manifest: Manifest, job: Job) -> tuple[Image.Image, Image.Image]:
-    """Image (RGB) and mask ("L", 0 or 255) of the row that a job is made from.
-
-    Raises:
-        ImageReadError: if one of them cannot be read.
-        ComposeError: if their sizes differ, or the mask selects nothing or everything.
-    """
+    """Image (RGB) and mask ("L", 0 or 255) of the row that a job is made from, as `read_pair` reads them."""
     assert job.source is not None
     path, mask = (cast("str | bytes", manifest.source(job.source, column)) for column in ("path", "mask"))
     return read_pair(path, mask)

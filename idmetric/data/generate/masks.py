@@ -4,11 +4,9 @@ ILGen uses RMBG v1.4 (appendix A). Its weights need code from their repository a
 this module offers two other ways; `idmetric.data.curate.external_masks` takes the masks of another program, such as
 RMBG itself:
 
-* `CleanBackground` needs no model. ILGen asks its generator for "a clean background", so pixels that are connected to
-  the border and close to a smooth fit of the border's colors count as background. A picture with an uneven border is
-  rejected. Soft edges and holes through an object come out worse than with RMBG, and a shadow may count as object.
-* `GroundedSam` segments by the category's name, on any background: Grounding DINO (Liu et al., ECCV 2024) finds the box
-  of what it names, and SAM 2.1 (Ravi et al., ICLR 2025) the mask of the object in it.
+* `CleanBackground` needs no model, only the "clean background" that ILGen asks its generator for. Soft edges and holes
+  through an object come out worse than with RMBG, and a shadow may count as object.
+* `GroundedSam` segments by the category's name, on any background.
 
 Both return a mask of 0 and 255; RMBG returns a soft one.
 """
@@ -30,7 +28,6 @@ from idmetric.data.generate.compose import mask_image
 from idmetric.data.generate.jobs import Progress, require, short_hash
 from idmetric.data.generate.weights import (
     AUTO,
-    GenerateError,
     Place,
     Rejected,
     Weighted,
@@ -65,19 +62,11 @@ class Remover(Weighted):
         """Load its models now instead of at the first `mask`."""
 
     def mask(self, image: Image.Image, category: str) -> Image.Image:
-        """The mask of the object, "L", 0 or 255.
-
-        Raises:
-            Rejected: if it finds no object.
-        """
+        """The mask of the object, "L", 0 or 255; raises Rejected without one."""
         raise NotImplementedError
 
     def checked(self, body: Bits, what: str) -> Image.Image:
-        """The mask of an object as an image, "L", 0 or 255.
-
-        Raises:
-            Rejected: if it covers less than `least` or more than `most` of the picture.
-        """
+        """The mask of an object as an image, "L", 0 or 255; it must cover from `least` to `most` of the picture."""
         covered = float(body.mean())
         if not self.least <= covered <= self.most:
             raise Rejected(f"{what} covers {covered:.1%} of the picture")
@@ -148,10 +137,8 @@ class Sam(Weighted):
 
 @dataclass(frozen=True)
 class GroundedSam(Remover):
-    """Finds the object by its category's name: the most likely box of Grounding DINO, cut out by SAM 2.1.
-
-    transformers has both models; their weights are safetensors under Apache-2.0. RMBG needs no name and returns a soft
-    mask; this one is of 0 and 255, and takes one object where there are several.
+    """Finds the object by its category's name, one where there are several: the most likely box of Grounding DINO (Liu
+    et al., ECCV 2024), cut out by SAM 2.1 (Ravi et al., ICLR 2025).
 
     Attributes:
         threshold: smallest probability of a box; 0.25 is the default of Grounding DINO in transformers.
@@ -204,34 +191,23 @@ REMOVERS: dict[str, type[Remover]] = {kind.name: kind for kind in (CleanBackgrou
 
 
 def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
-    """A remover of `REMOVERS`; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`.
-
-    Raises:
-        ValueError: for an unknown remover, setting or kind of weights, or a value that the setting cannot have.
-    """
-    if name not in REMOVERS:
-        raise GenerateError(f"unknown remover {name!r}; there are {', '.join(REMOVERS)}")
+    """A remover by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
     return REMOVERS[name](place).changed(weights, settings)
 
 
 def make_masks(
-    manifest: Manifest, remover: Remover, folder: Path, class_column: str = "category",
-    progress: Progress = lambda items, total, what: items,
-) -> tuple[Manifest, dict[str, str]]:  # fmt: skip
+    manifest: Manifest, remover: Remover, folder: Path, progress: Progress = lambda items, total, what: items
+) -> tuple[Manifest, dict[str, str]]:
     """The manifest with a mask of every image, and the rows without one: id -> reason.
 
     Rows that are a text without an image stay as they are. A mask's name is a hash of the image's pixels, the category
     and the remover's settings, so a stopped run resumes.
-
-    Raises:
-        GenerateError: if a row has no category.
-        CheckpointError: if the remover's weights cannot be loaded.
     """
     pictures = [k for k in range(len(manifest)) if manifest.source(k) is not None]
-    require(manifest.take(pictures), class_column)
+    require(manifest.take(pictures), "category")
     remover.load()
     key = short_hash({"remover": remover.name, **remover.settings, "versions": remover.versions})
-    ids, words = manifest.column("id"), manifest.column(class_column)
+    ids, words = manifest.column("id"), manifest.column("category")
     new, data = list(manifest.column("mask")), list(manifest.column("mask_bytes"))
     problems: dict[str, str] = {}
 

@@ -86,11 +86,7 @@ def embed(pipe: Any, text: str) -> Any:
 
 
 def add_task(encoder: Any, state: Mapping[str, Any], name: str) -> None:
-    """Give CLIP's text encoder the release's weights, with the vectors of P_obj after those of its words.
-
-    Raises:
-        CheckpointError: if the file is not the text encoder of PowerPaint v1.
-    """
+    """Give CLIP's text encoder the release's weights, with the vectors of P_obj after those of its words."""
     import torch
 
     from idmetric.checkpoints.weights import load_state

@@ -156,9 +156,6 @@ class Weighted:
         Args:
             weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
             settings: other values of its fields; text is converted to their types.
-
-        Raises:
-            ValueError: for an unknown setting or kind of weights, or a value that the setting cannot have.
         """
         kinds = {f.name: _KINDS[str(f.type)] for f in fields(self) if str(f.type) in _KINDS}
         for given, known, what in ((settings, kinds, "setting"), (weights or {}, self.weights, "weights")):

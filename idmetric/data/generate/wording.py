@@ -52,11 +52,7 @@ class Wording:
         return self.templates[task].format(**{k: v.replace("_", " ") for k, v in slots.items()})
 
     def scenes(self, category: str | None) -> list[tuple[str, str]]:
-        """All pairs (background, lighting) that suit a category, in the order of the files.
-
-        Raises:
-            GenerateError: if neither the category nor "*" has a supercategory.
-        """
+        """All pairs (background, lighting) that suit a category, in the order of the files."""
         kind = self.categories.get(_key(category or "*")) or self.categories.get("*")
         if kind is None:
             raise GenerateError(f'categories.json has no supercategory for {category!r}, and none for "*"')
@@ -67,9 +63,6 @@ def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
     """Read the words; files in `folder` replace the package's files of the same name.
 
     Templates and questions that a file leaves out are the package's.
-
-    Raises:
-        GenerateError: naming the file at fault.
     """
     ours = {name: _read(FOLDER / f"{name}.json") for name in FILES}
     own = {} if folder is None else {n: path for n in FILES if (path := Path(folder, f"{n}.json")).is_file()}
