@@ -28,7 +28,6 @@ from idmetric.cli.command import (
     check_output,
     codes,
     ended,
-    failed,
     say,
     warnings_as_lines,
     write,
@@ -169,7 +168,7 @@ def _run(args: argparse.Namespace) -> int:
         if args.on_error == "fail" and (absent := absent_files(work)):
             reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN)
             several = f"{len(absent)} images: " if len(absent) > 1 else ""
-            return failed(f"{several}{'; '.join(reasons)}{_SKIP}")
+            raise CommandError(f"{several}{'; '.join(reasons)}{_SKIP}")
         if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
             raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
         check_model(args.model)
@@ -195,11 +194,12 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
         except RequestError:
             raise
         except (ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
-            return failed(f"{error}{_SKIP if isinstance(error, ImageReadError) else ''}")
+            hint = _SKIP if isinstance(error, ImageReadError) else ""
+            raise CommandError(f"{' '.join(str(error).split())}{hint}") from error
     for lost in scores.skipped:
         say(f"skipped {lost['image']}: {lost['reason']}")
     if not scores.rows:
-        return failed("no image could be scored")
+        raise CommandError("no image could be scored")
 
     try:
         write(getattr(scores, f"to_{args.format}")(), args.output)
@@ -214,7 +214,7 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
     from idmetric.models.load import load
     from idmetric.models.names import ONNX
     from idmetric.scoring.compare import calibration_of, compare
-    from idmetric.scoring.settings import ScoreSettings
+    from idmetric.scoring.scores import ScoreSettings
 
     if args.html:
         from idmetric.report.page import check_page

@@ -36,8 +36,18 @@ from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.files import Cross, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.records import Record
-from idmetric.scoring.scores import COLUMNS, Baseline, File, NamedValue, RequestError, Scores, columns_of
-from idmetric.scoring.settings import PathLike, Progress, ScoreSettings
+from idmetric.scoring.scores import (
+    COLUMNS,
+    Baseline,
+    File,
+    NamedValue,
+    PathLike,
+    Progress,
+    RequestError,
+    Scores,
+    ScoreSettings,
+    columns_of,
+)
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from idmetric.images import paths
 from idmetric.io.output import file_id
 from idmetric.scoring.pairs import Pairs
-from idmetric.scoring.scores import File, RequestError
-from idmetric.scoring.settings import PathLike
+from idmetric.scoring.scores import File, PathLike, RequestError
 
 
 @dataclass(frozen=True)

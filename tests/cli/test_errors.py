@@ -62,7 +62,7 @@ class Interrupted:
     ("command", "words", "module", "kept"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
-        ("bench", "--json b.json", "idmetric.checkpoints.errors", "measured sections were printed"),
+        ("bench", "--json b.json", "idmetric.checkpoints.errors", "measured models were printed"),
         ("eval", "folder --data . --out results", "idmetric.protocols.folder", "embeddings in --out are kept"),
         ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
         ("score", "a.png b.png", "idmetric.checkpoints.errors", "with --cache DIR the same command would resume"),

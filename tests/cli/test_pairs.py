@@ -22,7 +22,7 @@ from idmetric.gallery import Gallery
 from idmetric.models import embedder
 from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.pairs import pairs_of, read_pairs
-from idmetric.scoring.settings import ScoreSettings
+from idmetric.scoring.scores import ScoreSettings
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
 from tests.runner import Runner
