@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.io.hints import MissingExtraError
 from idmetric.io.output import check, refuse_inputs, replacing
 from idmetric.version import __version__
@@ -138,8 +139,6 @@ def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]
     Args:
         more: kinds of errors in addition to those of values, files, packages and checkpoints.
     """
-    from idmetric.checkpoints.errors import CheckpointError
-
     kinds: tuple[type[Exception], ...] = (CheckpointError, ImportError, ValueError, OSError, *more)
     try:
         yield
@@ -165,7 +164,7 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
         return status
     except UsageError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    except (CommandError, MissingExtraError) as error:
+    except (CommandError, CheckpointError, MissingExtraError) as error:
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:
@@ -203,10 +202,6 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
 
     Args:
         instead: what the user can do if stdout cannot be written.
-
-    Raises:
-        CommandError: if it cannot be written there.
-        BrokenPipeError: if nobody reads stdout any more.
     """
     if output is not None:
         try:

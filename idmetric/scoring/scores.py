@@ -34,11 +34,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """The settings of `idmetric.score`, which explains them.
-
-    Raises:
-        ValueError: for a value out of range.
-    """
+    """The settings of `idmetric.score`, which explains them."""
 
     distance: str = "cls"
     aggregate: Literal["best", "mean"] = "best"
@@ -57,11 +53,11 @@ class ScoreSettings:
     def __post_init__(self) -> None:
         for name, choices in (("aggregate", ("best", "mean")), ("on_error", ("fail", "skip"))):
             if getattr(self, name) not in choices:
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(choices)}")
+                raise RequestError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(choices)}")
         if self.prior is not None and (self.calibration is None or not 0 < self.prior < 1):
-            raise ValueError("prior lies between 0 and 1, and needs a calibration")
+            raise RequestError("prior lies between 0 and 1, and needs a calibration")
         if self.threshold is not None and math.isnan(self.threshold):
-            raise ValueError("threshold must be a number")
+            raise RequestError("threshold must be a number")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from idmetric.cli import bench
 from idmetric.cli.bench import decoded, describe, line, make_files, read_files
 from idmetric.images.read import ImageReadError
 
+
 @pytest.fixture(scope="module")
 def files() -> tuple[bytes, ...]:
     return make_files(8, (40, 30))

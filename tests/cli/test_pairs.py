@@ -219,16 +219,6 @@ def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
 # The file of pairs
 
 
-def test_pairs_from_a_pipe_are_read_once(run: Runner, folder: Path) -> None:
-    whole = run.all()
-    os.mkfifo(folder / "pipe")
-    text = (folder / "pairs.csv").read_text()
-    writer = threading.Thread(target=lambda: (folder / "pipe").write_text(text))
-    writer.start()
-    assert run.all("--pairs pipe") == whole
-    writer.join()
-
-
 def test_what_may_have_no_end_is_not_waited_for(
     run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
