@@ -48,13 +48,13 @@ class Interrupted:
     ("command", "words", "module", "kept"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
-        ("bench", "--json b.json", "idmetric.models.names", "measured models were printed"),
+        ("bench", "--json b.json", "idmetric.models.embedder", "measured models were printed"),
         ("eval", "folder --data . --out results", "idmetric.protocols.folder", "embeddings in --out are kept"),
         ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
         ("score", "a.png b.png", "idmetric.models.names", "with --cache DIR the same command would resume"),
         ("score", "a.png b.png --cache c", "idmetric.models.names", "embeddings in c are kept"),
         ("embed", ". --out vectors", "idmetric.models.names", "finished files are in vectors"),
-        ("gallery", "build . --gallery g", "idmetric.models.names", "embeddings in g are kept"),
+        ("gallery", "build . --gallery g", "idmetric.gallery.gallery", "embeddings in g are kept"),
         ("data", "world --out world", "idmetric.data.world.write", "the same command resumes"),
     ],
 )
