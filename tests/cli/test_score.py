@@ -101,10 +101,6 @@ def test_masks_select_the_subject(run: Runner, folder: Path) -> None:
     expected = model(folder / "ref.png", folder / "gen/a.png", "patch", **m).item()
     assert masked["a.png"] == pytest.approx(expected, abs=1e-6)
     assert masked != plain
-    (folder / "pairs.csv").write_text("a,b,mask_a,mask_b\nref.png,gen/a.png,masks/ref.png,masks/a.png\n")
-    assert rows(run.all("--pairs pairs.csv --distance patch --format json")[1])["a.png"] == pytest.approx(
-        expected, abs=1e-6
-    )
     run.says("ref.png", "ref.png gen/a.png --mask-dir gen")
 
 
