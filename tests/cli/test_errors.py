@@ -54,7 +54,7 @@ class Interrupted:
         ("score", "a.png b.png", "idmetric.models.names", "with --cache DIR the same command would resume"),
         ("score", "a.png b.png --cache c", "idmetric.models.names", "embeddings in c are kept"),
         ("embed", ". --out vectors", "idmetric.models.names", "finished files are in vectors"),
-        ("gallery", "build . --gallery g", "idmetric.gallery.gallery", "embeddings in g are kept"),
+        ("gallery", "build . --gallery g", "idmetric.models.load", "embeddings in g are kept"),
         ("data", "world --out world", "idmetric.data.world.write", "the same command resumes"),
     ],
 )
