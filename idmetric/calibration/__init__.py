@@ -22,7 +22,6 @@ _LAZY = {
     **dict.fromkeys(("Bin", "brier_score", "expected_calibration_error", "log_loss", "reliability"),
                     "idmetric.calibration.quality"),
     **dict.fromkeys(("Threshold", "accepted", "threshold_intervals"), "idmetric.calibration.thresholds"),
-    **dict.fromkeys(("FORMAT", "KIND", "Model", "read"), "idmetric.calibration.apply"),  # as in version 0.1
 }  # fmt: skip
 
 __all__ = [

@@ -46,18 +46,15 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
             rise with the share of pairs of one identity.
         ImportError: without scikit-learn.
     """
-    if method not in ("isotonic", "platt"):
-        raise ValueError(f"unknown method {method!r}: choose isotonic or platt")
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}: choose {' or '.join(METHODS)}")
     s, r = both_kinds(scores, same)
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     if method == "platt":
         return _platt(s, r)
-    return _isotonic(s, r, 1 / (min(int(r.sum()), int((~r).sum())) + 2) if limit is None else limit)
-
-
-def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
     from sklearn.isotonic import IsotonicRegression
 
+    limit = 1 / (min(int(r.sum()), int((~r).sum())) + 2) if limit is None else limit
     found = IsotonicRegression(out_of_bounds="clip").fit(s, r.astype(float))
     x, p = np.asarray(found.X_thresholds_), np.clip(found.y_thresholds_, limit, 1 - limit)
     if p[0] == p[-1]:

@@ -1,4 +1,4 @@
-"""`idmetric bench`: how fast a model is on this machine, stage by stage, and the first score; as table and JSON."""
+"""`idmetric bench`: how fast models are on this machine, stage by stage; as table and JSON."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import argparse
 import io
 import os
 import platform
-import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,34 +28,27 @@ if TYPE_CHECKING:
 
     from idmetric.models.embedder import Embedder
 
-SECTIONS = {
-    "stages": "decode, preprocess, backbone, heads, whole",
-    "start": "a command from nothing to its first score",
-}
 ALIAS = "idmetric-bench"  # name of the stand-alone command
 _EXAMPLES = """examples:
   idmetric bench
-  idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8 --only stages
+  idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8
   idmetric bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch-size 64"""
 
 SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops
-_STARTS = 3  # processes of each command, of which the median counts
 _SECONDS = 2.0  # to measure each stage for, at least once
 
 
 def build_parser(prog: str = ALIAS) -> Parser:
     """The parser of the command."""
-    sections = "\n".join(f"  {name:<10}{text}" for name, text in SECTIONS.items())
     parser = Parser(
-        prog=prog, description=f"Measure how fast models are on this machine.\n\nsections:\n{sections}",
+        prog=prog,
+        description="Measure how fast models are on this machine: decode, preprocess, backbone, heads, and the whole.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
-    )  # fmt: skip
+    )
     text = "as for `idmetric score --model`; may be repeated (default: tiny)"
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help=text)
     text = "give published models random weights, which need no download and take the same time"
     parser.add_argument("--random-weights", action="store_true", help=text)
-    text = "measure only this section; may be repeated (default: all)"
-    parser.add_argument("--only", action="append", default=[], choices=tuple(SECTIONS), metavar="SECTION", help=text)
     options.add_device(parser)
     parser.add_argument("--dtype", choices=options.DTYPES[:3], default="float32", help="default: %(default)s")
     options.add_batch_size(parser, "--batch", dest="batch", default=8)
@@ -73,7 +63,7 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    return ended(partial(_run, args), parser, "measured sections were printed")
+    return ended(partial(_run, args), parser, "measured models were printed")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -100,32 +90,27 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
     machine = describe(device)  # before the load of this run
     print(line(machine), flush=True)
 
-    count = max(2, args.batch)
-    files = read_files(args.images, count) if args.images else make_files(count)
-    wanted, rows = args.only or list(SECTIONS), []
-    if "start" in wanted:
-        rows += _shown("start", "", list(start(files)))
-    for name in (args.model or ["tiny"]) if "stages" in wanted else ():
+    files = read_files(args.images, args.batch) if args.images else make_files(args.batch)
+    rows: list[dict[str, Any]] = []
+    for name in args.model or ["tiny"]:
         dtype = getattr(torch, args.dtype)
         metric = open_model(name, random_weights=args.random_weights, device=device, dtype=dtype)
         millions = sum(p.numel() for p in metric.parameters()) / 1e6
-        about = f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {args.dtype}"
-        rows += _shown("stages", about, list(stages(metric, files, args.batch)))
+        found = list(stages(metric, files, args.batch))
+        print(f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {args.dtype}")
+        print(_table(found), flush=True)
+        rows += [{"model": metric.label, **row} for row in found]
     return {"machine": machine, "options": vars(args), "rows": rows}
 
 
-def _shown(section: str, model: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _table(rows: list[dict[str, Any]]) -> str:
     from idmetric.io.tables import aligned
 
-    columns = list(rows[0])
-    cells = [[f"{row[name]:.4g}" if isinstance(row[name], float) else str(row[name]) for name in columns]
-             for row in rows]  # fmt: skip
-    table = "\n".join(aligned([columns, *cells], right=range(1, len(columns))))
-    print(f"\n{section}: {SECTIONS[section]}{model}\n{table}", flush=True)
-    return [{"section": section, **row} for row in rows]
+    cells = [[f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    return "\n".join(aligned([list(rows[0]), *cells], right=range(1, len(rows[0]))))
 
 
-# The sections
+# The stages
 
 
 def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float = _SECONDS) -> Iterator[dict[str, Any]]:
@@ -153,11 +138,12 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
     steps["whole"] = lambda: metric.embed(photos, batch_size=batch)
     steps["whole, 1 image"] = lambda: metric.embed(photos[:1])
 
-    clock, cuda = _clock(metric.device), metric.device.type == "cuda"
+    kind = metric.device.type
+    cuda, wait = kind == "cuda", torch.mps.synchronize if kind == "mps" else lambda: None  # Timer waits for CUDA
     for what, run in steps.items():
         if cuda:
             torch.cuda.reset_peak_memory_stats(metric.device)
-        timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads(), timer=clock)
+        timer = Timer("run(); wait()", globals={"run": run, "wait": wait}, num_threads=torch.get_num_threads())
         with torch.no_grad():
             found = timer.blocked_autorange(min_run_time=seconds)
         count = 1 if what.endswith("1 image") else batch
@@ -166,42 +152,8 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
                "IQR ms": 1e3 * found.iqr, **peak}  # fmt: skip
 
 
-def _clock(device: torch.device) -> Callable[[], float]:
-    """The time once a device has finished its work; torch's own clock does not wait for MPS before version 2.7."""
-    import torch
-
-    wait = {"cuda": torch.cuda.synchronize, "mps": torch.mps.synchronize}.get(device.type, lambda: None)
-
-    def now() -> float:
-        wait()
-        return time.perf_counter()
-
-    return now
-
-
-def start(files: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """Measure whole processes: `import torch`, `idmetric score` with the packaged model on the CPU, and `--help`.
-
-    They take turns; the first round, which is not counted, brings the files that Python reads into the system's cache.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder, f"{k}.jpg") for k in range(2)]
-        for path, data in zip(paths, files, strict=False):
-            path.write_bytes(data)
-        runs = processes(list(map(str, paths)))
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(1 + _STARTS):
-            for name, run in runs.items():
-                before = time.perf_counter()
-                run()
-                seconds[name].append(time.perf_counter() - before)
-    medians = {name: statistics.median(found[1:]) for name, found in seconds.items()}
-    for name, median in medians.items():
-        yield {"what": name, "median ms": 1e3 * median, "over import torch": median / medians["import torch"]}
-
-
 def processes(paths: Sequence[str]) -> dict[str, Callable[[], object]]:
-    """The commands of `start` on two images, by name."""
+    """Whole processes on two images, by name: for `benchmarks/bounds.py`, which measures how long a start takes."""
     score, environment = ["-m", "idmetric.cli.score"], {**os.environ, "HF_HUB_OFFLINE": "1"}
     words = {
         "import torch": ["-c", "import torch"],
@@ -247,12 +199,7 @@ def heads_of(metric: Embedder, x: Tensor) -> Callable[[], Any] | None:
 
 
 def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
-    """Read the first `count` images below a folder in the order of their names, repeating them if there are fewer.
-
-    Raises:
-        ValueError: if the folder holds no image.
-        ImageReadError: naming an image that cannot be read.
-    """
+    """Read the first `count` images below a folder in the order of their names, repeating them if there are fewer."""
     from idmetric.images.paths import listed
     from idmetric.images.read import read_image
 
@@ -293,10 +240,6 @@ def open_model(name: str, *, random_weights: bool = False, **chosen: Any) -> Emb
         random_weights: open the published architecture with random weights, which need no download and do not change
             times. Without effect on "tiny", which is in the package.
         chosen: device and dtype.
-
-    Raises:
-        CheckpointError: if it cannot be opened.
-        ValueError: for random weights of a model if its architecture is not known by name.
     """
     import torch
 

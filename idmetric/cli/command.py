@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from idmetric.checkpoints.errors import CheckpointError
 from idmetric.io.hints import MissingExtraError
-from idmetric.io.output import OutputError, check, refuse_inputs, replacing
+from idmetric.io.output import check, refuse_inputs, replacing
 from idmetric.version import __version__
 
 CODES = {
@@ -114,12 +115,6 @@ def say(line: str) -> None:
     print(f"{_running[-1]}: {line}", file=sys.stderr)
 
 
-def failed(error: object) -> int:
-    """Print an error as one line on stderr; returns exit status 1."""
-    say(f"error: {' '.join(str(error).split())}")
-    return 1
-
-
 @contextmanager
 def warnings_as_lines(quiet: bool = False, show: Callable[[str], object] = say) -> Iterator[None]:
     """Show each warning that is given in the block as a line on stderr, once."""
@@ -144,8 +139,6 @@ def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]
     Args:
         more: kinds of errors in addition to those of values, files, packages and checkpoints.
     """
-    from idmetric.checkpoints.errors import CheckpointError
-
     kinds: tuple[type[Exception], ...] = (CheckpointError, ImportError, ValueError, OSError, *more)
     try:
         yield
@@ -171,7 +164,7 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
         return status
     except UsageError as error:
         parser.exit(2, f"{parser.prog}: error: {error}\n")
-    except (CommandError, MissingExtraError) as error:
+    except (CommandError, CheckpointError, MissingExtraError) as error:
         say(f"error: {error}")
         return 1
     except KeyboardInterrupt:
@@ -188,25 +181,16 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
 
 
 def check_output(output: str | None) -> None:
-    """Check, before the work, that `write` can write there.
-
-    Raises:
-        UsageError: if it cannot.
-    """
-    if output is None:
-        return
+    """Check, before the work, that `write` can write there."""
     try:
-        check(output)
+        if output is not None:
+            check(output)
     except OSError as error:
-        raise UsageError(_says(error, output)) from error
+        raise UsageError(str(error)) from error
 
 
 def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
-    """Check, before the work, that no output is an input.
-
-    Raises:
-        UsageError: naming the first that is.
-    """
+    """Check, before the work, that no output is an input."""
     try:
         refuse_inputs(outputs, inputs)
     except OSError as error:
@@ -218,10 +202,6 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
 
     Args:
         instead: what the user can do if stdout cannot be written.
-
-    Raises:
-        CommandError: if it cannot be written there.
-        BrokenPipeError: if nobody reads stdout any more.
     """
     if output is not None:
         try:
@@ -229,7 +209,7 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
                 temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # file names may not be UTF-8
         except OSError as error:
             write(text, instead=instead)
-            raise CommandError(f"{_says(error, output)}; the result is on stdout instead") from error
+            raise CommandError(f"{error}; the result is on stdout instead") from error
         return
     try:
         sys.stdout.write(text)
@@ -239,10 +219,6 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
     except OSError as error:
         _drop_stdout()
         raise CommandError(f"cannot write to stdout: {error}; {instead}") from error
-
-
-def _says(error: OSError, output: str) -> str:
-    return str(error) if isinstance(error, OutputError) else f"cannot write {output!r}: {error}"
 
 
 def _drop_stdout() -> None:

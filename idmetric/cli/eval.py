@@ -198,34 +198,29 @@ def _run(name: str, args: argparse.Namespace) -> int:
             check(source)
         if name in OPTIONS:
             args.options = OPTIONS[name](**values_of(args, OPTIONS[name]))
-            if name == "generator" and (more := tuple(filter(_is_column, (args.rows, args.columns)))):
+            if name == "generator":  # properties of images in a pivot, by which they have to be grouped
+                more = [axis for axis in (args.rows, args.columns) if axis not in (None, "model", "metric", "method")]
                 args.options = replace(args.options, by=tuple(dict.fromkeys([*args.options.by, *more])))
             vars(args).update(vars(args.options))
     _need(name, args, list(sources.values()))
     from idmetric.protocols.common import tables
 
-    view = tables.View(args.rows, args.columns, args.show, args.intervals)
-    with ExitStack() as stack:
-        stack.enter_context(warnings_as_lines())
-        with fixable():
+    view, wrong = tables.View(args.rows, args.columns, args.show, args.intervals), None
+    with warnings_as_lines():
+        with fixable(), ExitStack() as stack:
             data, results = _measured(name, args, stack)
-            wrong = None
             try:
                 text = _text(results, name, args, view)
             except tables.TableError as error:  # the numbers are kept
                 wrong, view = error, tables.View()
                 text = _text(results, name, args, view)
-        show = partial(write, text, instead="keep the result by --out DIR")
         try:
             with fixable():
                 _keep(results, data, args, name, view)
         except CommandError as error:  # such as a disk that is full by now
-            show()
             raise CommandError(f"{error}; the result is on stdout") from error
-        except Exception:  # whatever it is, hours of work are printed first
-            show()
-            raise
-    show()
+        finally:  # whatever happens, hours of work are printed
+            write(text, instead="keep the result by --out DIR")
     if wrong is not None:
         raise CommandError(f"{wrong}; the whole table was printed instead")
     return 0
@@ -296,11 +291,7 @@ def _print_cost(name: str, judge: Any) -> None:
 
 
 def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:
-    """Check the options and the outputs before data and models are opened.
-
-    Raises:
-        ValueError, OSError: naming the first fault.
-    """
+    """Check the options and the outputs before data and models are opened."""
     from idmetric.io.output import check, files_among, refuse_inputs
 
     if args.data is None and "data" not in optional:
@@ -334,11 +325,6 @@ def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
     need_all(f"idmetric eval {name}", extras)
 
 
-def _is_column(name: str | None) -> bool:
-    """Whether a dimension of a pivot is a property of generated images, by which they have to be grouped."""
-    return name not in (None, "model", "metric", "method")
-
-
 def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str, view: View) -> None:
     """Write the files of --out, --plots and --html."""
     from idmetric.protocols.common.tables import write
@@ -357,11 +343,7 @@ def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace
 
 
 def _sources(models: Sequence[str]) -> dict[str, str]:
-    """Name -> source of the models of --model.
-
-    Raises:
-        ValueError: for two models of one name.
-    """
+    """Name -> source of the models of --model."""
     from idmetric.models.named import NAMED
 
     scores = [name for name, score in NAMED.items() if score.references != "frames"]

@@ -33,7 +33,6 @@ def build_parser(prog: str = "idmetric export") -> Parser:
                         "release: as the ID-Sim and NearID releases")  # fmt: skip
     parser.add_argument("--int8", metavar="PATH", help="quantize to 8-bit integers, with ranges from these images: a "
                         "folder or pattern with some of yours")  # fmt: skip
-    options.add_quiet(parser, "print nothing but errors")
     return parser
 
 
@@ -51,30 +50,25 @@ def _run(args: argparse.Namespace) -> int:
     if args.model.endswith(ONNX):
         raise UsageError("--model is exported already: name the model that it was made from")
     check_model(args.model)
-    with warnings_as_lines(args.quiet), fixable(RuntimeError, MemoryError, in_one_line=True):
-        return _export(args)
+    with warnings_as_lines(), fixable(RuntimeError, MemoryError, in_one_line=True):
+        from idmetric.images.paths import listed
+        from idmetric.models.export import TOLERANCE, check_target, export
+        from idmetric.models.load import load
 
+        target = Path(args.out)
+        check_target(target)
+        images = list(listed(args.int8)) if args.int8 else []
+        if missing := [path for path in images if not Path(path).is_file()]:  # this should not wait for the model
+            raise UsageError(f"--int8: there is no {missing[0]!r}: name a folder or a pattern of images")
 
-def _export(args: argparse.Namespace) -> int:
-    from idmetric.images.paths import listed
-    from idmetric.models.export import TOLERANCE, check_target, export
-    from idmetric.models.load import load
+        metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))
+        if images:
+            from idmetric.models.quantize import export_int8
 
-    target = Path(args.out)
-    check_target(target)
-    images = list(listed(args.int8)) if args.int8 else []
-    if missing := [path for path in images if not Path(path).is_file()]:  # this should not wait for the model
-        raise UsageError(f"--int8: there is no {missing[0]!r}: name a folder or a pattern of images")
-
-    metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))
-    if images:
-        from idmetric.models.quantize import export_int8
-
-        apart = export_int8(metric, target, images)
-        note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
-    else:
-        apart = export(metric, target)
-        note = f"features differ from PyTorch by {apart:.1g} at most ({TOLERANCE:g} allowed)"
-    if not args.quiet:
-        say(f"{args.out}: {target.stat().st_size / 1e6:.1f} MB, {note}")
+            apart = export_int8(metric, target, images)
+            note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
+        else:
+            apart = export(metric, target)
+            note = f"features differ from PyTorch by {apart:.1g} at most ({TOLERANCE:g} allowed)"
+    say(f"{args.out}: {target.stat().st_size / 1e6:.1f} MB, {note}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.command import CommandError
@@ -26,17 +27,7 @@ MODELS = (
 Options = argparse._ActionsContainer  # a parser, or a group of its options
 
 
-def natural(text: str) -> int:
-    """A whole number from 0 on, as the type of an option."""
-    return _at_least(text, 0)
-
-
-def positive(text: str) -> int:
-    """A whole number from 1 on, as the type of an option."""
-    return _at_least(text, 1)
-
-
-def _at_least(text: str, least: int) -> int:
+def _at_least(least: int, text: str) -> int:
     try:
         value = int(text)
     except ValueError:
@@ -44,6 +35,9 @@ def _at_least(text: str, least: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least {least}")
     return value
+
+
+natural, positive = partial(_at_least, 0), partial(_at_least, 1)  # types of options
 
 
 # The model
@@ -57,48 +51,35 @@ def add_model(options: Options, default: str | None = DEFAULT_MODEL, text: str =
 
 
 def add_distance(options: Options, text: str = "default: %(default)s") -> None:
-    """Add --distance."""
     options.add_argument("--distance", choices=DISTANCES, default="cls", help=text)
 
 
 def add_device(options: Options) -> None:
-    """Add --device."""
     options.add_argument("--device", help="cuda, mps, cpu, ... (default: the best available)")
 
 
 def add_dtype(options: Options, default: str = "float32; for visid_* that of the weights") -> None:
-    """Add --dtype."""
     options.add_argument("--dtype", choices=DTYPES, help=f"default: {default}")
 
 
 def add_batch_size(options: Options, *names: str, dest: str = "batch_size", default: int = 32) -> None:
-    """Add --batch-size."""
     text = "images per forward pass (default: %(default)s)"
     options.add_argument("--batch-size", *names, dest=dest, type=positive, default=default, metavar="N", help=text)
 
 
 def add_workers(options: Options, default: str = "one per core, at most 8") -> None:
-    """Add --workers."""
     text = f"threads that read images (default: {default})"
     options.add_argument("--workers", type=positive, metavar="N", help=text)
 
 
 def check_model(name: str) -> None:
-    """Refuse a name that no model has, before anything heavy is imported.
-
-    Raises:
-        CommandError: naming the models.
-    """
-    from idmetric.checkpoints.errors import CheckpointError
+    """Refuse a name that no model has, before anything heavy is imported."""
     from idmetric.models import names
     from idmetric.protocols.common.models import BASELINES, is_diffsim
 
     if name in BASELINES or is_diffsim(name):
         raise CommandError(f"{name} is a baseline for tables: idmetric eval folder --data FOLDER --model {name}")
-    try:
-        names.check(name)
-    except CheckpointError as error:
-        raise CommandError(str(error)) from error
+    names.check(name)
 
 
 def load_options(
@@ -123,7 +104,6 @@ def add_decode(options: Options, default: str | None = "exact", more: str = "") 
 
 
 def add_mask_dir(options: Options) -> None:
-    """Add --mask-dir."""
     text = "compare subjects alone: folder with each image's mask, at its own path or with its file stem"
     options.add_argument("--mask-dir", metavar="DIR", help=text)
 
@@ -136,7 +116,6 @@ def add_outside(options: Options, default: str | None = "black") -> None:
 
 
 def add_mask_id(options: Options) -> None:
-    """Add --mask-id."""
     text = "subject's label in masks with several: a number (palette index, gray value) or a color such as #ff0000"
     options.add_argument("--mask-id", type=mask_label, metavar="LABEL", help=text)
 
@@ -174,10 +153,8 @@ def add_format(options: Options, formats: Sequence[str] = FORMATS, default: str 
 
 
 def add_output(options: Options, *names: str) -> None:
-    """Add --output."""
     options.add_argument("--output", *names, metavar="FILE", help="write the result there instead of to stdout")
 
 
 def add_quiet(options: Options, text: str = "no progress") -> None:
-    """Add --quiet."""
     options.add_argument("--quiet", action="store_true", help=text)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -28,21 +27,19 @@ from idmetric.cli.command import (
     check_output,
     codes,
     ended,
-    failed,
     say,
     warnings_as_lines,
     write,
 )
 from idmetric.cli.options import check_model, load_options
-from idmetric.images.paths import ABSENT
+from idmetric.images.paths import ABSENT, InputError
 from idmetric.io.hints import need
 from idmetric.io.output import is_same_file
 from idmetric.io.progress import Progress
-from idmetric.io.quiet import quiet_hub
 from idmetric.io.tables import aligned, first_few
 from idmetric.scoring.files import Cross, absent_files, check_masks, cross, files_read
 from idmetric.scoring.pairs import Pairs, read_pairs
-from idmetric.scoring.scores import RequestError, Scores
+from idmetric.scoring.scores import RequestError, Scores, ScoreSettings
 
 if TYPE_CHECKING:
     from idmetric.report.album import Album
@@ -135,10 +132,6 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
 def _misuse(args: argparse.Namespace) -> str | None:
     """The reason why the options do not go together; None if they do."""
-    if args.prior is not None and (not args.calibration or not 0 < args.prior < 1):
-        return "--prior lies between 0 and 1, and needs --calibration"
-    if args.threshold is not None and math.isnan(args.threshold):
-        return "--threshold must be a number"
     if args.html and args.output and is_same_file(args.html, args.output):
         return "--html and --output name one file: give each its own"
     if args.pairs and (args.paths or args.ref):
@@ -169,12 +162,12 @@ def _run(args: argparse.Namespace) -> int:
         if args.on_error == "fail" and (absent := absent_files(work)):
             reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN)
             several = f"{len(absent)} images: " if len(absent) > 1 else ""
-            return failed(f"{several}{'; '.join(reasons)}{_SKIP}")
+            raise CommandError(f"{several}{'; '.join(reasons)}{_SKIP}")
         if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
             raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
         check_model(args.model)
         return _scored(args, work)
-    except RequestError as error:
+    except (RequestError, InputError) as error:
         raise UsageError(str(error)) from error
 
 
@@ -195,11 +188,12 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
         except RequestError:
             raise
         except (ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
-            return failed(f"{error}{_SKIP if isinstance(error, ImageReadError) else ''}")
+            hint = _SKIP if isinstance(error, ImageReadError) else ""
+            raise CommandError(f"{' '.join(str(error).split())}{hint}") from error
     for lost in scores.skipped:
         say(f"skipped {lost['image']}: {lost['reason']}")
     if not scores.rows:
-        return failed("no image could be scored")
+        raise CommandError("no image could be scored")
 
     try:
         write(getattr(scores, f"to_{args.format}")(), args.output)
@@ -212,22 +206,21 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
 def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.models.load import load
-    from idmetric.models.names import ONNX
     from idmetric.scoring.compare import calibration_of, compare
-    from idmetric.scoring.settings import ScoreSettings
 
     if args.html:
         from idmetric.report.page import check_page
 
         check_page(args.html)
-    chosen = load_options(args.dtype, args.revision, args.preprocessing, args.decode)
-    with quiet_hub() if args.quiet and not args.model.endswith(ONNX) else nullcontext():
-        metric = load(args.model, device=args.device, **chosen)
     settings = ScoreSettings(
         args.distance, args.aggregate, args.mask_dir, args.mask_id, args.outside, args.on_error, args.cache,
-        calibration_of(metric, args.calibration, args.distance), args.prior, not args.no_copies, args.threshold,
-        args.batch_size, args.workers,
+        args.calibration, args.prior, not args.no_copies, args.threshold, args.batch_size, args.workers,
     )  # fmt: skip
+    if args.quiet:
+        os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
+    chosen = load_options(args.dtype, args.revision, args.preprocessing, args.decode)
+    metric = load(args.model, device=args.device, **chosen)
+    settings = replace(settings, calibration=calibration_of(metric, args.calibration, args.distance))
     album = None
     if args.html:
         from idmetric.report.album import Album

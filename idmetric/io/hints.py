@@ -33,9 +33,6 @@ def need(extra: str, purpose: str, **packages: str) -> None:
     Args:
         extra: the extra of this package that brings them. purpose: who needs them, e.g. "--html".
         packages: the name that Python imports -> the name to print, e.g. `sklearn="scikit-learn"`.
-
-    Raises:
-        MissingExtraError: naming the packages that are missing and the command that installs them.
     """
     need_all(purpose, {extra: packages})
 

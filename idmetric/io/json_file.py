@@ -33,12 +33,7 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int =
 
 
 def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST) -> Any:
-    """The value in a JSON file of at most `most` bytes, or in one of TOML, if its name ends in .toml.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: as `read_text`, or as `parse`.
-    """
+    """The value in a JSON file, or in one of TOML, if its name ends in .toml; errors as `read_text` and `parse`."""
     found = read_text(path, encoding, most)
     return tomllib.loads(found) if os.fspath(path).endswith(".toml") else parse(found)
 

@@ -23,9 +23,6 @@ def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]
 
     Yields:
         True; False if the file system has no locks, so that no other process is kept out.
-
-    Raises:
-        OSError: if the file cannot be created.
     """
     path.open("ab").close()  # the system's own error; filelock would make folders on the way
     lock = FileLock(path, thread_local=False)

@@ -61,9 +61,6 @@ def check(path: str | os.PathLike[str], parents: bool = False) -> None:
 
     Args:
         parents: folders that are not there yet will be made; now none is.
-
-    Raises:
-        OutputError: if it could not.
     """
     path = Path(path)
     with writing(path):
@@ -110,9 +107,6 @@ def refuse_inputs(
     Args:
         outputs: the file that each option names; None where it is not given.
         inputs: files to be read. They are only looked at if an output exists.
-
-    Raises:
-        OutputError: naming the option and the file.
     """
     there = {file_id(path): (option, path) for option, path in outputs.items() if path is not None}
     there.pop(None, None)

@@ -61,11 +61,7 @@ class Progress:
 
 
 def check_writer(writer: Any) -> None:
-    """Check that numbers can be logged to a writer.
-
-    Raises:
-        TypeError: for a writer of another kind than those of `log_scalars`.
-    """
+    """Raise a TypeError unless a writer is of a kind that `log_scalars` takes."""
     if not (hasattr(writer, "add_scalar") or hasattr(writer, "log") or callable(writer)):
         raise TypeError(
             f"cannot log to a {type(writer).__name__}: give a SummaryWriter, a run of wandb, an Accelerator, or a "

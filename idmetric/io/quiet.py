@@ -1,4 +1,4 @@
-"""Warnings and progress bars of libraries, left out for a while."""
+"""Warnings of libraries, left out for a while."""
 
 from __future__ import annotations
 
@@ -19,18 +19,3 @@ def quiet(*loggers: str) -> Iterator[None]:
     finally:
         for logger, level in zip(found, levels, strict=True):
             logger.setLevel(level)
-
-
-@contextlib.contextmanager
-def quiet_hub() -> Iterator[None]:
-    """Without the warnings and progress bars of the Hub's client."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-
-    shown = not are_progress_bars_disabled()
-    disable_progress_bars()
-    try:
-        with quiet("huggingface_hub"):
-            yield
-    finally:
-        if shown:
-            enable_progress_bars()

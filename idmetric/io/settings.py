@@ -56,11 +56,7 @@ def option(
 
 @dataclass(frozen=True)
 class Checked:
-    """A base class that checks the least values of its `option` fields.
-
-    Raises:
-        ValueError: naming the first field with a lower value.
-    """
+    """A base class that refuses values below the least ones of its `option` fields."""
 
     def __post_init__(self) -> None:
         for entry in fields(self):

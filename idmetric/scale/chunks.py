@@ -63,8 +63,6 @@ def chunks(
     Raises:
         ScaleError: for a source that is missing or holds no image, or a table without such a column.
     """
-    if rows < 1:
-        raise ValueError(f"rows must be at least 1, got {rows}")
     images: dict[str, tuple[str, Place]] = {}
     tables: list[Place] = []
     for at in map(place, sources):
@@ -100,7 +98,8 @@ def _runs(files: Sequence[tuple[str, Place]], rows: int) -> Iterator[Chunk]:
     for number, file in enumerate(files, 1):
         run.append(file)
         if int(_hash(file[1].name), 16) % rows == 0 or len(run) >= 4 * rows or number == len(files):
-            yield Chunk(_part_name(*(f"{at.name} {at.stamp()}" for _, at in run)), len(run), tuple(run))
+            part = _hash(*(f"{at.name} {at.stamp()}" for _, at in run))
+            yield Chunk(f"part-{part}.parquet", len(run), tuple(run))
             run = []
 
 
@@ -116,16 +115,12 @@ def _ranges(at: Place, column: str | None, column_id: str | None, rows: int) -> 
         raise ScaleError(f"{at.name!r} has no column {lacking}, but {', '.join(there)}: say which ({option})")
     stamp = at.stamp()
     for start in range(0, count, rows):
-        part = _part_name(f"{at.name} {stamp} {images} {names} {start}")
-        yield Chunk(part, min(rows, count - start), (), at, start, images, names)
+        part = _hash(f"{at.name} {stamp} {images} {names} {start}")
+        yield Chunk(f"part-{part}.parquet", min(rows, count - start), (), at, start, images, names)
 
 
 def entries(todo: Iterable[Chunk], batch: int) -> Iterator[tuple[Chunk, Entry]]:
-    """Yield the images of chunks, in order; a table is read in one pass, `batch` rows at a time.
-
-    Raises:
-        ScaleError: for a table that cannot be read.
-    """
+    """Yield the images of chunks, in order; a table is read in one pass, `batch` rows at a time."""
     for table, some in groupby(todo, key=lambda chunk: chunk.table):
         if table is not None:
             yield from _rows(table, list(some), batch)
@@ -175,10 +170,6 @@ def _reading(at: Place) -> Iterator[Any]:
             yield table
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
         raise ScaleError(f"{at.name!r} cannot be read as Parquet: {error}") from error
-
-
-def _part_name(*images: str) -> str:
-    return f"part-{_hash(*images)}.parquet"
 
 
 def _hash(*texts: str) -> str:

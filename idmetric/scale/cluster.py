@@ -104,7 +104,7 @@ def embed_on_ray(
     import ray.data
 
     with (
-        prepared(sources, out, model, patches, stored, column, column_id, rows) as work,
+        prepared(sources, out, model, patches, stored, column=column, column_id=column_id, rows=rows) as work,
         _connected(address),
     ):
         options = {

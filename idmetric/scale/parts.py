@@ -37,11 +37,7 @@ _PART = re.compile(r"part-[0-9a-f]{20}\.parquet")
 
 
 def schema_of(metric: Embedder, patches: bool, stored: Stored) -> Any:
-    """Find the Parquet schema of a model's parts by embedding one image; its metadata names model and settings.
-
-    Raises:
-        ScaleError: for patches of a model without patches.
-    """
+    """Find the Parquet schema of a model's parts by embedding one image; its metadata names model and settings."""
     import pyarrow as pa
     import torch
 
@@ -98,19 +94,6 @@ def as_text(name: str) -> str:
 # Files
 
 
-@contextmanager
-def writing(at: Place, schema: Any) -> Iterator[Any]:
-    """A writer of a part, which appears in its folder if the block succeeds.
-
-    Raises:
-        OutputError, OSError: if it cannot be written.
-    """
-    import pyarrow.parquet as pq
-
-    with at.replacing() as path, pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
-        yield writer
-
-
 def errors_in(at: Place, count: int) -> dict[str, str] | None:
     """Return image -> error of a finished part.
 
@@ -138,9 +121,6 @@ def own_folder(folder: Place, work: Mapping[str, Any]) -> Iterator[None]:
 
     Args:
         work: `made_by`, the model and its settings, and the sources and how they are cut.
-
-    Raises:
-        ScaleError: if the folder holds other work or other files, or is in use.
     """
     folder.make()
     with ExitStack() as stack:

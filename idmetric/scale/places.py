@@ -76,11 +76,7 @@ class Place:
         return f"{info.get('size')} {next((info[key] for key in _STAMPS if key in info), '')}"
 
     def files(self) -> list[str]:
-        """Return the files below a folder, except hidden ones, as sorted relative paths.
-
-        Raises:
-            ScaleError: if it cannot be listed.
-        """
+        """Return the files below a folder, except hidden ones, as sorted relative paths."""
         try:
             if self.is_local:
                 return [path.relative_to(self.path).as_posix() for path in walk(Path(self.path))]
@@ -126,11 +122,7 @@ class Place:
 
 
 def place(address: str | os.PathLike[str]) -> Place:
-    """Return the place of a local path, or of an address that fsspec knows (with s3fs or gcsfs `s3://`, `gs://`).
-
-    Raises:
-        ScaleError: for an address that cannot be opened, or of a web server.
-    """
+    """Return the place of a local path, or of an address that fsspec knows (with s3fs or gcsfs `s3://`, `gs://`)."""
     text = os.fspath(address)
     if text.lower().startswith(_WEB):
         raise ScaleError(f"{text!r}: addresses of web servers are not fetched: download it and name the file")

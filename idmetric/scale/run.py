@@ -26,7 +26,6 @@ from idmetric.scale.parts import (
     parts_in,
     rows_of,
     schema_of,
-    writing,
 )
 from idmetric.scale.places import Place, ScaleError, place
 
@@ -100,7 +99,7 @@ def embed_dataset(
         ScaleError: if a source or `out` cannot be used. Unreadable images become rows with an `error`.
         OSError: if the folder cannot be written. ImportError: without pyarrow.
     """
-    with prepared(sources, out, model, patches, stored, column, column_id, rows) as work:
+    with prepared(sources, out, model, patches, stored, column=column, column_id=column_id, rows=rows) as work:
         done = embed_chunks(work.metric, work.todo, work.folder, work.schema, batch_size, workers)
         return finish(work, done, on_error, progress)
 
@@ -117,23 +116,19 @@ class Work:
 
 @contextmanager
 def prepared(
-    sources: Source | Sequence[Source], out: Source, model: Embedder | str | Callable[[], Embedder], patches: bool,
-    stored: Stored, column: str | None, column_id: str | None, rows: int,
-) -> Iterator[Work]:  # fmt: skip
-    """List the images, open the model, and hold the folder during the block; arguments as for `embed_dataset`."""
+    sources: Source | Sequence[Source], out: Source, model: Any, patches: bool, stored: Stored, **cut: Any
+) -> Iterator[Work]:
+    """List the images, open the model, and hold the folder during the block; `cut`: how sources become chunks."""
     need("data", "embedding a data set", pyarrow="pyarrow")
     several = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     folder, names = place(out), [place(source).name for source in several]
     for name in names:
         if f"{folder.name}/".startswith(f"{name}/"):  # the next run would find it among the images
             raise ScaleError(f"{folder.name!r} lies in the source {name!r}: keep the embeddings elsewhere")
-    todo = chunks(several, column=column, column_id=column_id, rows=rows)
+    todo = chunks(several, **cut)
     metric = open_model(model)
     schema = schema_of(metric, patches, stored)
-    work = {
-        "made_by": json.loads(schema.metadata[META]), "sources": [as_text(name) for name in names], "column": column,
-        "column_id": column_id, "rows": rows,
-    }  # fmt: skip
+    work = {"made_by": json.loads(schema.metadata[META]), "sources": [as_text(name) for name in names], **cut}
     with own_folder(folder, work):
         yield Work(todo, metric, schema, folder)
 
@@ -151,11 +146,9 @@ def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
 def embed_chunks(
     metric: Embedder, todo: Sequence[Chunk], folder: Place, schema: Any, batch_size: int, workers: int | None
 ) -> Iterator[Done]:
-    """Yield the chunks with finished parts, then write the other parts one by one, reading ahead across them.
+    """Yield the chunks with finished parts, then write the other parts one by one, reading ahead across them."""
+    import pyarrow.parquet as pq
 
-    Raises:
-        ScaleError, OSError: see `embed_dataset`.
-    """
     missing: list[Chunk] = []
     for chunk in todo:
         if (errors := errors_in(folder.child(chunk.part), chunk.count)) is None:
@@ -174,7 +167,10 @@ def embed_chunks(
     with closing(ahead):
         for chunk, several in groupby(ahead, key=lambda batch: batch[0].item[0]):
             errors = {}
-            with writing(folder.child(chunk.part), schema) as writer:
+            with (
+                folder.child(chunk.part).replacing() as path,
+                pq.ParquetWriter(path, schema, use_dictionary=False) as writer,
+            ):
                 for batch in several:
                     table = rows_of(metric, [(one.item[1], one) for one in batch], schema)
                     writer.write_table(table)
@@ -184,13 +180,7 @@ def embed_chunks(
 
 
 def finish(work: Work, results: Iterator[Done], on_error: OnError, progress: Progress | None) -> Summary:
-    """Wait for all chunks, check that all parts are there, and remove parts without a chunk and half-written files.
-
-    Raises:
-        ScaleError: if parts are missing, or an image could not be read and `on_error` is "fail".
-    """
-    if on_error not in ("skip", "fail"):
-        raise ValueError(f"on_error must be 'skip' or 'fail', got {on_error!r}")
+    """Wait for all chunks, check that all parts are there, and remove parts without a chunk and half-written files."""
     total, images, embedded = sum(chunk.count for chunk in work.todo), 0, 0
     unreadable: dict[str, str] = {}
     for chunk, fresh, errors in results:

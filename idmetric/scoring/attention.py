@@ -74,9 +74,6 @@ def pooling_attention(pool: Any, tokens: Tensor) -> Tensor:
 
     Returns:
         (B, heads, N), in float32 or better.
-
-    Raises:
-        ValueError: for another layer.
     """
     from timm.layers import AttentionPoolLatent
 

@@ -36,8 +36,18 @@ from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.files import Cross, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.records import Record
-from idmetric.scoring.scores import COLUMNS, Baseline, File, NamedValue, RequestError, Scores, columns_of
-from idmetric.scoring.settings import PathLike, Progress, ScoreSettings
+from idmetric.scoring.scores import (
+    COLUMNS,
+    Baseline,
+    File,
+    NamedValue,
+    PathLike,
+    Progress,
+    RequestError,
+    Scores,
+    ScoreSettings,
+    columns_of,
+)
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
@@ -89,7 +99,7 @@ def score(
         progress: called with (images done, images in all).
 
     Raises:
-        RequestError: if references, images, masks or the calibration do not fit.
+        RequestError, InputError: if references, images, masks or the calibration do not fit.
         ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another model, distance or way of masking.
         ValueError: for a setting out of range.
@@ -124,8 +134,6 @@ def score_pairs(
     Raises:
         RequestError: for a file of pairs that cannot be read; otherwise as `score`.
     """
-    if "aggregate" in settings:
-        raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     options = ScoreSettings(calibration=chosen, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
@@ -134,11 +142,7 @@ def score_pairs(
 
 
 def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None, distance: str) -> Calibration | None:
-    """Read the calibration that a file or "stored" names, and check that it fits the model and the distance.
-
-    Raises:
-        RequestError: if the model has none. CalibrationError: if it was made for another model or distance.
-    """
+    """Read the calibration that a file or "stored" names, and check that it fits the model and the distance."""
     if calibration is None:
         return None
     from idmetric.calibration import apply as calibrations
@@ -169,10 +173,6 @@ def compare(
 
     Args:
         watcher: sees images and rows as they come: `idmetric.report.album.Album`, which makes a page of them.
-
-    Raises:
-        ImageReadError: with on_error="fail", naming the first unreadable image.
-        CalibrationError: for a calibration of another way of masking.
     """
     masked = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
     if isinstance(metric, OnnxModel) and (settings.cache is not None or watcher is not None or True in masked):

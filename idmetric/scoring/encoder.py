@@ -28,8 +28,7 @@ from idmetric.io.output import writing
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.pairs import Pair, Pairs
-from idmetric.scoring.scores import File
-from idmetric.scoring.settings import ScoreSettings
+from idmetric.scoring.scores import File, ScoreSettings
 
 if TYPE_CHECKING:
     from idmetric.embed.store import Store

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from idmetric.images import paths
 from idmetric.io.output import file_id
 from idmetric.scoring.pairs import Pairs
-from idmetric.scoring.scores import File, RequestError
-from idmetric.scoring.settings import PathLike
+from idmetric.scoring.scores import File, PathLike, RequestError
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,11 @@ def cross(
         include_references: keep references that are among the images.
 
     Raises:
-        RequestError: for a reference that is not a file, or if no candidate is left.
+        RequestError: for a reference that is not a file, or if no candidate is left. InputError: as `all_listed`.
     """
-    try:
-        known, candidates = (
-            paths.all_listed([some] if isinstance(some, str | os.PathLike) else some) for some in (references, images)
-        )
-    except paths.InputError as error:
-        raise RequestError(str(error)) from error
+    known, candidates = (
+        paths.all_listed([some] if isinstance(some, str | os.PathLike) else some) for some in (references, images)
+    )
     if not known or not candidates:
         raise RequestError("give a reference and at least one image")
     for path in known:
@@ -93,9 +89,6 @@ def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool,
 
     Args:
         has_label: whether a `mask_id` is given. preprocessing: of the model.
-
-    Raises:
-        RequestError: naming the fault.
     """
     masked = mask_dir is not None or any(mask for _, mask in work.files)
     if masked and preprocessing == "release":
@@ -106,10 +99,7 @@ def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool,
         return
     if not os.path.isdir(mask_dir):
         raise RequestError(f"there is no folder of masks {os.fspath(mask_dir)!r}")
-    try:
-        paths.masks_of(mask_dir, dict.fromkeys(path for path, mask in work.files if mask is None))
-    except paths.InputError as error:
-        raise RequestError(str(error)) from error
+    paths.masks_of(mask_dir, dict.fromkeys(path for path, mask in work.files if mask is None))
 
 
 def files_read(work: Cross | Pairs, mask_dir: PathLike | None) -> Iterator[str]:

@@ -45,11 +45,6 @@ class Tokens:
     inside: Tensor
     where: Layout
 
-    @property
-    def nbytes(self) -> int:
-        """The memory that the tensors take."""
-        return self.unit.nbytes + self.inside.nbytes
-
 
 @dataclass(frozen=True)
 class Side:

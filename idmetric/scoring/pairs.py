@@ -85,11 +85,7 @@ class Pairs:
 
 
 def pairs_of(pairs: Iterable[Pair | Sequence[str | os.PathLike[str] | None]]) -> Pairs:
-    """Collect `Pair` objects, or tuples (a, b), (a, b, mask_a, mask_b) of paths.
-
-    Raises:
-        RequestError: if there are no pairs, or one lacks an image.
-    """
+    """Collect `Pair` objects, or tuples (a, b), (a, b, mask_a, mask_b) of paths."""
     rows = []
     for pair in pairs:
         if not isinstance(pair, Pair):
@@ -106,12 +102,9 @@ def pairs_of(pairs: Iterable[Pair | Sequence[str | os.PathLike[str] | None]]) ->
 
 
 def _existing(path: str) -> str:
-    try:
-        found = existing(path)
-        other = path.replace("\\", "/")  # a table from Windows
-        return found if other == path or os.path.lexists(found) else existing(other)
-    except InputError as error:
-        raise RequestError(str(error)) from error
+    found = existing(path)
+    other = path.replace("\\", "/")  # a table from Windows
+    return found if other == path or os.path.lexists(found) else existing(other)
 
 
 # Files
@@ -152,7 +145,7 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
                 raise RequestError(f"pair {number}: two image paths are needed, found {line}{hint}")
         if not found.rows:
             raise RequestError("it holds no pairs")
-    except (RequestError, UnicodeDecodeError, OSError, csv.Error) as error:
+    except (RequestError, InputError, UnicodeDecodeError, OSError, csv.Error) as error:
         hint = " (save it as UTF-8)" if isinstance(error, UnicodeDecodeError) else ""
         raise RequestError(f"cannot read {str(path)!r}: {error}{hint}") from error
     return found
@@ -176,11 +169,7 @@ def _lines(path: Path) -> list[list[str]]:
 
 
 def _header(line: list[str], base: Path) -> list[str] | None:
-    """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header.
-
-    Raises:
-        RequestError: for columns that mean the same, or a first line that names neither columns nor images.
-    """
+    """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
     plain = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in line]
     for sides in (_SIDES, _MORE):
         aliases = _aliases(sides)

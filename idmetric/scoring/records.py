@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,6 @@ class Records(Sequence[Record]):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self.rows)
 
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]

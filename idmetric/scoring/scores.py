@@ -1,11 +1,13 @@
-"""The result of `idmetric.score`: rows, and the facts that all rows share."""
+"""The settings of `idmetric.score`, and its result: rows, and the facts that all rows share."""
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.io import json_file
 from idmetric.io.tables import aligned, first_few, four, rounded
@@ -13,19 +15,49 @@ from idmetric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
     from idmetric.calibration.apply import Calibration
+    from idmetric.images.masks import MaskId
+    from idmetric.images.read import Outside
 
+PathLike = str | os.PathLike[str]
+Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
 File = tuple[str, str | None]  # an image and its mask
 # columns of scores with any options; other columns of a file of pairs may not have these names
 COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
            "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
            "copy_agreement")  # fmt: skip
-
-
 NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
 
 
 class RequestError(ValueError):
     """The images, pairs, masks or options of a request do not fit; the message says how to fix them."""
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """The settings of `idmetric.score`, which explains them."""
+
+    distance: str = "cls"
+    aggregate: Literal["best", "mean"] = "best"
+    mask_dir: PathLike | None = None
+    mask_id: MaskId | None = None
+    outside: Outside = "black"
+    on_error: Literal["fail", "skip"] = "fail"
+    cache: PathLike | None = None
+    calibration: Calibration | None = None
+    prior: float | None = None
+    copies: bool = True
+    threshold: float | None = None
+    batch_size: int = 32
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("aggregate", ("best", "mean")), ("on_error", ("fail", "skip"))):
+            if getattr(self, name) not in choices:
+                raise RequestError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(choices)}")
+        if self.prior is not None and (self.calibration is None or not 0 < self.prior < 1):
+            raise RequestError("prior lies between 0 and 1, and needs a calibration")
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise RequestError("threshold must be a number")
 
 
 @dataclass(frozen=True)

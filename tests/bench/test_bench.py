@@ -10,18 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from timing import Clock
-from torch import Tensor
 
 from idmetric import IDSim
 from idmetric.cli import bench
 from idmetric.cli.bench import decoded, describe, line, make_files, read_files
-from idmetric.distance import annealing, plan
 from idmetric.images.read import ImageReadError
-
-CLOCK = Clock(torch.device("cpu"), repeats=3, warmup=1)
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +36,7 @@ def test_functions_take_turns_after_warming_up() -> None:
     assert (found["a"].items, found["b"].items) == (5, 1)
 
 
-# Sections
-
-
-def make_tokens(sets: int, tokens: int, channels: int) -> Tensor:
-    """Unit vectors that change smoothly along each set, as patch tokens do."""
-    coarse = torch.randn(sets, channels, tokens // 16, generator=torch.Generator().manual_seed(0))
-    return F.normalize(F.interpolate(coarse, tokens, mode="linear", align_corners=True).mT, dim=-1)
+# Stages
 
 
 def test_stages_time_decode_preprocess_backbone_heads_and_the_whole(metric: IDSim, files: tuple[bytes, ...]) -> None:
@@ -121,35 +110,24 @@ def test_compile_reaches_embed_and_a_copy_has_its_own_weights(files: tuple[bytes
     assert (model.embed(photos).cls - plain).abs().max() < 1e-6
 
 
-def test_far_tokens_do_not_slow_the_sinkhorn_and_keep_its_values() -> None:
-    """Where exp underflows: float32 with the clamp agrees with float64, whose range needs none."""
-    tokens = make_tokens(2, 100, 8)
-    spread = torch.cat([tokens[:, :50], -tokens[:, 50:]], 1)  # costs up to 2, 800 temperatures
-    kernel = annealing._kernel(spread[:1], spread[1:]) / 0.0025
-    assert (kernel - kernel.amax(2, keepdim=True)).min() < -104  # exp of it is 0 in float32
-    h = torch.linspace(-3, 3, 100)[None]
-    found = plan._softmin(kernel * 0.0025, h[:, None], 0.0025, 2, torch.empty_like(kernel))[:, :, 0]
-    exact = -0.0025 * (h.double()[:, None] + kernel.double()).logsumexp(2)
-    assert (found - exact).abs().max() < 1e-6
-
-
 # The command
 
 
-@pytest.mark.slow
-def test_the_command_prints_tables_and_writes_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_tables_and_writes_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench.stages, "__defaults__", (0.01,))
     file = tmp_path / "bench.json"
     words = "--model tiny --device cpu --batch 2"
     assert bench.main([*words.split(), "--json", str(file)]) == 0
     out = capsys.readouterr().out
     assert "cores" in out.splitlines()[0]
     assert f"torch {torch.__version__.split('+')[0]}" in out.splitlines()[0]
-    for section, text in bench.SECTIONS.items():
-        assert f"\n{section}: {text}" in out
+    assert "\nIDSim:tiny" in out
     found = json.loads(file.read_text())
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert found["options"]["batch"] == 2
-    assert [row["section"] for row in found["rows"]] == ["start"] * 3 + ["stages"] * 6
+    assert [row["model"].partition("@")[0] for row in found["rows"]] == ["IDSim:tiny"] * 6
 
 
 @pytest.mark.parametrize(
@@ -157,7 +135,6 @@ def test_the_command_prints_tables_and_writes_everything(tmp_path: Path, capsys:
     [
         (["--batch", "0"], "--batch-size/--batch: '0' is not a whole number, at least 1"),
         (["--json", "nowhere/b.json"], "cannot write 'nowhere/b.json': its folder is not there"),
-        (["--only", "all"], "invalid choice"),
     ],
 )
 def test_wrong_usage_is_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,13 +145,12 @@ def test_wrong_usage_is_explained(words: list[str], message: str, capsys: pytest
 
 
 def test_errors_name_the_model_or_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--images", str(tmp_path), "--only", "stages"]) == 1
+    assert bench.main(["--images", str(tmp_path)]) == 1
     assert f"'{tmp_path}': the folder holds no images" in capsys.readouterr().err
     (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n")
-    assert bench.main(["--images", str(tmp_path), "--only", "stages"]) == 1
+    assert bench.main(["--images", str(tmp_path)]) == 1
     assert "torn.png" in capsys.readouterr().err
-    (tmp_path / "torn.png").unlink()
-    assert bench.main(["--model", "visid_3b", "--random-weights", "--only", "stages", "--device", "cpu"]) == 1
+    assert bench.main(["--model", "visid_3b", "--random-weights", "--device", "cpu"]) == 1
     assert "no random weights for 'visid_3b'" in capsys.readouterr().err
     if not torch.cuda.is_available():
         assert bench.main(["--device", "cuda"]) == 1

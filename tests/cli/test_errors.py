@@ -10,20 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from idmetric.cli.command import Parser, ended
-
-COMMANDS = ("score", "data", "train", "eval", "bench")
-
-
-def error_of(command: str, *words: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The only line that a command prints on stderr before it exits with status 2."""
-    try:
-        status = importlib.import_module(f"idmetric.cli.{command}").main(list(words))
-    except SystemExit as stop:
-        status = stop.code
-    said = capsys.readouterr()
-    assert (status, said.out, said.err.count("\n")) == (2, "", 1), said
-    return said.err
+from idmetric.cli.main import main
+from tests.runner import Runner
 
 
 @pytest.mark.parametrize(
@@ -31,17 +19,15 @@ def error_of(command: str, *words: str, capsys: pytest.CaptureFixture[str]) -> s
     [
         ("score a.png b.png --treshold 0.3", "--treshold"), ("score a.png b.png --distance clz", "cls"),
         ("gallery qeury a.png", "query"), ("data mine negativ x", "negatives"), ("eval folder --datta x", "--datta"),
+        ("train --xyz", "RECIPE is needed"), ("bench --xyz", "--xyz"),
     ],
 )  # fmt: skip
-def test_a_mistyped_name_gets_one_line(words: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert named in error_of(*words.split(), capsys=capsys)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_wrong_usage_gets_one_line_without_the_usage(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    error = error_of(command, "--xyz", capsys=capsys)
-    assert "usage:" not in error
-    assert f"(see idmetric-{command}" in error
+def test_wrong_usage_gets_one_line_without_the_usage(
+    words: str, named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = Runner(main, capsys).says(named, words, status=2)
+    assert error.count("\n") == 1
+    assert f"(see idmetric {words.split()[0]}" in error
 
 
 # Ctrl-C
@@ -62,13 +48,13 @@ class Interrupted:
     ("command", "words", "module", "kept"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
-        ("bench", "--json b.json", "idmetric.checkpoints.errors", "measured sections were printed"),
+        ("bench", "--json b.json", "idmetric.models.embedder", "measured models were printed"),
         ("eval", "folder --data . --out results", "idmetric.protocols.folder", "embeddings in --out are kept"),
         ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
-        ("score", "a.png b.png", "idmetric.checkpoints.errors", "with --cache DIR the same command would resume"),
-        ("score", "a.png b.png --cache c", "idmetric.checkpoints.errors", "embeddings in c are kept"),
-        ("embed", ". --out vectors", "idmetric.checkpoints.errors", "finished files are in vectors"),
-        ("gallery", "build . --gallery g", "idmetric.checkpoints.errors", "embeddings in g are kept"),
+        ("score", "a.png b.png", "idmetric.models.names", "with --cache DIR the same command would resume"),
+        ("score", "a.png b.png --cache c", "idmetric.models.names", "embeddings in c are kept"),
+        ("embed", ". --out vectors", "idmetric.models.names", "finished files are in vectors"),
+        ("gallery", "build . --gallery g", "idmetric.models.load", "embeddings in g are kept"),
         ("data", "world --out world", "idmetric.data.world.write", "the same command resumes"),
     ],
 )
@@ -92,59 +78,21 @@ def test_ctrl_c_during_imports_ends_in_one_line(
     assert kept in said.err
 
 
-def test_ctrl_c_says_what_was_kept(capsys: pytest.CaptureFixture[str]) -> None:
-    def stopped() -> int:
-        signal.raise_signal(signal.SIGINT)
-        return 0
-
-    assert ended(stopped, Parser(prog="idmetric-train"), "the checkpoint of step 3 is kept") == 130
-    assert capsys.readouterr().err == "idmetric-train: stopped; the checkpoint of step 3 is kept\n"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert ended(lambda: 1, Parser(prog="idmetric-train")) == 1
-
-
-# Optional packages
-
-
-# Cheap checks before models
-
-
-@pytest.mark.parametrize("words", ["query a.png", "prune", "dedupe", "cluster"])
-def test_a_folder_that_is_no_gallery_is_named_before_torch_is_imported(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.png").touch()
-    Path("empty").mkdir()
-    for folder in ("nope", "empty"):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, "torch", None)
-            assert importlib.import_module("idmetric.cli.gallery").main([*words.split(), "-g", folder]) == 1
-        said = capsys.readouterr()
-        assert said.err == (
-            f"idmetric gallery: error: '{folder}' is not a gallery: make one with idmetric gallery build "
-            f"FOLDER --gallery {folder}\n"
-        )
-
-
-@pytest.mark.parametrize("name", ["hsv", "dreamsim", "diffsim:cute"])
-def test_a_baseline_of_eval_leads_there(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for image in ("a.png", "b.png"):
-        Path(image).touch()
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert importlib.import_module("idmetric.cli.score").main(["--model", name, "a.png", "b.png"]) == 1
-    assert f"idmetric eval folder --data FOLDER --model {name}" in capsys.readouterr().err
-
-
 def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "c.txt"):
         (tmp_path / name).write_bytes(b"not read")
     (tmp_path / "pairs.csv").write_text("a,b\na.png,gone.png\na.png,b.png\na.png,lost.png\n")
+    (tmp_path / "empty").mkdir()
+    baseline = "{} is a baseline for tables: idmetric eval folder --data FOLDER --model {}"
+    no_gallery = "'{}' is not a gallery: make one with idmetric gallery build FOLDER --gallery {}"
     mistakes = {
         "score a.png b.png --model tinny": "unknown model 'tinny'",
+        **{f"score a.png b.png --model {x}": baseline.format(x, x) for x in ("hsv", "dreamsim", "diffsim:cute")},
+        **{
+            f"gallery {words} -g nope": no_gallery.format("nope", "nope")
+            for words in ("query a.png", "prune", "dedupe")
+        },
+        "gallery cluster -g empty": no_gallery.format("empty", "empty"),
         "score a.png gone.png --model tiny": "cannot read image gone.png: there is no such file",
         "score --pairs pairs.csv --model tiny": "2 images: cannot read image gone.png: there is no such file",
         "score a.png b.png --distance clz": "invalid choice: 'clz'",

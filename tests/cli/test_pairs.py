@@ -22,7 +22,7 @@ from idmetric.gallery import Gallery
 from idmetric.models import embedder
 from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.pairs import pairs_of, read_pairs
-from idmetric.scoring.settings import ScoreSettings
+from idmetric.scoring.scores import ScoreSettings
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
 from tests.runner import Runner
@@ -217,16 +217,6 @@ def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
 
 
 # The file of pairs
-
-
-def test_pairs_from_a_pipe_are_read_once(run: Runner, folder: Path) -> None:
-    whole = run.all()
-    os.mkfifo(folder / "pipe")
-    text = (folder / "pairs.csv").read_text()
-    writer = threading.Thread(target=lambda: (folder / "pipe").write_text(text))
-    writer.start()
-    assert run.all("--pairs pipe") == whole
-    writer.join()
 
 
 def test_what_may_have_no_end_is_not_waited_for(

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,11 +79,8 @@ def test_several_references(run: Runner, folder: Path) -> None:
     assert all(nearest[n] == ("ref.png" if one[n] < two[n] else "ref2.png") for n in one)
 
 
-@pytest.mark.parametrize("header", ["", "a,b\n", "ref,gen\n", "image_a,image_b\n"])
-def test_pairs_are_relative_to_their_file(run: Runner, folder: Path, tmp_path: Path, header: str) -> None:
-    (folder / "pairs.csv").write_text(
-        f"{header}ref.png,gen/a.png\nref2.png,gen/a.png\n{folder / 'ref.png'},gen/b.png\n"
-    )
+def test_pairs_are_relative_to_their_file(run: Runner, folder: Path, tmp_path: Path) -> None:
+    (folder / "pairs.csv").write_text(f"ref.png,gen/a.png\nref2.png,gen/a.png\n{folder / 'ref.png'},gen/b.png\n")
     os.chdir(tmp_path)
     status = main(["--model", str(folder / "model"), "--device", "cpu", "--pairs", str(folder / "pairs.csv"),
                    "--batch-size", "2", "--format", "json", "--output", str(tmp_path / "out.json")])  # fmt: skip
@@ -107,10 +101,6 @@ def test_masks_select_the_subject(run: Runner, folder: Path) -> None:
     expected = model(folder / "ref.png", folder / "gen/a.png", "patch", **m).item()
     assert masked["a.png"] == pytest.approx(expected, abs=1e-6)
     assert masked != plain
-    (folder / "pairs.csv").write_text("a,b,mask_a,mask_b\nref.png,gen/a.png,masks/ref.png,masks/a.png\n")
-    assert rows(run.all("--pairs pairs.csv --distance patch --format json")[1])["a.png"] == pytest.approx(
-        expected, abs=1e-6
-    )
     run.says("ref.png", "ref.png gen/a.png --mask-dir gen")
 
 
@@ -130,9 +120,6 @@ def test_several_references_show_how_far_real_photos_are(run: Runner, folder: Pa
         for row in found["rows"]:
             nearer = np.mean([e < row["distance"] for e in expected])
             assert row["real_percentile"] == pytest.approx(100 * nearer)
-        lines = list(csv.DictReader(io.StringIO(run.all(*options, "--format", "csv")[1])))
-        assert [x["real_mean"] for x in lines] == [f"{found['baseline']['mean']:.4f}"] * 2
-        assert [x["real_percentile"] for x in lines] == [f"{r['real_percentile']:.4f}" for r in found["rows"]]
         text = run.all(*options)[1]
         assert f"mean {found['baseline']['mean']:.4f}, max {found['baseline']['max']:.4f}" in text
         assert "percentile" in text.splitlines()[0]
@@ -178,9 +165,6 @@ def test_a_calibration_adds_probabilities(run: Runner, folder: Path) -> None:
     )
     run.prints("P(same)", "ref.png gen --calibration c.json")
     assert {row["probability_basis"] for row in found["rows"]} == {made.basis}
-    for form in ("table", "csv", "jsonl"):
-        assert made.basis in run.all("ref.png gen --calibration c.json --format", form)[1]
-    assert "probability" not in json.loads(run.all("ref.png gen --format json")[1])["rows"][0]
     several = ("--ref", "ref.png", "--ref", "ref2.png", "gen/a.png", "--calibration", "c.json", "--format", "json")
     values = [made.probability(model(folder / r, folder / "gen/a.png").item()) for r in ("ref.png", "ref2.png")]
     assert json.loads(run.all(*several, "--aggregate", "mean")[1])["rows"][0]["probability"] == pytest.approx(
@@ -198,14 +182,7 @@ def test_a_calibration_adds_probabilities(run: Runner, folder: Path) -> None:
 def test_a_calibration_for_something_else_is_refused(run: Runner, folder: Path) -> None:
     model = load(folder / "model", device="cpu")
     Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model").write(folder / "c.json")
-    for options, says in (
-        (("--distance", "patch"), "for the distance 'cls', not 'patch'"),
-        (("--mask-dir", "masks"), "whole images, not for subjects cut by masks"),
-    ):
-        run.says(says, "ref.png gen/a.png --calibration c.json", *options)
-    other = replace(model.calibrated_model(), revision="0" * 12, files=None)
-    Calibration(Platt(5.0, -2.0), other, "cls", 0.5, name="older").write(folder / "c.json")
-    run.says("made for older", "ref.png gen/a.png --calibration c.json")
+    run.says("whole images, not for subjects cut by masks", "ref.png gen/a.png --calibration c.json --mask-dir masks")
     assert run("ref.png gen/a.png --calibration stored") == 2
     assert run("ref.png gen/a.png --prior 0.1") == 2
     assert "absent.json" in run.all("ref.png gen/a.png --calibration absent.json")[2]
@@ -225,7 +202,6 @@ def test_unreadable_images(run: Runner, folder: Path) -> None:
     assert "bad.png: " in err
     assert "--on-error skip scores the others" in err
     assert len(err.splitlines()) == 1
-    assert "--on-error skip" in run.all("ref.png gen/a.png missing.png")[2]
     status, out, err = run.all("ref.png gen/a.png bad.png missing.png --on-error skip --format json")
     assert status == 4
     assert rows(out).keys() == {"a.png"}
@@ -233,12 +209,7 @@ def test_unreadable_images(run: Runner, folder: Path) -> None:
     assert "skipped bad.png" in err
     assert "no such file" in err
     assert run("ref.png bad.png gen/a.png --on-error skip --threshold -1") == 3
-    status, out, err = run.all("ref.png bad.png --on-error skip")
-    assert (status, out) == (1, "")
-    (folder / "pairs.csv").write_text("ref.png,gen/a.png\nbad.png,gen/a.png\nref.png,gen/b.png\n")
-    status, out, _ = run.all("--pairs pairs.csv --on-error skip --format json")
-    assert status == 4
-    assert rows(out).keys() == {"a.png", "b.png"}
+    assert run.all("ref.png bad.png --on-error skip")[:2] == (1, "")
 
 
 def test_a_threshold_that_is_exceeded_says_by_which_images(run: Runner) -> None:

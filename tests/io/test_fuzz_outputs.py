@@ -27,8 +27,7 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "embed": ("embed", ["a", "--out", "out/e", "--model", "tiny"], "out/e"),
     "dedupe": ("gallery", ["dedupe", "a", "--model", "tiny", "--output", "out/x.csv"], "out/x.csv"),
     "score html": ("score", ["a/0/0.png", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
-    "bench": ("bench", ["--only", "stages", "--batch", "2", "--device", "cpu", "--json",
-              "out/x.json"], "out/x.json"),
+    "bench": ("bench", ["--batch", "2", "--device", "cpu", "--json", "out/x.json"], "out/x.json"),
     "train": ("train", ["nearid", "--smoke", "--cpu", "--workers", "0", "--out", "out/run"], "out/run"),
 }  # fmt: skip
 SINGLE = (".csv", ".parquet", ".html", ".json")

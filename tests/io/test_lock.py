@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -20,21 +19,6 @@ def test_a_lock_keeps_others_out_until_its_block_ends(tmp_path: Path) -> None:
             pass
     with locked(path, ValueError("busy")) as held:
         assert held
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
-def test_a_forked_process_does_not_keep_the_lock(tmp_path: Path) -> None:
-    with locked(tmp_path / ".lock", ValueError("busy")):
-        child = os.fork()
-        if not child:
-            time.sleep(30)
-            os._exit(0)
-    try:
-        with locked(tmp_path / ".lock", ValueError("busy")) as held:
-            assert held
-    finally:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
