@@ -1,4 +1,4 @@
-"""`idmetric bench`: how fast models are on this machine, stage by stage; as table and JSON."""
+"""`idmetric bench`: how fast models are on this machine, stage by stage, and the first score; as table and JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import argparse
 import io
 import os
 import platform
+import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -42,7 +45,8 @@ def build_parser(prog: str = ALIAS) -> Parser:
     """The parser of the command."""
     parser = Parser(
         prog=prog,
-        description="Measure how fast models are on this machine: decode, preprocess, backbone, heads, and the whole.",
+        description="Measure how fast models are on this machine: decode, preprocess, backbone, heads, and the whole;\n"
+        "then how long a new process takes to the first score of the packaged model.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
     )
     text = "as for `idmetric score --model`; may be repeated (default: tiny)"
@@ -100,6 +104,10 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
         print(f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {args.dtype}")
         print(_table(found), flush=True)
         rows += [{"model": metric.label, **row} for row in found]
+    found = list(start(files))
+    print("\nThe first score of a new process, on the CPU")
+    print(_table(found), flush=True)
+    rows += [{"model": "IDSim:tiny", **row} for row in found]
     return {"machine": machine, "options": vars(args), "rows": rows}
 
 
@@ -152,8 +160,25 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
                "IQR ms": 1e3 * found.iqr, **peak}  # fmt: skip
 
 
+def start(files: Sequence[bytes], rounds: int = 3) -> Iterator[dict[str, Any]]:
+    """Measure whole processes, which take turns; a round before brings what Python reads into the system's cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, f"{k}.jpg") for k in range(2)]
+        for path, data in zip(paths, (*files, *files), strict=False):
+            path.write_bytes(data)
+        runs = processes(list(map(str, paths)))
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for name in [*runs] * (1 + rounds):
+            before = time.perf_counter()
+            runs[name]()
+            seconds[name].append(time.perf_counter() - before)
+    medians = {name: statistics.median(found[1:]) for name, found in seconds.items()}
+    for name, median in medians.items():
+        yield {"what": name, "median ms": 1e3 * median, "over import torch": median / medians["import torch"]}
+
+
 def processes(paths: Sequence[str]) -> dict[str, Callable[[], object]]:
-    """Whole processes on two images, by name: for `benchmarks/bounds.py`, which measures how long a start takes."""
+    """The commands of `start` on two images, by name."""
     score, environment = ["-m", "idmetric.cli.score"], {**os.environ, "HF_HUB_OFFLINE": "1"}
     words = {
         "import torch": ["-c", "import torch"],
