@@ -215,13 +215,15 @@ def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int
         launched(rank, port)
     torch.set_num_threads(1)
     with out.with_name(f"{out.name}-{rank}.txt").open("a") as said, contextlib.redirect_stdout(said):
-        processes = Processes(cpu=True)
         try:
-            fit(PairRecipe(Config(**config), processes), out, Settings(**settings), processes)
+            with contextlib.closing(Processes(cpu=True)) as processes:
+                fit(PairRecipe(Config(**config), processes), out, Settings(**settings), processes)
         except (TrainError, Stopped, RuntimeError) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             raise SystemExit(3) from error
-        processes.close()
+        finally:
+            threads = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+            assert not any("gloo" in name for name in threads)  # they could abort the process while Python shuts down
 
 
 def exchange(folder: Path, rank: int, port: str) -> None:

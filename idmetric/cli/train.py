@@ -6,6 +6,7 @@ Ctrl-C and SIGTERM write a checkpoint first (exit status 130 or 143); the same c
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 import tempfile
@@ -108,26 +109,27 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
     from idmetric.train.processes import Processes
     from idmetric.train.state import TrainError
 
-    with fixable(TrainError), tempfile.TemporaryDirectory() as scratch:  # once training runs, such errors are bugs
-        if args.out is None and not args.dry_run:
-            raise ValueError("--out DIR is needed: the folder of the run")
-        if args.data is None and not args.smoke:
-            raise ValueError("--data FILE is needed: the manifest to train on (or --smoke, which renders its own)")
-        config, settings = configure(module, args)
-        processes = Processes(settings.precision, args.cpu)
-        if not args.dry_run:
-            processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
-            processes.on_main(lambda: run_folder.read(args.out))
-        data = _data(module, args, processes, Path(scratch) if args.dry_run else args.out / run_folder.SMOKE_DATA)
-        seed_all(settings.seed)  # new weights follow from the seed
-        recipe = module.build(config, data, processes)
-        if args.dry_run:
-            if processes.main:
-                print("\n".join(plan(name, recipe, data, args, settings, processes)))
-            return
+    with contextlib.ExitStack() as held:
+        with fixable(TrainError):  # once training runs, such errors are bugs
+            if args.out is None and not args.dry_run:
+                raise ValueError("--out DIR is needed: the folder of the run")
+            if args.data is None and not args.smoke:
+                raise ValueError("--data FILE is needed: the manifest to train on (or --smoke, which renders its own)")
+            config, settings = configure(module, args)
+            processes = held.enter_context(contextlib.closing(Processes(settings.precision, args.cpu)))
+            scratch = Path(held.enter_context(tempfile.TemporaryDirectory()))
+            if not args.dry_run:
+                processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
+                processes.on_main(lambda: run_folder.read(args.out))
+            data = _data(module, args, processes, scratch if args.dry_run else args.out / run_folder.SMOKE_DATA)
+            seed_all(settings.seed)  # new weights follow from the seed
+            recipe = module.build(config, data, processes)
+            if args.dry_run:
+                if processes.main:
+                    print("\n".join(plan(name, recipe, data, args, settings, processes)))
+                return
 
-    fit(recipe, args.out, settings, processes)
-    processes.close()
+        fit(recipe, args.out, settings, processes)
 
 
 def _data(module: Any, args: argparse.Namespace, processes: Processes, smoke: Path) -> Manifest:

@@ -9,6 +9,7 @@ optimizer's step. To that end the backward pass of `Processes.gather` sums over 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -54,6 +55,9 @@ class Processes:
             from accelerate import PartialState
         except ImportError as error:
             raise ImportError(f"training needs accelerate: {install('train')}") from error
+        # The optimizer imports it, and its functions' default arguments would keep the group, with its threads, past
+        # `close`: a thread that lets go of a tensor while Python shuts down aborts the process
+        importlib.import_module("torch.distributed.nn")
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
         self.precision: Precision = precision
         self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process
@@ -156,7 +160,7 @@ class Processes:
         return placed
 
     def close(self) -> None:
-        """Leave the group of processes, at the end of the program."""
+        """Leave the group of processes and end its threads; needed before the program ends, also after an error."""
         if self.count > 1 and dist.is_initialized():
             dist.destroy_process_group()
 
