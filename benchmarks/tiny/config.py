@@ -57,12 +57,7 @@ class Config:
         blend: share of the trained weights in the result; the rest are the initial ones (WiSE-FT). patch_blend: the
             same for the head of the patch tokens.
         teachers: models, as names or folders, from which similarities are learned: of their embeddings side by side.
-        teacher_sizes: side at which each of them sees the images, whole and unchanged. teacher_shares: how much each
-            counts; default: all alike.
-        ema: decay of the average of the weights along the run, which becomes the result; 0 = the last weights.
-        early_rate: learning rate of an EfficientNet-Lite's stem and stages 0 to 3, as a share of the others'.
-        gray: share of the images cut from photos, or of labeled photos, that the model sees without color; none of
-            groups whose twin differs by color.
+        teacher_sizes: side at which each of them sees the images, whole and unchanged.
         image_size: side of the trained model's input; 0 = 224, or 176 for a ResNet.
     """
 
@@ -100,10 +95,6 @@ class Config:
     teacher_weight: float = 6.0
     teacher_temperature: float = 0.1
     teacher_sizes: tuple[int, ...] = ()
-    teacher_shares: tuple[float, ...] = ()
-    ema: float = 0.0
-    early_rate: float = 1.0
-    gray: float = 0.0
     image_size: int = 0
     seed: int = 0
 

@@ -10,19 +10,19 @@ from idmetric.distance.sinkhorn import sinkhorn_distance
 from idmetric.losses.info_nce import info_nce
 
 
-def global_loss(features: Tensor, temperature: float, identities: Tensor | None = None) -> Tensor:
+def global_loss(features: Tensor, temperature: float, identities: Tensor) -> Tensor:
     """InfoNCE over all ordered pairs of views (ID-Sim Eq. 2).
 
     Args:
         features: (B, 2, V, D), unit length: identity and twin of each group. An anchor's negatives are all images of
             other identities, its own twin's included.
-        identities: (B, 2), which identity each shows, where one may be in several groups; default: each is another.
+        identities: (B, 2), which identity each shows; one may be in several groups.
     """
     views = features.shape[2]
     flat = features.flatten(0, 2)
     identity = torch.arange(len(flat), device=flat.device) // views
     similarity = flat @ flat.T
-    shown = identity if identities is None else identities.flatten().to(flat.device).repeat_interleave(views)
+    shown = identities.flatten().to(flat.device).repeat_interleave(views)
     negative = shown[:, None] != shown[None]
     place = torch.arange(len(flat), device=flat.device)
     losses = []
@@ -32,7 +32,7 @@ def global_loss(features: Tensor, temperature: float, identities: Tensor | None 
     return torch.stack(losses).mean()
 
 
-def patch_loss(patches: Tensor, temperature: float, others: int, identities: Tensor | None = None) -> Tensor:
+def patch_loss(patches: Tensor, temperature: float, others: int, identities: Tensor) -> Tensor:
     """InfoNCE on the negative Sinkhorn distance of patch tokens (ID-Sim Eq. 2 and 3).
 
     Args:
@@ -44,11 +44,9 @@ def patch_loss(patches: Tensor, temperature: float, others: int, identities: Ten
     candidates = [positive, patches[:, 1, 0], *(positive.roll(-k, 0) for k in range(1, others + 1))]
     distance = sinkhorn_distance(anchor.repeat(len(candidates), 1, 1), torch.cat(candidates))
     similarity = -distance.view(len(candidates), len(anchor)).T
-    valid = None
-    if identities is not None:
-        shown = identities.to(patches.device)[:, 0]
-        valid = torch.stack([identities.to(patches.device)[:, 1], *(shown.roll(-k) for k in range(1, others + 1))], 1)
-        valid = valid != shown[:, None]
+    shown, twin = identities.to(patches.device).unbind(1)
+    negative = torch.stack([twin, *(shown.roll(-k) for k in range(1, others + 1))], 1)
+    valid = negative != shown[:, None]
     return info_nce(similarity[:, 0], similarity[:, 1:], temperature=temperature, valid=valid)
 
 

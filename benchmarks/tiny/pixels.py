@@ -61,12 +61,6 @@ def augment(images: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return torch.where(inside, draw(0, 1, 3, 1, 1), x).clamp_(0, 1)
 
 
-def grayscale(images: Tensor) -> Tensor:
-    """Luminance in all three channels of images (B, 3, H, W)."""
-    weights = torch.from_numpy(_YIQ[0]).to(images).view(1, 3, 1, 1)
-    return (images * weights).sum(1, keepdim=True).expand_as(images)
-
-
 def recolor(images: NDArray[np.uint8], rng: Generator) -> NDArray[np.uint8]:
     """Show all images (..., 3) in other colors, by one change for all.
 

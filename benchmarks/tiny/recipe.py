@@ -50,10 +50,9 @@ from groups import (
 from loss import global_loss, patch_loss, similarity_loss
 from numpy.typing import NDArray
 from photos import Cuts, cut, draw_cuts, families, photo_files, store_photos
-from pixels import augment, grayscale, mirror, recolor
+from pixels import augment, mirror, recolor
 from start import Teachers, blend, freeze_stages, freeze_statistics, published_start, take_over
-from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.idsim import IDSim
@@ -62,7 +61,6 @@ from idmetric.train.recipe import Recipe
 from idmetric.train.state import TrainError
 
 CACHE = "groups.npy"
-EARLY = tuple(f"backbone.{part}." for part in ("conv_stem", "bn1", *(f"blocks.{stage}" for stage in range(4))))
 
 
 class Tiny(Recipe):
@@ -79,12 +77,10 @@ class Tiny(Recipe):
         self.families = families(self.files)
         self.labeled = labeled_photos(config.labeled if LABELED in self.sources else (), config.shown)
         self.steps, self.cache = config.steps, Path()
-        self.teachers = Teachers(config.teachers, config.teacher_sizes, config.teacher_shares, processes.device)
+        self.teachers = Teachers(config.teachers, config.teacher_sizes, processes.device)
         self.model = self._initial()
         self.model.requires_grad_(True).train().to(memory_format=torch.channels_last)
         freeze_stages(self.model, config.frozen_stages)
-        averaging = get_ema_multi_avg_fn(config.ema)
-        self.average = AveragedModel(self.model, multi_avg_fn=averaging) if config.ema else None
         names = data.column("id")
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k != "cache"},
@@ -127,20 +123,12 @@ class Tiny(Recipe):
         if not note.is_file() or json.loads(note.read_text(encoding="utf-8")) != wanted:
             raise TrainError(f"{path} holds other images than these data and settings give: delete it")
 
-    def modules(self) -> Mapping[str, nn.Module]:
-        """The model, and the average of its weights."""
-        return {"model": self.model, **({"average": self.average} if self.average else {})}
-
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW; only matrices and filters decay."""
         config, groups = self.config, []
-        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        early = {name for name in trained if config.early_rate != 1 and name.startswith(EARLY)}
+        trained = [p for p in self.model.parameters() if p.requires_grad]
         for matrices, decay in ((True, config.weight_decay), (False, 0.0)):
-            for names, share in ((trained.keys() - early, 1.0), (early, config.early_rate)):
-                some = [p for name, p in trained.items() if name in names and (p.ndim > 1) == matrices]
-                if some:
-                    groups.append({"params": some, "weight_decay": decay, "lr": config.lr * share})
+            groups.append({"params": [p for p in trained if (p.ndim > 1) == matrices], "weight_decay": decay})
         return torch.optim.AdamW(groups, config.lr)
 
     def lr_factor(self, step: int) -> float:
@@ -176,20 +164,16 @@ class Tiny(Recipe):
             identities[labeled] = first + self.labeled.identities[shown[:, :, 0]]
             images[labeled] = shrink(np.load(self.photo_cache("labeled"), mmap_mode="r")[shown], size)
 
-        recolored = self._recolor(images, identities, first + len(self.labeled.files), step)
-        drawn_gray = np.random.default_rng([config.seed, 11, step]).random(images.shape[:3]) < config.gray
-        gray = drawn_gray & ((self.sources != RENDERED) & ~recolored)[:, None, None]
-        tensors = {"images": images, "identities": identities, "gray": gray}
-        return {**{name: torch.from_numpy(value) for name, value in tensors.items()}, "step": step}
+        self._recolor(images, identities, first + len(self.labeled.files), step)
+        return {"images": torch.from_numpy(images), "identities": torch.from_numpy(identities), "step": step}
 
-    def _recolor(self, images: Images, identities: NDArray[np.int64], first: int, step: int) -> NDArray[np.bool_]:
-        """Show some twins as the identity in other colors, as identities from number `first`; returns which groups'."""
+    def _recolor(self, images: Images, identities: NDArray[np.int64], first: int, step: int) -> None:
+        """Show some twins as the identity in other colors, as identities from number `first`."""
         drawn = np.random.default_rng([self.config.seed, 9, step]).random(self.config.batch_size)
         chosen = (self.sources != RENDERED) & (drawn < self.config.recolored)
         for place in np.flatnonzero(chosen).tolist():
             identities[place, 1] = first + place
             images[place, 1] = recolor(images[place, 0], np.random.default_rng([self.config.seed, 10, step, place]))
-        return chosen
 
     def cuts(self, step: int) -> Cuts:
         """The crops and pasted parts that a step's groups from photos show."""
@@ -203,16 +187,13 @@ class Tiny(Recipe):
         identities = self.processes.place(batch["identities"])
         if config.backbone != "resnet18":
             freeze_statistics(self.model)
-        if self.average:  # of the weights before each step; `save` adds the last ones
-            self.average.update_parameters(self.model)
         size = config.small_size if step < config.small_part * config.steps else config.large_size
         # every step draws from its own seed, so that a resumed run sees the same images
         generator = torch.Generator().manual_seed(config.seed * 1_000_000 + step)
         if config.mirrored:
             images = mirror(images, config.mirrored, generator)
         plain = images.flatten(0, 2).permute(0, 3, 1, 2).float() / 255
-        gray = self.processes.place(batch["gray"]).view(-1, 1, 1, 1)
-        pixels = augment(torch.where(gray, grayscale(plain), plain), size, generator)
+        pixels = augment(plain, size, generator)
         with self.processes.autocast():
             # not model(pixels), which would resize them to the model's size
             out = self.model.embed_pixels(pixels.contiguous(memory_format=torch.channels_last))
@@ -241,9 +222,7 @@ class Tiny(Recipe):
     def save(self, folder: Path) -> None:
         """In half precision: half the size in the package; scores differ in the fourth digit at most."""
         self.model.requires_grad_(False).eval()
-        if self.average:
-            self.average.update_parameters(self.model)
-        result = deepcopy(self.average.module if self.average else self.model)
+        result = deepcopy(self.model)
         whole, patch = self.config.blend, self.config.patch_blend
         if min(whole, 1 if patch is None else patch) < 1:
             with torch.random.fork_rng():

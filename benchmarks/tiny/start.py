@@ -89,25 +89,22 @@ class Teachers:
     Args:
         sources: names or folders of models of the class IDSim.
         sizes: side in pixels at which each sees images.
-        shares: how much each counts in the similarities; () = all alike.
     """
 
-    def __init__(
-        self, sources: Sequence[str], sizes: Sequence[int], shares: Sequence[float], device: torch.device | str
-    ) -> None:
+    def __init__(self, sources: Sequence[str], sizes: Sequence[int], device: torch.device | str) -> None:
         self.models = [IDSim(source, device=device).requires_grad_(False) for source in sources]
-        self.sizes, self.shares = sizes, shares or [1.0] * len(sizes)
+        self.sizes = sizes
         self.revisions = [model.revision for model in self.models]
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """Embed images (N, 3, H, W) in [0, 1]: (N, D) of unit length, D being the sum of the models' dimensions.
 
-        The inner product of two is the mean of the models' cosines, weighed by their shares.
+        The inner product of two is the mean of the models' cosines.
         """
         found = []
-        for model, size, share in zip(self.models, self.sizes, self.shares, strict=True):
+        for model, size in zip(self.models, self.sizes, strict=True):
             seen = F.interpolate(images, (size, size), mode="bilinear", antialias=True, align_corners=False)
             seen = seen.contiguous(memory_format=torch.channels_last)
-            found.append(share**0.5 * F.normalize(model.embed_pixels(seen).cls.float(), dim=-1))
+            found.append(F.normalize(model.embed_pixels(seen).cls.float(), dim=-1))
         return F.normalize(torch.cat(found, -1), dim=-1)
