@@ -22,12 +22,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from idmetric.adapters.rewards import References, grouped
 from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import check_name, needs_patches
 from idmetric.embed.keys import folder_name
 from idmetric.evaluate import ranking
 from idmetric.images.masks import Images, Masks, split_masks
-from idmetric.images.read import ImageLike, Outside, is_single, split_images
+from idmetric.images.read import Outside, is_single, split_images
 from idmetric.io.hints import install
 from idmetric.models.embedder import Embedder
 
@@ -38,8 +39,6 @@ except ImportError as error:
     raise ImportError(f"this needs torchmetrics: {install('eval')}") from error
 
 Aggregate = Literal["best", "mean"]
-# references of the predictions: one for all, one for each, or several for each
-References = Images | Sequence[Sequence[ImageLike]]
 
 
 class _Shared:
@@ -198,23 +197,16 @@ class IdentitySimilarity(_WithEmbedder):
         self, target: References, masks: Any, count: int, patches: bool
     ) -> tuple[Embedding, list[list[int]]]:
         """Return all references, and the rows among them that belong to each image."""
-        if isinstance(target, Tensor | np.ndarray) and target.ndim == 5:
-            target = list(target)
-        nested = isinstance(target, list | tuple) and any(not is_single(x) for x in target)
-        if not nested:
-            found = self._embed(target, masks, patches)  # type: ignore[arg-type]  # it is flat
-            if len(found) not in (1, count):
-                raise ValueError(f"{count} images and {len(found)} references: give one, or one (or a list) for each")
-            return found, [[k if len(found) > 1 else 0] for k in range(count)]
-        lists = [split_images(x) for x in target]  # type: ignore[arg-type, union-attr]  # it is nested
-        if len(lists) != count or not all(lists):
-            raise ValueError(f"{count} images and {len(lists)} lists of references: give each at least one")
-        each = [masks] * count if masks is None or isinstance(masks, str | os.PathLike) else masks  # a folder has all
-        covers = [c for m, images in zip(each, lists, strict=True) for c in split_masks(m, images)]
-        ends = np.cumsum([len(images) for images in lists]).tolist()
-        groups = [list(range(end - len(images), end)) for end, images in zip(ends, lists, strict=True)]
-        flat = [image for images in lists for image in images]
-        return self._embed(flat, None if all(c is None for c in covers) else covers, patches), groups
+        if isinstance(target, str | os.PathLike):  # of a folder, one for each
+            target = split_images(target)
+        elif not is_single(target):
+            target = list(target)  # type: ignore[arg-type]
+        images, groups = grouped(target, count)
+        if masks is not None and isinstance(target, list) and any(not is_single(x) for x in target):
+            own = dict.fromkeys(map(tuple, groups))
+            each = [masks] * len(own) if isinstance(masks, str | os.PathLike) else masks  # a folder has all
+            masks = [c for m, rows in zip(each, own, strict=True) for c in split_masks(m, [images[k] for k in rows])]
+        return self._embed(images, masks, patches), groups
 
 
 class IdentityRetrieval(_WithEmbedder):

@@ -72,7 +72,6 @@ class IdentityLoss(nn.Module):
         autocast: precision of the encoder, for images and references: "inherit" the setting around the call, "off" to
             use the precision of the weights even there, or a dtype such as torch.bfloat16. Distances, including
             Sinkhorn, are always float32 or better.
-        batch_size: references per pass.
 
     Raises:
         TypeError: if the metric is not an Embedder.
@@ -105,7 +104,6 @@ class IdentityLoss(nn.Module):
         clamp: bool = False,
         checkpoint: bool = False,
         autocast: Autocast = "inherit",
-        batch_size: int = 32,
     ) -> None:
         super().__init__()
         if not isinstance(metric, Embedder):
@@ -134,14 +132,14 @@ class IdentityLoss(nn.Module):
             _checkpoint_blocks(own)
         self.__dict__["_metric"] = own  # no submodule, see the module's docstring
         with torch.inference_mode(False):  # tensors made under it could not join a graph later
-            self._embed_references(references, labeled(masks, mask_id), batch_size)
+            self._embed_references(references, labeled(masks, mask_id))
             self._keep("reference_weights", _reference_weights(weights, self._cls))
 
     # References
 
-    def _embed_references(self, references: Images | Embedding, masks: Masks, batch_size: int) -> None:
+    def _embed_references(self, references: Images | Embedding, masks: Masks) -> None:
         with torch.no_grad(), self._precision():
-            found = self._metric.as_embedding(references, masks, self.outside, needs_patches(self.distance), batch_size)
+            found = self._metric.as_embedding(references, masks, self.outside, needs_patches(self.distance), 32)
         if not len(found):
             raise ValueError("no images: give at least one reference of the subject")
         if needs_patches(self.distance) and found.patches is None:

@@ -25,6 +25,7 @@ from idmetric.losses.near_id import ALPHA, TEMPERATURE, Tuples, batch_cosines, r
 
 BIAS = -10.0  # of SigLIP's logits, as in Zhai et al. 2023 and the released code
 CIRCLE_MARGIN, CIRCLE_SCALE = 0.25, 64.0  # released code
+ORACLE_MARGIN = 0.05  # m of Table 4, which gives no number; released code
 
 
 def symmetric_info_nce(
@@ -78,19 +79,17 @@ def oracle_info_nce(
 def oracle_ranking(
     similarity: Tensor,
     oracle: Tensor,
-    valid: Tensor | None = None,
+    valid: Tensor,
     *,
-    margin: float = 0.05,
     temperature: float = TEMPERATURE,
 ) -> Tensor:
-    """RankNet on pairs of a row: -log sigma(l_i - l_j - margin) wherever oracle_i > oracle_j (Table 4, "+ Oracle").
+    """RankNet on pairs of a row: -log sigma(l_i - l_j - m) wherever oracle_i > oracle_j (Table 4, "+ Oracle").
 
     Args:
         similarity: (B, K), of an anchor to its distractors.
         oracle: (B, K), how much of the identity is left: MTG's 1 - part area / object area. NaN = unknown. Equal
             values form no pair.
-        valid: bool (B, K); None = all.
-        margin: m of Table 4, which gives no number; 0.05 is the released code's.
+        valid: bool (B, K).
         temperature: tau of l = similarity / tau, as the table defines it. (The released code takes plain cosines.)
 
     Returns:
@@ -98,31 +97,27 @@ def oracle_ranking(
     """
     check_shapes(similarity.ndim == 2 and similarity.shape == oracle.shape, "two arrays (B, K)", similarity, oracle)
     check_temperature(temperature)
-    ordered = oracle[:, :, None] > oracle[:, None]
-    if valid is not None:
-        ordered = ordered & valid[:, :, None] & valid[:, None]
+    ordered = (oracle[:, :, None] > oracle[:, None]) & valid[:, :, None] & valid[:, None]
     logits = full(similarity) / temperature
-    return masked_mean(F.softplus(logits[:, None] - logits[:, :, None] + margin), ordered)
+    return masked_mean(F.softplus(logits[:, None] - logits[:, :, None] + ORACLE_MARGIN), ordered)
 
 
 def sigmoid_ranked(
     tuples: Tuples,
     *,
     temperature: float | Tensor = TEMPERATURE,
-    bias: float | Tensor = BIAS,
     alpha: float = ALPHA,
     per_anchor: bool = False,
 ) -> Tensor:
     """Sigmoid cross-entropy of all pairs, distractors as negatives, plus the ranking term (Table 4, "SigLIP + Rank").
 
     L = BCE over (anchor, pool) pairs + BCE(l_r, 0) over distractors + alpha L_rank, each a mean over its valid pairs as
-    in the released code (Zhai et al. divide the sum over pairs by the number of anchors), l = cos / tau + bias. The
+    in the released code (Zhai et al. divide the sum over pairs by the number of anchors), l = cos / tau + BIAS. The
     bias cancels in -log sigma(l_r - LSE_b), which is NearID's own L_rank.
 
     Args:
         tuples: the whole tuples.
         temperature: tau > 0.
-        bias: added to every logit; starts all pairs as "different".
         alpha: weight of the ranking term.
         per_anchor: as Zhai et al., divide both sums by the number of anchors instead of their numbers of pairs. A mean
             over pairs leaves the positives about 1/B of the first term, and the distractors all of the second.
@@ -132,7 +127,7 @@ def sigmoid_ranked(
     """
     check_temperature(temperature)
     c = batch_cosines(tuples)
-    pool, near = c.pool / temperature + bias, c.near / temperature + bias
+    pool, near = c.pool / temperature + BIAS, c.near / temperature + BIAS
     pair_terms, near_terms = F.softplus(torch.where(c.own, -pool, pool)), F.softplus(near)
     counted = c.own | c.rest
     if per_anchor:

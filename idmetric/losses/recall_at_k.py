@@ -13,21 +13,20 @@ For a query q, its positives P_q and its database Omega, with similarities s and
 in, at similarity 1 to itself, which adds about 1 to every rank.)
 
 **Memory.** Only positives are ranked: Q * P * N comparisons for Q queries with at most P positives among N images
-(400 * 3 * 1600 for ILGen's batch: 8 MB per array), in chunks of at most `MOST`, recomputed on the way back.
+(400 * 3 * 1600 for ILGen's batch: 8 MB per array).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from idmetric.losses.arrays import check_shapes, check_temperature, cosines, full, masked_mean
 
 KS = (1, 2, 4, 8)  # supplement B
-MOST = 2**24  # comparisons held at once; one query may exceed it
 
 
 def recall_at_k(
@@ -75,9 +74,7 @@ def batch_recall_at_k(
     label: Tensor,
     *,
     query: Tensor | None = None,
-    ks: Sequence[int] = KS,
-    rank_temperature: float = 0.01,
-    recall_temperature: float = 1.0,
+    **options: Any,
 ) -> Tensor:
     """`recall_at_k` of a batch that searches itself (ILGen Fig. 5): images of one label are each other's positives.
 
@@ -85,7 +82,7 @@ def batch_recall_at_k(
         embedding: (N, D), of any length: cosines are taken.
         label: int (N,), the class of each image, in any order.
         query: indices (Q,) of the images that query, one per class in ILGen; None = all, as in the released code.
-        ks, rank_temperature, recall_temperature: as in `recall_at_k`.
+        options: as in `recall_at_k`.
 
     Returns:
         A scalar in [0, 1], mean over queries with another image of their class.
@@ -98,22 +95,12 @@ def batch_recall_at_k(
         cosines(embedding[query], embedding),
         (label[query][:, None] == label[None]) & ~myself,
         ~myself,
-        ks=ks,
-        rank_temperature=rank_temperature,
-        recall_temperature=recall_temperature,
+        **options,
     )
 
 
 def _ranks(similarity: Tensor, place: Tensor, database: Tensor, temperature: float) -> Tensor:
-    """Smooth ranks (Q, P) of the images `place` (Q, P), a few queries at a time."""
-    step = max(1, MOST // max(1, place.shape[1] * similarity.shape[1]))
-    if step >= len(similarity):
-        return _ranks_of(similarity, place, database, temperature)
-    chunks = zip(*(torch.split(x, step) for x in (similarity, place, database)), strict=True)
-    return torch.cat([checkpoint(_ranks_of, *chunk, temperature, use_reentrant=False) for chunk in chunks])
-
-
-def _ranks_of(similarity: Tensor, place: Tensor, database: Tensor, temperature: float) -> Tensor:
+    """Smooth ranks (Q, P) of the images `place` (Q, P)."""
     rivals = database[:, None].expand(-1, place.shape[1], -1).scatter(2, place[:, :, None], False)
     ahead = torch.sigmoid((similarity[:, None] - similarity.gather(1, place)[:, :, None]) / temperature)
     return 1 + ahead.masked_fill(~rivals, 0).sum(2)

@@ -65,20 +65,13 @@ def batch_rows(step: int, count: int, size: int, seed: int) -> NDArray[np.int64]
     """The `size` of `count` items that a step, counted from 0, takes.
 
     Each epoch has its own permutation, without an incomplete last batch.
-
-    Raises:
-        ValueError: if there are fewer items than a batch.
     """
     epoch, k = divmod(step, steps_per_epoch(count, size))
     return permutation(seed, epoch, count)[k * size : (k + 1) * size]
 
 
 def steps_per_epoch(count: int, size: int) -> int:
-    """Whole batches in an epoch.
-
-    Raises:
-        ValueError: if the items do not fill one batch.
-    """
+    """Whole batches in an epoch."""
     if count < size:
         raise ValueError(f"{count} items do not fill a batch of {size}: give more data, or choose a smaller batch")
     return count // size
@@ -88,9 +81,6 @@ def share(size: int, rank: int, count: int) -> range:
     """The places of a global batch that belong to process `rank` of `count`: equal ranges, in order of ranks.
 
     Gathering the processes' results along the batch restores the batch's order.
-
-    Raises:
-        ValueError: if the batch cannot be shared equally.
     """
     if size % count:
         raise ValueError(f"a batch of {size} cannot be shared equally by {count} processes: choose a multiple")
@@ -129,10 +119,6 @@ class Pictures:
         Args:
             rng: random generator of the augmentation; not needed without it.
             foreground: paint everything outside the row's mask black, before the augmentation (NearID, section 4.1).
-
-        Raises:
-            ImageReadError: if the image cannot be read, or the mask selects nothing.
-            ManifestError: if the row lacks the mask that `foreground` needs.
         """
         source = cast("str | bytes", self.data.source(row))
         image: ImageLike = source
@@ -178,9 +164,6 @@ def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray
 
     Args:
         trained, held_out: rows of the manifest, in any shape.
-
-    Raises:
-        ManifestError: naming the first such rows of `held_out`.
     """
     keys, names, ids = image_keys(data), data.column("identity"), data.column("id")
     rows = np.unique(trained).tolist()
@@ -211,9 +194,6 @@ def check(
         masks: also check that the masks in the manifest exist and select something.
         decode: decode the images; False only looks for the files, which is quicker.
         most_ratio, progress: see `idmetric.data.manifest.check.faults`.
-
-    Raises:
-        ManifestError: listing the rows that cannot be read, or if no row can.
     """
     unused = ("part_mask", "part_mask_bytes", *(() if masks else ("mask", "mask_bytes")))
     used = data.replace(**dict.fromkeys(unused))

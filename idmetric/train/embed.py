@@ -23,14 +23,34 @@ _THREADS = 4  # for reading images
 
 
 def embed_rows(
-    model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], batch_size: int = 32
+    model: Embedder,
+    data: Manifest,
+    rows: Sequence[int] | NDArray[np.integer],
+    batch_size: int = 32,
+    processes: Processes | None = None,
 ) -> Array:
     """Unit-length global features (N, D) of rows, as `model.embed` makes them in eval mode; threads read the images.
 
+    Args:
+        processes: of a training run: each embeds some of the batches, and all get all features.
+
     Raises:
-        ImageReadError: naming an image that cannot be read.
-        ValueError: if a feature is zero or not finite.
+        ImageReadError: naming an image that cannot be read; OtherFailed in the other processes.
+        ValueError: if a feature is zero or not finite; OtherFailed in the other processes.
     """
+    if processes is None or processes.count == 1:
+        return _embedded(model, data, rows, batch_size)
+    each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches, as in one process
+    start = processes.rank * each
+    own = rows[start : start + each] if start < len(rows) else rows[:1]  # one without a share learns the width
+    found = processes.together(lambda: _embedded(model, data, own, batch_size))
+    share = torch.zeros(each, found.shape[1], dtype=torch.float64, device=processes.device)
+    share[: len(found)] = torch.from_numpy(found)
+    vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()  # without the padding of the last shares
+    return vectors
+
+
+def _embedded(model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], batch_size: int) -> Array:
     pictures = Pictures(data, model.size_for, model.interpolation, model.background, fit=model.fit)
     parts: list[Tensor] = []
 
@@ -49,24 +69,4 @@ def embed_rows(
                 )
             parts.append(found.cls.cpu())
     vectors: Array = F.normalize(torch.cat(parts).double(), dim=-1).numpy()
-    return vectors
-
-
-def embed_shared(
-    model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], processes: Processes, batch_size: int
-) -> Array:
-    """`embed_rows` by all processes of a training run: each embeds some of the batches, and all get all features.
-
-    Raises:
-        ImageReadError, ValueError: as `embed_rows`, in the process that fails; OtherFailed in the others.
-    """
-    if processes.count == 1:
-        return embed_rows(model, data, rows, batch_size)
-    each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches, as in one process
-    start = processes.rank * each
-    own = rows[start : start + each] if start < len(rows) else rows[:1]  # one without a share learns the width
-    found = processes.together(lambda: embed_rows(model, data, own, batch_size))
-    share = torch.zeros(each, found.shape[1], dtype=torch.float64, device=processes.device)
-    share[: len(found)] = torch.from_numpy(found)
-    vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()  # without the padding of the last shares
     return vectors

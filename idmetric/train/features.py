@@ -41,9 +41,6 @@ class FeatureCache:
     Args:
         folder: holds the caches of all trunks; all processes must share it.
         trunk: from `trunk_id`.
-
-    Raises:
-        TrainError: naming a file of the cache that cannot be read.
     """
 
     def __init__(self, folder: str | os.PathLike[str], trunk: str) -> None:
@@ -69,9 +66,6 @@ class FeatureCache:
 
         Args:
             compute: returns the features (T, D) of up to 256 keys, on any device.
-
-        Raises:
-            TrainError: if a picture cannot be read or a file not written, e.g. on a full disk.
         """
         missing = processes.on_main(lambda: [key for key in dict.fromkeys(wanted) if key not in self.files])
         parts = [missing[k : k + PER_FILE] for k in range(0, len(missing), PER_FILE)]
@@ -112,11 +106,7 @@ def trunk_id(model: Embedder, trunk: Mapping[str, Tensor], precision: str) -> st
 
 
 def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], str]:
-    """Return the key of each picture: a row, and whether its background is painted black by the row's mask.
-
-    Raises:
-        TrainError: if a file cannot be read.
-    """
+    """Return the key of each picture: a row, and whether its background is painted black by the row's mask."""
     try:
         return {
             (row, masked): key_of(data.source(row) or b"", (data.source(row, "mask") or b"") if masked else None)

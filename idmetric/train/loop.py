@@ -17,7 +17,7 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -55,26 +55,23 @@ class Stopped(Exception):
         self.step, self.signal = step, number
 
 
-class _Interrupts:
-    """Within the block, SIGTERM and Ctrl-C only set `number`; a second Ctrl-C stops at once."""
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Within the block, SIGTERM and Ctrl-C are only added to the list; a second Ctrl-C stops at once."""
+    asked: list[int] = []
 
-    def __init__(self) -> None:
-        self.number = 0
-        self.before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            self.before = {n: signal.signal(n, self._ask) for n in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.number and number == signal.SIGINT:
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.number = number
+        asked.append(number)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {n: signal.signal(n, ask) for n in (signal.SIGTERM, signal.SIGINT)} if main else {}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def fit(
@@ -111,8 +108,8 @@ def fit(
             prepare(out)
 
         run = _Run(recipe, out, settings, processes)
-        with _Interrupts() as interrupts:
-            run.train(interrupts)
+        with _interrupts() as asked:
+            run.train(asked)
             run.finish(record)
 
 
@@ -149,7 +146,7 @@ class _Run:
             record = state.load(path, self.modules, self.optimizer, processes.scaler)
             self.saved, self.best, self.validated = self.done, record["best"], record["validated"]
 
-    def train(self, interrupts: _Interrupts) -> None:
+    def train(self, asked: Sequence[int]) -> None:
         """Train all steps that are not done yet."""
         settings, recipe, processes = self.settings, self.recipe, self.processes
         steps = range(self.done, recipe.steps)
@@ -165,7 +162,7 @@ class _Run:
                 meter.wait()
                 batch = next(feed)
                 meter.go()
-                self._agree(step, batch, interrupts)
+                self._agree(step, batch, asked)
                 meter.add(self._step(step, batch))
                 self.done = step + 1
                 if self._due(settings.log_every):
@@ -177,17 +174,17 @@ class _Run:
     def _due(self, every: int) -> bool:
         return self.done == self.recipe.steps or (every > 0 and self.done % every == 0)
 
-    def _agree(self, step: int, batch: Any, interrupts: _Interrupts) -> None:
+    def _agree(self, step: int, batch: Any, asked: Sequence[int]) -> None:
         """Stop all processes together if one could not load its batch or was asked to stop."""
         own = batch if isinstance(batch, Failure) else ""
-        failed, stopped = self.processes.any(own != "", interrupts.number != 0)
+        failed, stopped = self.processes.any(own != "", len(asked) > 0)
         if failed or stopped:
             self._save_progress()
         if failed:
             reason = next(filter(None, self.processes.all_values(own)))
             raise TrainError(f"the batch of step {step + 1} cannot be loaded: {reason}")
         if stopped:
-            raise Stopped(self.done, interrupts.number or signal.SIGTERM)
+            raise Stopped(self.done, asked[-1] if asked else signal.SIGTERM)
 
     def _step(self, step: int, batch: Any) -> dict[str, float]:
         """Take one step of the optimizer; return the values to log."""

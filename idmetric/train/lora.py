@@ -53,10 +53,6 @@ def attach(
 
     Returns:
         The module.
-
-    Raises:
-        ValueError: if no linear layer has such a name, listing their names.
-        ImportError: without peft.
     """
     try:
         import peft
@@ -81,11 +77,7 @@ def attach(
 
 
 def target_names(module: nn.Module, targets: str) -> list[str]:
-    """Names of the linear layers that `attach` would change.
-
-    Raises:
-        ValueError: if no name fits, listing the linear layers of the module.
-    """
+    """Names of the linear layers that `attach` would change."""
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     found = [name for name in linear if re.fullmatch(TARGETS.get(targets, targets), name)]
     if not found:

@@ -37,9 +37,6 @@ def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
         given: "", those of its Hub repository; a file in timm's format, or a folder with it as model.safetensors;
             "random".
         revision: commit of the Hub repository.
-
-    Raises:
-        CheckpointError: if they are not there or cannot be fetched.
     """
     from idmetric.checkpoints import format as checkpoint
     from idmetric.checkpoints.errors import CheckpointError

@@ -57,7 +57,8 @@ class Processes:
             raise ImportError(f"training needs accelerate: {install('train')}") from error
         # The optimizer imports it, and its functions' default arguments would keep the group, with its threads, past
         # `close`: a thread that lets go of a tensor while Python shuts down aborts the process
-        importlib.import_module("torch.distributed.nn")
+        with contextlib.suppress(ImportError):  # deprecated
+            importlib.import_module("torch.distributed.nn")
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
         self.precision: Precision = precision
         self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process

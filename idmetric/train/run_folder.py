@@ -38,11 +38,7 @@ def make(name: str, settings: Mapping[str, Any], more: Mapping[str, Any]) -> dic
 
 @contextmanager
 def own_folder(out: Path) -> Iterator[None]:
-    """Make the folder and keep other runs out of it, if its file system has locks.
-
-    Raises:
-        TrainError: if another run is using it, or it holds something other than a run.
-    """
+    """Make the folder and keep other runs out of it, if its file system has locks."""
     read(out)
     out.mkdir(parents=True, exist_ok=True)
     busy = TrainError(f"another run is using {out}: wait for it to end, or name another --out")
@@ -51,11 +47,7 @@ def own_folder(out: Path) -> Iterator[None]:
 
 
 def prepare(out: Path, record: Mapping[str, Any]) -> bool:
-    """Write the record of a run into its folder, unless the run in it is finished; returns whether it is.
-
-    Raises:
-        TrainError: if the folder holds something else, or a run with other settings (which are named).
-    """
+    """Write the record of a run into its folder, unless the run in it is finished; returns whether it is."""
     old = read(out)
     if old is not None:
         before, now = ({"recipe": run.get("recipe"), **run["settings"]} for run in (old, record))
@@ -76,11 +68,7 @@ def prepare(out: Path, record: Mapping[str, Any]) -> bool:
 
 
 def read(out: Path) -> dict[str, Any] | None:
-    """The recipe.json of a run; None if the folder is absent or empty.
-
-    Raises:
-        TrainError: if the path is a file, or the folder holds something other than a run.
-    """
+    """The recipe.json of a run; None if the folder is absent or empty."""
     if out.exists() and not out.is_dir():
         raise TrainError(f"--out {out} is a file: name a folder")
     path = out / FILE

@@ -49,9 +49,6 @@ def save(
     Args:
         step: optimizer steps done.
         more: further JSON values.
-
-    Raises:
-        OutputError: if it cannot be written, e.g. on a full disk; earlier checkpoints stay as they are.
     """
     tensors = {f"{part}/{name}": value for part, module in modules.items() for name, value in trained(module)}
     for index, values in optimizer.state_dict()["state"].items():
@@ -71,11 +68,7 @@ def load(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
 ) -> dict[str, Any]:
-    """Restore exactly the state that `save` wrote, and return its further values.
-
-    Raises:
-        TrainError: naming the file, if it is damaged or of another model.
-    """
+    """Restore exactly the state that `save` wrote, and return its further values."""
     tensors, record = _read(path)
     own = {f"{part}/{name}": value for part, module in modules.items() for name, value in trained(module)}
     stored = {name: value.shape for name, value in tensors.items() if not name.startswith("optimizer/")}

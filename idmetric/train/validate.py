@@ -19,7 +19,7 @@ from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agr
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.matched import Matched, matched
-from idmetric.train.embed import Array, embed_rows, embed_shared
+from idmetric.train.embed import Array, embed_rows
 from idmetric.train.processes import Processes
 
 Rows = NDArray[np.int64]
@@ -48,10 +48,6 @@ def validation(
         "ssr", "pa": success of views against their distractors and identity-edits (NearID, section 3.4).
         "part_ssr", "part_pa": the same against part-edits (NearID on Mind-the-Glitch).
         "oracle", "oracle_pair": correlation with the part-edits' oracle scores (NearID's M-O and M-O pair).
-
-    Raises:
-        ValueError: if the rows allow none.
-        ImageReadError: naming an image that cannot be read.
     """
     rows = _Rows(data)
     if not len(_queries(rows)[1]) and not _quick(np.ones((len(data), 1)), rows):  # before images are read
@@ -59,11 +55,7 @@ def validation(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
         )
-    if processes is None:
-        vectors = embed_rows(model, data, rows.images, batch_size)
-    else:
-        vectors = embed_shared(model, data, rows.images, processes, batch_size)
-    by_row = vectors[rows.image]
+    by_row = embed_rows(model, data, rows.images, batch_size, processes)[rows.image]
     return _retrieval(by_row, rows) | _quick(by_row, rows)
 
 

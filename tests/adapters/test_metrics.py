@@ -227,7 +227,7 @@ def test_arguments_of_the_metrics_that_do_not_fit_say_so(metric: IDSim) -> None:
         IdentitySimilarity(metric, "l2")
     with pytest.raises(ValueError, match="3 images and 2 references"):
         IdentitySimilarity(metric).update(pictures(3), pictures(2))
-    with pytest.raises(ValueError, match="3 images and 2 lists"):
+    with pytest.raises(ValueError, match="3 images and 2 references"):
         IdentitySimilarity(metric).update(pictures(3), [pictures(2), pictures(1)])
     retrieval = IdentityRetrieval(metric)
     with pytest.raises(ValueError, match="3 images and 2 identities"):

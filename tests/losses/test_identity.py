@@ -1,10 +1,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +10,13 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-import idmetric
 from idmetric import Embedding, IdentityLoss, IDSim
 from idmetric.distance.matrix import DISTANCES
 from idmetric.models.idsim import IDSimConfig
 from idmetric.models.visid import VisIDEmbed
 from idmetric.train.visme import small_qwen
 from tests.conftest import random_model
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.train_parts import in_two_processes, launched
 
 
 def pixels(count: int, height: int = 52, width: int = 44, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -349,6 +343,15 @@ def test_distances_stay_in_float32_under_autocast(metric: IDSim) -> None:
 # torch.compile and processes
 
 
+def check_alike(compiled: Any, loss: IdentityLoss, x: Tensor, **extra: Any) -> None:
+    """Check that both give one value and one gradient."""
+    value, expected = compiled(x, **extra), loss(x, **extra)
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+    (found,), (plain,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
+    assert plain.abs().max() > 0
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "whole"), [("joint_pooled", True), pytest.param("joint", False, marks=pytest.mark.slow)]
 )
@@ -356,12 +359,7 @@ def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) ->
     torch.compiler.reset()
     loss = IdentityLoss(metric, REFERENCES, distance=name, value_range=(-1, 1), clamp=True)
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=whole)
-    x = (2 * pixels(2) - 1).detach().requires_grad_()
-    value, expected = compiled(x), loss(x)
-    torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
-    (found,), (plain,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
-    assert plain.abs().max() > 0
-    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+    check_alike(compiled, loss, (2 * pixels(2) - 1).detach().requires_grad_())
 
 
 @pytest.mark.slow
@@ -370,12 +368,7 @@ def test_compiled_losses_take_other_batch_and_image_sizes(metric: IDSim) -> None
     loss = IdentityLoss(metric, REFERENCES)
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     for count, width in ((2, 44), (3, 44), (4, 44), (3, 64)):
-        x = pixels(count, width=width)
-        value, expected = compiled(x), loss(x)
-        torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
-        (found,), (plain,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
-        assert plain.abs().max() > 0
-        torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+        check_alike(compiled, loss, pixels(count, width=width))
 
 
 @pytest.mark.slow
@@ -388,10 +381,7 @@ def test_compiled_losses_look_at_the_same_part(metric: IDSim, how: str) -> None:
     x = pixels(2)
     if how == "cropped":  # one image alone is cut as well
         x, extra = pixels(1), {"masks": masks()[:1]}
-    value, expected = compiled(x, **extra), loss(x, **extra)
-    torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
-    (found,), (plain,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
-    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+    check_alike(compiled, loss, x, **extra)
 
 
 def test_a_loss_made_under_inference_mode_trains_all_the_same(metric: IDSim) -> None:
@@ -417,12 +407,11 @@ def gradients(model: nn.Module) -> list[Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-def run_in_two_processes() -> None:
+def train_in_three_ways(rank: int, port: str) -> None:
     """What each process of the test below runs: DDP around the generator, DDP around all, and accelerate."""
     import torch.distributed as dist
 
-    rank = int(os.environ["RANK"])
-    torch.set_num_threads(1)
+    launched(rank, port)
     dist.init_process_group("gloo")
     part = batch()[2 * rank : 2 * rank + 2]
     loss = IdentityLoss(random_model("dinov3"), REFERENCES, distance="joint", checkpoint=True)
@@ -457,25 +446,7 @@ def run_in_two_processes() -> None:
 
 @pytest.mark.slow
 def test_two_processes_give_the_gradients_of_one() -> None:
-    code = "from tests.losses.test_identity import run_in_two_processes; run_in_two_processes()"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "PYTHONPATH": str(ROOT)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, **common, "OMP_NUM_THREADS": "1", "RANK": rank, "LOCAL_RANK": rank},
-        )
-        for rank in ("0", "1")
-    ]  # fmt: skip
-    try:
-        for process in started:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors[-3000:]
-    finally:
-        for process in started:
-            process.kill()
+    assert in_two_processes(train_in_three_ways, seconds=300) == [0, 0]
 
 
 # Errors
@@ -573,5 +544,8 @@ def test_a_compiled_metric_is_refused(metric: IDSim) -> None:
         IdentityLoss(torch.compile(metric, backend="eager"), REFERENCES)  # type: ignore[arg-type]
 
 
-def test_the_name_is_lazy() -> None:
-    assert idmetric.IdentityLoss is IdentityLoss
+def test_the_signature_names_what_a_run_was_trained_with(metric: IDSim) -> None:
+    loss = IdentityLoss(metric, REFERENCES, distance="joint", aggregate="min")
+    own = metric.signature("joint")
+    expected = {**own, "references": str(len(REFERENCES)), "aggregate": "min", "outside": "black"}
+    assert loss.signature() == expected

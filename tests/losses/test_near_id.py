@@ -113,8 +113,9 @@ def test_known_values_of_the_other_objectives_where_all_is_equal() -> None:
     circles = math.log(2) - 64 * 0.25 * 0.25 + math.log(7) + 64 * 1.25 * 0.75
     assert circle_ranked(same).item() == pytest.approx(circles + 0.5 * 0.25, rel=1e-5)
     scores, known = torch.tensor([[0.3, 0.5], [0.5, 0.3]]), torch.tensor([[0.9, 0.2], [0.2, 0.9]])
-    flat = oracle_ranking(torch.zeros(2, 2), known)
-    assert oracle_ranking(scores.flip(1), known) < flat < oracle_ranking(scores, known)
+    costs = [oracle_ranking(s, known, known > 0) for s in (scores.flip(1), torch.zeros(2, 2), scores)]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[2]
 
 
 def test_known_values_of_the_other_objectives_in_perfect_order() -> None:
@@ -189,8 +190,8 @@ def test_oracle_ranking_is_ranknet_on_ordered_pairs() -> None:
     assert oracle_info_nce(t, oracle, distractors=True).item() == pytest.approx(base + 0.5 * rank, rel=1e-10)
     unknown = oracle.clone()
     unknown[0] = math.nan
-    assert oracle_ranking(torch.zeros(1, 3), unknown[:1]).item() == 0
-    assert oracle_ranking(torch.zeros(2, 3), torch.ones(2, 3)).item() == 0
+    for known in (unknown[:1], torch.ones(2, 3)):
+        assert oracle_ranking(torch.zeros_like(known), known, torch.ones_like(known) > 0).item() == 0
 
 
 def test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term() -> None:
@@ -204,8 +205,8 @@ def test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term() -> Non
         ]
     expected = loop.sigmoid_pairs(a, p, r, TAU, -10.0) + 0.5 * loop.mean(ranks)
     assert sigmoid_ranked(t).item() == pytest.approx(expected, rel=1e-9)
-    summed = loop.sigmoid_pairs(a, p, r, TAU, -8.0, per_anchor=True) + 0.25 * loop.mean(ranks)
-    assert sigmoid_ranked(t, bias=-8.0, alpha=0.25, per_anchor=True).item() == pytest.approx(summed, rel=1e-9)
+    summed = loop.sigmoid_pairs(a, p, r, TAU, -10.0, per_anchor=True) + 0.25 * loop.mean(ranks)
+    assert sigmoid_ranked(t, alpha=0.25, per_anchor=True).item() == pytest.approx(summed, rel=1e-9)
     assert summed > 2 * expected
 
 
@@ -305,4 +306,4 @@ def test_bad_shapes_are_told() -> None:
     with pytest.raises(ValueError, match="temperature"):
         near_id(t, temperature=0)
     with pytest.raises(ValueError, match="two arrays"):
-        oracle_ranking(torch.zeros(2, 3), torch.zeros(2, 2))
+        oracle_ranking(torch.zeros(2, 3), torch.zeros(2, 2), torch.ones(2, 3) > 0)

@@ -144,14 +144,6 @@ def test_defaults_are_the_papers() -> None:
     assert asdict(Config()).items() >= papers.items()
 
 
-def test_the_command_names_the_command_that_makes_triplets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [replace(row, group=None, slot=None) for row in triplets(tmp_path)]
-    Manifest.from_rows(rows, tmp_path).write(tmp_path / "rows.csv")
-    options = ["--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run"), "--cpu"]
-    assert main(["idsim", *options, "--backbone-weights", "random"]) == 1
-    assert "idmetric data mine triplets" in capsys.readouterr().err
-
-
 # Data
 
 

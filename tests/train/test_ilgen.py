@@ -456,21 +456,5 @@ def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
             made(given, **options)
 
 
-def test_a_batch_that_processes_cannot_share_is_refused(data: Manifest) -> None:
-    three = Processes(cpu=True)
-    three.count = 3
-    with pytest.raises(ValueError, match="a batch of 16 cannot be shared equally by 3 processes"):
-        build(config(), data, three)
-
-
 def test_commands_of_the_page_parse() -> None:
     check_commands("ilgen", commands=4, options=13)
-
-
-@pytest.mark.parametrize(
-    ("loss", "name"),
-    [("recall@k", "model/backbone.cls_token"), ("contrastive", "loss/hardest"), ("softmax-margin", "loss/prototype")],
-)
-def test_checkpoints_hold_what_a_loss_learns_or_finds(data: Manifest, loss: str, name: str) -> None:
-    modules = made(data, loss=loss).modules()
-    assert name in {f"{part}/{n}" for part, module in modules.items() for n, _ in state.trained(module)}

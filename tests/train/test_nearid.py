@@ -18,6 +18,8 @@ from torch import Tensor
 from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.losses.near_id import Tuples, near_id
+from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
 from idmetric.models import backbone
 from idmetric.train import state
 from idmetric.train.batches import generator
@@ -28,7 +30,6 @@ from idmetric.train.nearid.config import SMOKE, Config
 from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
 from idmetric.train.nearid.recipe import Recipe, build
 from idmetric.train.processes import Processes
-from tests.reference import losses_loop as slow
 from tests.train_parts import (
     a_minute_offline,
     in_two_processes,
@@ -82,10 +83,7 @@ def recipe(data: Manifest, **config: Any) -> Recipe:
 
 def random_model(seed: int = 0) -> NearID:
     """As the smoke run starts."""
-    return siglip.start(
-        MODEL["backbone"], weights="random", image_size=MODEL["image_size"], backbone_args=MODEL["backbone_args"],
-        seed=seed,
-    )  # fmt: skip
+    return siglip.start(Config(**MODEL, seed=seed))
 
 
 def losses(run: Recipe, steps: int) -> list[float]:
@@ -228,46 +226,30 @@ def embedded(run: Recipe, data: Manifest) -> tuple[list[Any], list[list[Any]], l
     return [x[0] for x in found], [x[1:first] for x in found], [x[first:] for x in found]
 
 
-def rest_of(i: int, anchor: list[Any], positive: list[list[Any]]) -> list[float]:
-    """Cosines of an anchor with the positives of the others."""
-    return [slow.cos(anchor[i], g) for j, row in enumerate(positive) if j != i for g in row if g is not None]
-
-
 def loss_by_hand(run: Recipe, data: Manifest) -> float:
-    """Eq. 3 and Table 4, number by number."""
-    objective, tau, alpha = run.config.objective, run.config.temperature, run.config.alpha
-    anchor, positive, near = embedded(run, data)
-    if objective == "nearid":
-        base = slow.discrimination(anchor, positive, near, tau) + 0.1 * slow.cohesion(positive)
-        return base + alpha * slow.ranking(anchor, positive, near, tau)
-    if objective in ("info-nce", "info-nce-distractors"):
-        return slow.symmetric(anchor, [x[0] for x in positive], near if "distractors" in objective else None, tau)
-    if objective in ("oracle", "oracle-distractors"):
-        scores = data.column("oracle")
-        rows = run.batches.tuples(0)[0][:, 2:]
-        oracle = np.array([[scores[r] if r != MISSING else np.nan for r in x] for x in rows], float)
-        cosines = np.array(
-            [[0.0 if r is None else slow.cos(a, r) for r in x] for a, x in zip(anchor, near, strict=True)]
-        )
-        rank = slow.oracle_ranking(cosines, oracle, ~np.isnan(oracle), tau, 0.05)
-        assert rank > 0
-        others = near if objective == "oracle-distractors" else None
-        return slow.symmetric(anchor, [x[0] for x in positive], others, tau) + alpha * rank
-    if objective == "siglip":
-        ranks = [
-            slow.softplus(slow.log_sum_exp([c / tau for c in rest_of(i, anchor, positive)]) - slow.cos(a, r) / tau)
-            for i, a in enumerate(anchor)
-            for r in near[i]
-            if r is not None
-        ]
-        summed = run.config.sigmoid_per_anchor
-        return slow.sigmoid_pairs(anchor, positive, near, tau, -10.0, summed) + alpha * slow.mean(ranks)
-    circles = []
-    for i, a in enumerate(anchor):
-        own = [slow.cos(a, g) for g in positive[i] if g is not None]
-        far = rest_of(i, anchor, positive) + [slow.cos(a, r) for r in near[i] if r is not None]
-        circles.append(slow.circle(own, far, 0.25, 64.0))
-    return slow.mean(circles) + alpha * slow.max_hinge(anchor, positive, near, tau, 0.25)
+    """The objective, which tests/losses compare with its equation, of images embedded one by one."""
+    config, (anchor, positive, near) = run.config, embedded(run, data)
+    of = {"temperature": config.temperature}
+
+    def slots(rows: list[list[Any]]) -> tuple[Tensor, Tensor]:
+        found = np.array([[np.zeros_like(anchor[0]) if x is None else x for x in row] for row in rows])
+        valid = torch.tensor([[x is not None for x in row] for row in rows])
+        return torch.from_numpy(found.reshape(*valid.shape, -1)), valid
+
+    (g, g_valid), (r, r_valid) = slots(positive), slots(near) if near[0] else (torch.zeros(8, 0, len(anchor[0])), None)
+    tuples = Tuples(torch.from_numpy(np.stack(anchor)), g, r, g_valid, r_valid)
+    if config.objective == "nearid":
+        return near_id(tuples, alpha=config.alpha, beta=0.1, **of).item()
+    distractors = {"distractors": config.objective.endswith("-distractors")}
+    if config.objective.startswith("info-nce"):
+        return symmetric_info_nce(tuples, **distractors, **of).item()
+    if config.objective.startswith("oracle"):
+        scores, rows = data.column("oracle"), run.batches.tuples(0)[0][:, 2:]
+        oracle = torch.tensor([[scores[r] if r != MISSING else np.nan for r in row] for row in rows])
+        return oracle_info_nce(tuples, oracle, alpha=config.alpha, **distractors, **of).item()
+    if config.objective == "siglip":
+        return sigmoid_ranked(tuples, alpha=config.alpha, per_anchor=config.sigmoid_per_anchor, **of).item()
+    return circle_ranked(tuples, alpha=config.alpha, **of).item()
 
 
 OBJECTIVES = ("nearid", "info-nce", "info-nce-distractors", "oracle", "oracle-distractors", "siglip", "circle")
@@ -560,7 +542,7 @@ def test_it_starts_from_a_timm_model_with_attention_pooling(tmp_path: Path) -> N
     torch.manual_seed(0)
     plain = backbone.build(name.split(".")[0], image_size=256, args={"act_layer": "gelu_tanh"})
     save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, tmp_path / "weights.safetensors")
-    model = siglip.start(name, weights=tmp_path / "weights.safetensors")
+    model = siglip.start(Config(name, str(tmp_path / "weights.safetensors")))
     x = torch.rand(1, 3, 256, 256)
     with torch.no_grad():
         pooled = plain.eval()((x - 0.5) / 0.5)
@@ -573,7 +555,7 @@ def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkey
     with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):
         recipe(data, backbone_weights="")
     with pytest.raises(CheckpointError, match="cannot fetch"):
-        siglip.start()
+        siglip.start(Config())
     save_file(
         {k: v.contiguous() for k, v in random_model(3).backbone.state_dict().items()}, tmp_path / "model.safetensors"
     )
@@ -584,16 +566,16 @@ def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkey
         settings.append(run.settings)
     assert settings[0] == settings[1] != recipe(data).settings  # named by their content
     with pytest.raises(CheckpointError, match="no such file"):
-        siglip.start(MODEL["backbone"], weights=tmp_path / "lost")
+        siglip.start(Config(MODEL["backbone"], str(tmp_path / "lost")))
     with pytest.raises(CheckpointError, match=r"google/siglip2-so400m-patch14-384 has its own .* as --backbone"):
-        siglip.start(weights=tmp_path)
+        siglip.start(Config(backbone_weights=str(tmp_path)))
 
 
 def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
     other = backbone.build("vit_tiny_patch16_224", image_size=224)
     save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match="attention pooling"):
-        siglip.start("vit_tiny_patch16_224", weights=tmp_path / "other.safetensors")
+        siglip.start(Config("vit_tiny_patch16_224", str(tmp_path / "other.safetensors")))
 
 
 # Wrong data

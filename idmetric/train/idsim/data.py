@@ -54,11 +54,7 @@ class Triplets:
 
 
 def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
-    """The triplets in the rows of these splits: groups with slots anchor, positive and negative.
-
-    Raises:
-        ManifestError: if there are none, or a group is incomplete or contradicts its identities, with how to fix it.
-    """
+    """The triplets in the rows of these splits: groups with slots anchor, positive and negative."""
     names, slots = data.column("group"), data.column("slot")
     groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: {slot: [] for slot in SLOTS})
     for row in rows_in(data, splits).tolist():

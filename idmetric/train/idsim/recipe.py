@@ -132,14 +132,7 @@ class IDSimRecipe(Recipe):
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
-    """Prepare triplets and model for training.
-
-    Raises:
-        ManifestError: if there are no triplets, or they contradict themselves, with the command that makes them; if
-            training and validation share images or identities.
-        ValueError: if they fill no batch, or processes cannot share one.
-        CheckpointError: if the backbone cannot be loaded.
-    """
+    """Prepare triplets and model for training."""
     triplets = read_triplets(data, TRAINING)
     if config.accumulation % processes.count:
         raise ValueError(

@@ -64,9 +64,6 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
         few: identities with fewer images are left out ("skip"; section 4.1 takes "classes with at least 4 images"), or
             their images are repeated ("repeat"), and differ by augmentation alone.
         seed: of the choice of images.
-
-    Raises:
-        ManifestError: if there are fewer than two classes, with the reason.
     """
     found: dict[str, dict[str, int]] = defaultdict(dict)  # identity -> a row of each of its images
     names, keys, ids = data.column("identity"), image_keys(data), data.column("id")

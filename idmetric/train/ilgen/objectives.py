@@ -15,7 +15,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.losses.arrays import cosines
 from idmetric.losses.ilgen_objectives import contrastive, hardest_negatives, softmax_margin
 from idmetric.models.embedder import Embedder
-from idmetric.train.embed import embed_shared
+from idmetric.train.embed import embed_rows
 from idmetric.train.ilgen.data import Classes, Drawn
 from idmetric.train.processes import Processes
 
@@ -92,7 +92,7 @@ def mine(model: Embedder, data: Manifest, classes: Classes, processes: Processes
     each = -(-count // processes.count)
     own = ((torch.arange(each) + processes.rank * each) % count).to(processes.device)  # the last share is padded
     with processes.autocast():
-        vectors = embed_shared(model, data, classes.flat, processes, batch_size)
+        vectors = embed_rows(model, data, classes.flat, batch_size, processes)
     x = torch.from_numpy(vectors).float().to(processes.device)
     label = torch.arange(count, device=x.device) // classes.images
     found = hardest_negatives(x[own], x, label[own], label)

@@ -147,12 +147,7 @@ def set_training(model: nn.Module, mode: bool) -> None:
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
-    """Prepare classes, encoder and loss for training.
-
-    Raises:
-        ManifestError: if the data cannot fill a batch, with the reason; if training and validation share images.
-        idmetric.checkpoints.format.CheckpointError: if the encoder or its weights cannot be loaded.
-    """
+    """Prepare classes, encoder and loss for training."""
     classes = classes_of(data, config.images, config.few_images, config.seed)
     if config.loss in CLASS_BATCHES and len(classes) < config.classes:
         raise ManifestError(

@@ -75,9 +75,6 @@ def find(
     Args:
         splits: of the rows to use; "" is that of rows without one.
         engines: generators of the distractors to use; () = all. Part-edits by any generator are used.
-
-    Raises:
-        ManifestError: naming distractors with the identity of their view, or engines without distractors.
     """
     identity, role, engine = (data.column(c) for c in ("identity", "role", "engine"))
     there = {e for e, kind in zip(engine, role, strict=True) if kind in NEAR and kind != PARTS}
@@ -159,9 +156,6 @@ def check(
 
     Args:
         notes: about rows that are left out, for the message. oracle: whether distractors need different oracle scores.
-
-    Raises:
-        ManifestError: naming what is missing, and the commands that make it.
     """
     left = f" (left out: {'; '.join(notes)})" if notes else ""
     if len(identities) < 2:

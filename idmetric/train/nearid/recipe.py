@@ -190,13 +190,7 @@ def ordered(tuples: Tuples) -> Tensor:
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
-    """Prepare tuples and model for training.
-
-    Raises:
-        ManifestError: if the data lack views, distractors, masks or oracle scores that the settings need.
-        CheckpointError: if the backbone cannot be loaded.
-        ValueError: if the batch is larger than the data, or the processes cannot share it.
-    """
+    """Prepare tuples and model for training."""
     share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
     identities, notes = find(data, engines=config.engines)
     data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
@@ -211,8 +205,5 @@ def build(config: Config, data: Manifest, processes: Processes) -> Recipe:
             f"per epoch; {len(others):,} to validate" + (f"; left out: {'; '.join(notes)}" if notes else ""),
             flush=True,
         )
-    model = siglip.start(
-        config.backbone, weights=config.backbone_weights, revision=config.revision, image_size=config.image_size,
-        backbone_args=config.backbone_args, device=processes.device, seed=config.seed,
-    )  # fmt: skip
+    model = siglip.start(config).to(processes.device)
     return Recipe(config, data, identities, held_out, model, processes)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,47 +16,27 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import load_state
 from idmetric.models import backbone as backbones
 from idmetric.models.nearid import NearID, NearIDConfig
-from idmetric.train.nearid.config import SIGLIP2
+from idmetric.train.nearid.config import Config
 from idmetric.train.options import weights_file
 
 
-def start(
-    source: str = SIGLIP2,
-    *,
-    weights: str | os.PathLike[str] = "",
-    revision: str | None = None,
-    image_size: int | None = None,
-    backbone_args: Mapping[str, Any] | None = None,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
-) -> NearID:
-    """A NearID with a trainable head and a frozen trunk.
-
-    Args:
-        source: folder or Hub repository of a SigLIP or SigLIP2 in the format of transformers, or of a NearID to train
-            further; or a timm name of a ViT with attention pooling.
-        weights: of a timm model, see `weights_file`; "" = those of the source.
-        revision: commit of a Hub repository.
-        image_size, backbone_args: of a timm model, as for `idmetric.models.backbone.build`.
-        seed: of random weights; torch's global random state does not change.
-
-    Raises:
-        CheckpointError: if there is no such model, or it has no attention pooling.
-    """
+def start(config: Config) -> NearID:
+    """A NearID on the CPU with a trainable head and a frozen trunk; torch's global random state does not change."""
+    source = config.backbone
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(config.seed)  # of random weights
         if backbones.is_timm(source):
-            model = _of_timm(source, os.fspath(weights), revision, image_size, dict(backbone_args or {}))
-        elif image_size or backbone_args or weights:
+            model = _of_timm(config)
+        elif config.image_size or config.backbone_args or config.backbone_weights:
             raise CheckpointError(
                 f"{source} has its own settings and weights: --image-size, --backbone-args and --backbone-weights are "
                 "for timm's names; name a folder as --backbone"
             )
         else:
-            model = _of_files(source, revision)
+            model = _of_files(source, config.revision)
     model.name = source
     only_the_head_trains(model)
-    return model.to(device)
+    return model
 
 
 def _of_files(place: str, revision: str | None) -> NearID:
@@ -74,30 +52,22 @@ def _of_files(place: str, revision: str | None) -> NearID:
     return model
 
 
-def _of_timm(
-    name: str, weights: str, revision: str | None, image_size: int | None, backbone_args: dict[str, Any]
-) -> NearID:
-    known = backbones.pretrained_config(name)
-    if "siglip" in name:  # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
-        backbone_args = {"act_layer": "gelu_tanh", **backbone_args}
-    config = NearIDConfig(
-        name, image_size or known.input_size[-1], known.interpolation, tuple(known.mean), tuple(known.std),
-        backbone_args=backbone_args,
-    )  # fmt: skip
-    file = weights_file(name, weights, revision)
-    model = NearID(config, device="cpu")
+def _of_timm(config: Config) -> NearID:
+    name, known = config.backbone, backbones.pretrained_config(config.backbone)
+    # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
+    args = {"act_layer": "gelu_tanh", **config.backbone_args} if "siglip" in name else config.backbone_args
+    size = config.image_size or known.input_size[-1]
+    settings = NearIDConfig(name, size, known.interpolation, tuple(known.mean), tuple(known.std), backbone_args=args)
+    file = weights_file(name, config.backbone_weights, config.revision)
+    model = NearID(settings, device="cpu")
     if file:
-        model.backbone = backbones.build(name, image_size=config.image_size, args=config.backbone_args, weights=file)
+        model.backbone = backbones.build(name, image_size=size, args=args, weights=file)
         model.take_revision(revision_of(file))
     return model
 
 
 def only_the_head_trains(model: NearID) -> None:
-    """Freeze the trunk, in eval mode; let the attention pooling train, in train mode.
-
-    Raises:
-        CheckpointError: if the model has no attention pooling.
-    """
+    """Freeze the trunk, in eval mode; let the attention pooling train, in train mode."""
     if getattr(model.backbone, "attn_pool", None) is None or getattr(model.backbone, "cls_token", None) is not None:
         raise CheckpointError(
             f"{model.name!r} has no attention pooling to train: choose a SigLIP, such as "

@@ -95,11 +95,7 @@ class Batch:
 
 
 def check(data: Data, config: Config) -> None:
-    """Check that every dataset fills a block, and that they fill a batch together.
-
-    Raises:
-        ScheduleError: naming the datasets that cannot.
-    """
+    """Check that every dataset fills a block, and that they fill a batch together."""
     what = "identities" if config.sampling == "identity" else "samples"
     named = {pool.name: n for pool, n in zip(data.pools, _rooms(data, config), strict=True)}
     few = {name: n for name, n in named.items() if n < config.samples}
@@ -128,11 +124,7 @@ def _most_blocks(data: Data, config: Config) -> Rows:
 
 
 def draw(data: Data, config: Config, step: int) -> Batch:
-    """The batch of a step, from data that `check` accepts.
-
-    Raises:
-        ScheduleError: naming the dataset that cannot fill its block.
-    """
+    """The batch of a step, from data that `check` accepts."""
     rng = np.random.default_rng([config.seed, 0x5C4ED, step])
     datasets = _choose_blocks(data, config, rng)
     if config.sampling == "naive":

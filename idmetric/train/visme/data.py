@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ import numpy as np
 from idmetric.data.manifest.lineage import has_image, image_keys
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.train.batches import TRAINING, rows_in
 from idmetric.train.visme.batch_sampler import Data, Pool, Rows
 from idmetric.train.visme.wording import Kind, Wording
 
@@ -49,7 +50,7 @@ def prepare(
     manifest: Manifest,
     settings: VisIDConfig | None = None,
     *,
-    splits: Iterable[str | None] = (None, "train", "training"),
+    splits: Sequence[str] = TRAINING,
     instructions: Sequence[str] = (),
 ) -> Prepared:
     """Find the samples in a manifest.
@@ -58,12 +59,8 @@ def prepare(
         splits: of the rows that may be samples.
         instructions: "DATASET=WORDS" for a dataset's queries without text; WORDS is an instruction, or one of
             idmetric.models.visid.TASKS. The default is "recognition".
-
-    Raises:
-        ManifestError: if there is no sample.
-        ValueError: for an instruction of an unknown dataset.
     """
-    table = _Table(manifest, frozenset(splits))
+    table = _Table(manifest, splits)
     found = _Samples(table)
     words = _instructions(instructions, set(table.dataset))
     notes = tuple(f"{count} {what}" for what, count in sorted(found.left.items()))
@@ -84,13 +81,13 @@ def prepare(
 class _Table:
     """The manifest's relevant columns, with copies resolved to their originals."""
 
-    def __init__(self, manifest: Manifest, splits: frozenset[str | None]) -> None:
+    def __init__(self, manifest: Manifest, splits: Sequence[str]) -> None:
         self.identity, self.role, self.text = (manifest.column(c) for c in ("identity", "role", "text"))
         self.group, self.slot, self.label = (manifest.column(c) for c in ("group", "slot", "label"))
         self.keys = image_keys(manifest)
         self.alone = frozenset(np.flatnonzero(~has_image(manifest)).tolist())
         self.dataset: list[str] = [d or "data" for d in manifest.column("dataset")]
-        self.usable = [s in splits or (s or "").casefold() in splits for s in manifest.column("split")]
+        self.usable = np.isin(np.arange(len(manifest)), rows_in(manifest, splits))
         self.answer, sources = (_column(manifest, name) for name in ("x_target", "x_source"))
         names = manifest.column("id")
         row = {name: i for i, name in enumerate(names)}

@@ -136,13 +136,7 @@ class VisME(Recipe):
 
 
 def build(config: Config, data: Manifest, processes: Processes) -> VisME:
-    """Prepare samples and model with LoRA for training.
-
-    Raises:
-        ValueError: if max_length tokens do not hold an image of max_pixels.
-        ScheduleError: if the datasets cannot fill the batches, naming them.
-        ManifestError: if there are no samples, or training and validation share an identity or an image of one.
-    """
+    """Prepare samples and model with LoRA for training."""
     settings = VisIDConfig(
         prompt_style=config.prompt_style, max_pixels=config.max_pixels, max_length=config.max_length,
         min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),

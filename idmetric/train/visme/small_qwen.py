@@ -19,13 +19,11 @@ def write(
     folder: str | os.PathLike[str],
     kind: Literal["qwen2_5_vl", "qwen2_vl"] = "qwen2_5_vl",
     *,
-    width: int = 32,
     seed: int = 0,
 ) -> None:
     """Write the model into a folder in the format of transformers, for `VisIDEmbed(folder)`. Needs no network.
 
     Args:
-        width: hidden size, a multiple of 32.
         seed: of the weights; torch's global random state does not change.
     """
     try:
@@ -35,7 +33,7 @@ def write(
     target = Path(folder)
     tokenizer = _tokenizer(transformers)
     tokenizer.save_pretrained(target)
-    config = _config(transformers, tokenizer, kind, width)
+    config = _config(transformers, tokenizer, kind)
     name = "Qwen2_5_VLForConditionalGeneration" if kind == "qwen2_5_vl" else "Qwen2VLForConditionalGeneration"
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.default_generator.manual_seed(seed)
@@ -63,22 +61,22 @@ def _tokenizer(transformers: Any) -> Any:
     )
 
 
-def _config(transformers: Any, tokenizer: Any, kind: str, width: int) -> Any:
+def _config(transformers: Any, tokenizer: Any, kind: str) -> Any:
     ids = {
         f"{name}_token_id": tokenizer.convert_tokens_to_ids(f"<|{mark}|>")
         for name, mark in (("image", "image_pad"), ("video", "video_pad"), ("vision_start", "vision_start"))
     }
     text: dict[str, Any] = {
-        "hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 1024,
-        "rope_scaling": {"type": "mrope", "mrope_section": [width // 32, width // 32, width // 16]},
+        "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
         "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
     }  # fmt: skip
-    vision: dict[str, Any] = {"depth": 2, "hidden_size": width, "num_heads": 2}
+    vision: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 2}
     if kind == "qwen2_vl":
-        vision |= {"embed_dim": width, "mlp_ratio": 2}
+        vision |= {"embed_dim": 32, "mlp_ratio": 2}
         return transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **ids)
     vision |= {
-        "intermediate_size": 2 * width, "out_hidden_size": width, "fullatt_block_indexes": [1], "window_size": 56
+        "intermediate_size": 64, "out_hidden_size": 32, "fullatt_block_indexes": [1], "window_size": 56
     }  # fmt: skip
     return transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **ids)
