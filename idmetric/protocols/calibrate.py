@@ -226,9 +226,6 @@ def _notes(pairs: Pairs, remark: str = "") -> list[str]:
     return found
 
 
-# Rows and items
-
-
 def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
     measures = {"ECE": expected_calibration_error, "log loss": log_loss, "Brier": brier_score}

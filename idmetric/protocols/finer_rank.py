@@ -46,7 +46,6 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
 
     Raises:
         ValueError: if there are no queries, one has no identity or species, or a species has no gallery.
-        UnreadableError: see `scorers.bind`.
     """
     tasks(data)  # before anything is embedded
     bound = bind(data, models, settings)

@@ -49,7 +49,6 @@ def run(
 
     Raises:
         ValueError: without queries or gallery, or for a query without a positive (unless settings.on_error is "skip").
-        UnreadableError: see `scorers.bind`.
     """
     skip = settings.on_error == "skip"
     search_of(data, skip)  # before anything is embedded
@@ -85,14 +84,13 @@ def _measure(scorer: Scorer, data: Manifest, search: Search, settings: Settings,
 
     for block in blocks(scorer, search):
         found.add(block)
-        number = block.part.start
-        for scores, own, hidden in zip(block.scores, block.own, block.hidden, strict=True):
+        lines = zip(block.scores, block.own, block.hidden, strict=True)
+        for number, (scores, own, hidden) in enumerate(lines, block.part.start):
             others = np.ones(len(scores), dtype=bool)
             others[own] = others[hidden] = False
             for name, group in groups.items():  # `_per_scale`, `_per_clutter` of ILIAS's evaluation/src/dataset.py
                 for place in np.unique(group[own][group[own] >= 0]).tolist():
                     grouped[name, place][number] = precision(*ranking(scores, own[group[own] == place], others))
-            number += 1
 
     whole = {name: mean(of, owner, settings) for name, of in found.values.items()}
     result.rows.append({"by": "all", "group": "all", **whole})

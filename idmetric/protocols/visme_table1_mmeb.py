@@ -15,7 +15,6 @@ data and the papers' numbers.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -26,9 +25,8 @@ from idmetric.data.importers.mmeb import candidate_id
 from idmetric.data.importers.mmeb_sets import SETS
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Ints
-from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets
+from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.paper_numbers import row_of
 from idmetric.protocols.common.result import Result
@@ -50,10 +48,7 @@ def run(
     """
     if settings.distance != "cls" or settings.look.masked:
         raise ValueError("MMEB compares whole images and texts, which have no patches: use the distance cls, no masks")
-    deaf = [
-        name for name, model in models.items()
-        if not (hasattr(model, "encode_items") if isinstance(model, Embedder) else getattr(model, "reads_words", False))
-    ]  # fmt: skip
+    deaf = [name for name, model in models.items() if not reads_words(model)]
     if deaf:
         raise ValueError(
             f"models without a text tower: {', '.join(deaf)}; MMEB's classes, answers and captions are texts: "
@@ -78,7 +73,7 @@ def _bind(data: Manifest, models: Models, settings: Settings) -> tuple[list[Ques
         rows = np.unique(np.concatenate([one.rows() for one in sets]))
         words = {row: text[row] for row in rows.tolist() if text[row]}
         try:
-            return sets, notes, bind(data, models, replace(settings, on_error="fail"), rows, words=words)
+            return sets, notes, bind(data, models, settings, rows, words=words)
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise

@@ -32,8 +32,6 @@ from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, grid_plan, me
 from idmetric.protocols.options import WorldOptions
 
 ALL = "all"
-
-
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
@@ -68,7 +66,6 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
 
     Raises:
         ValueError: if it has none of them.
-        UnreadableError: see `scorers.bind`.
     """
     if not any(_samples(data)[:2]) and not _grid(data):
         raise ValueError(
@@ -95,9 +92,6 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
         results.append(result)
 
     return results
-
-
-# Distractors and part edits
 
 
 def _samples(data: Manifest) -> tuple[Matched, Matched]:

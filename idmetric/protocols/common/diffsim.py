@@ -8,16 +8,11 @@ self-attention layer of the U-Net, at one denoising step,
 
 where the cosine is over all tokens and heads at once, of the passes with and without the prompt (guidance) together.
 
-| name | step | source |
-|---|---|---|
-| `diffsim`, `diffsim:cute` | 600 | the code's README and cute_main.sh |
-| `diffsim:dreambench++` | 750 | dreambench_main.sh |
-
 `NAME@PLACE` takes the pipeline from a folder, or from another repository of the Hub (owner/name, then @revision if
 wanted).
 
-Both take the first up-block with attention (16 x 16 tokens of a 512 x 512 image) and seed 2334. A step counts 1,000
-from pure noise to none: with the repository's scheduler, step 600 is the timestep 401.
+All take the first up-block with attention (16 x 16 tokens of a 512 x 512 image) and seed 2334. A step counts 1,000 from
+pure noise to none: with the repository's scheduler, step 600 is the timestep 401.
 
 Differences from the code: every image gets the same noise, where the code draws one for the first and another for the
 second image. So the similarity is symmetric, that of an image with itself is 1, and an image passes the U-Net once for
@@ -44,11 +39,10 @@ from idmetric.protocols.common.baselines import PairBaseline, signature_of, subj
 BASE = Weights("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
 STEPS = 1000
 _BATCH = 4  # images in one pass: at 512 pixels the VAE takes about a gigabyte for each
-
-
 PROMPT = "High quality image"  # that the U-Net is conditioned on
 SEED = 2334  # of the noise
-NAMED = {"diffsim": 600, "diffsim:cute": 600, "diffsim:dreambench++": 750}  # -> step of `STEPS`, 0 = pure noise
+# -> step of `STEPS`, 0 = pure noise: of the code's README and cute_main.sh, and of dreambench_main.sh
+NAMED = {"diffsim": 600, "diffsim:cute": 600, "diffsim:dreambench++": 750}
 
 
 def open_diffsim(source: str, device: torch.device | str | None = None) -> DiffSim:

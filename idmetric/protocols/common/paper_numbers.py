@@ -22,16 +22,9 @@ HUMAN = "human"  # stands for the agreement of the human groups with each other,
 FISHER_ROW, ALL_CATEGORIES = "Fisher-z", "all"  # of NearID's Table 2 and Fig. 4
 
 
-def _tuples(value: Any) -> Any:
-    """A JSON value with tuples in place of lists."""
-    if isinstance(value, dict):
-        return {name: _tuples(inner) for name, inner in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
 def _read(name: str) -> dict[str, Any]:
     text = files("idmetric.protocols").joinpath("papers", f"{name}.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = _tuples(json.loads(text))
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
@@ -59,10 +52,7 @@ def printed(paper: str, table: str, row: str | None) -> dict[Any, Any]:
 
 
 def _share(value: Any) -> Any:
-    return tuple(map(_share, value)) if isinstance(value, tuple) else None if value is None else value / 100
-
-
-# Rows and the models that run them
+    return tuple(map(_share, value)) if isinstance(value, list) else None if value is None else value / 100
 
 
 class PaperRow(NamedTuple):

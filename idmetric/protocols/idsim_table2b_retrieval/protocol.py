@@ -9,9 +9,8 @@ of Fig. 25, is the protocol `dreambench`.
 
 * mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
   same on its sets: an instance has as many queries as any other.
-* AUC of a search is over all pairs of a query and a gallery image; of more than a million pairs of two identities, over
-  a million by chance. The paper does not say whether it pools pairs or averages queries.
-* nDCG's gains are 1 for the query's instance and 0 for others, over the whole gallery.
+* AUC of a search is over all pairs of a query and a gallery image. The paper does not say whether it pools pairs or
+  averages queries.
 * PetFace's "mAP" is read as average precision over all pairs; the mean over species has a separate row.
 * Table 2b doesn't say how patches are compared. Its numbers stand next to every distance of patches alone: `patch`
   (Sinkhorn, as in training), `patch_pooled` (the release's) and `patch_biased`. The paper mentions no masks: with
@@ -21,7 +20,6 @@ of Fig. 25, is the protocol `dreambench`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,7 +49,6 @@ def run(
     Raises:
         ValueError: naming a benchmark without queries, pairs or triplets, or with a query that has no positive (unless
             settings.on_error is "skip").
-        UnreadableError: see `scorers.bind`.
     """
     skip, notes = settings.on_error == "skip", list[str]()
     while True:
@@ -59,7 +56,7 @@ def run(
         searches, lost = _searches(data, made, skip)  # before anything is embedded
         needed = np.unique(np.concatenate([side for plan in made.values() for side in plan.sides]))
         try:
-            bound = bind(data, models, replace(settings, on_error="fail"), needed)
+            bound = bind(data, models, settings, needed)
             break
         except UnreadableError as error:
             if not skip:

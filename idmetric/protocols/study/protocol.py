@@ -4,9 +4,7 @@
     idmetric eval study collect answers/ --study study/ --out labels.parquet
     idmetric eval study --data labels.parquet --model tiny --model hsv --out results/
 
-AP and AUC: a model's similarities of pairs against the label that people gave, the same or different. Spearman and
-Kendall: rank correlation with the share of votes for "same", over all pairs. 2AFC: the share of triplets for which the
-model finds the image more similar that people chose; a tie loses.
+docs/human-study.md lists the columns. In 2AFC a tie loses.
 
 The data is what `collect` writes, or any manifest of groups: a candidate's label is the share of votes for "same"
 (anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels count
@@ -58,7 +56,6 @@ def run(
 
     Raises:
         ValueError: if there are no labeled pairs or triplets, or a label is not a share.
-        UnreadableError: see `scorers.bind`.
     """
     labeled(data)  # before anything is embedded
     bound = bind(data, models, settings)
@@ -109,9 +106,6 @@ def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
         if not 0 <= share <= 1:
             raise ValueError(f"row {rows[1] + 1}: label {share:g} is not a share of votes, 0 to 1")
         yield rows, float(share)
-
-
-# Numbers
 
 
 def _measure(

@@ -125,9 +125,6 @@ def _answers(path: Path, study: Study) -> dict[str, Any]:
     return dict(given)
 
 
-# Labels
-
-
 def agreement(study: Study, votes: Votes, settings: Settings = Settings()) -> Value | None:
     """Krippendorff's alpha over the questions with two votes at least, by identity; None if it is undefined."""
     several = votes.total >= 2
