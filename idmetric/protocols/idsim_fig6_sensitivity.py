@@ -16,10 +16,9 @@ The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x
 and prints bars alone. Without --data the procedural world's grids are rendered: six identity strengths x five levels of
 background, viewpoint and light, all in 0..1, in `OUT/world/grids`, which the protocol `world` shares.
 
-Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md). Rows of factor "none" have no
-change of context and count for every factor. The anchor is a point of the grid too, without a change: the fit takes
-"all points in the joint edit grid" (F), but it is unclear whether the paper's grids contain theirs. Units are those of
-the columns, which the paper leaves open: `--rescale` divides each change by its largest, which makes slopes of factors
+Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md). The anchor is a point of the grid
+too, without a change: the fit takes "all points in the joint edit grid" (F), but it is unclear whether the paper's
+grids contain theirs. Units are those of the columns, which the paper leaves open: `--rescale` makes slopes of factors
 in different units (degrees, strengths) comparable.
 """
 

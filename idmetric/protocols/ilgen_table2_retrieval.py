@@ -2,12 +2,8 @@
 
     idmetric eval retrieval --data met.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
 
-A query searches the database; its positives are the database images of its identity. The roles of rows:
-
-* rows with slot "query" are queries, rows with slot "candidate" the database; or
-* rows of split "query" are queries, rows of split "gallery" (or "database", "index") the database, distractors of
-  unknown identity among them; or
-* without either, every image of a known identity is a query against all others (SOP).
+A query searches the database; its positives are the database images of its identity. docs/protocols-retrieval.md says
+how splits or slots mark them; without either, every image of a known identity is a query against all others (SOP).
 
 The column dataset names a row's benchmark, which sets the depth of mAP (`DEPTHS`; any other: `--k`) and the paper's
 value. Revisited Oxford and Paris have Radenović's mAP, and each of several settings is a dataset: `roxford_medium`,

@@ -8,11 +8,8 @@ an identity where there are any. AP@k = sum over the first k places of P(j) rel(
 share of a query's positives among the first k, which is the mAP@k of a perfect re-ranking if k >= positives.
 
 A row for all queries, and the breakdowns of the released code (evaluation/src/dataset.py), where the manifest has their
-columns:
-
-- scale and clutter (x_scale, x_clutter): groups of positives, with the published edges. The mean is over the queries
-  with a positive in the group; positives of other groups are left out of the ranking.
-- category (domain) and subcategory (domain and category): the mean over objects of the mean over their queries.
+columns, see docs/protocols-rankings.md. Positives of other groups of scale or clutter are left out of a ranking, and
+the mean over a category is that over objects of the mean over their queries.
 
 Intervals are by object. Equal scores share a place, as in scikit-learn's AP, which the released code calls. Where they
 span place k, that code takes any of them, and this one their expected precision (`evaluate.ranking.average_precision`).

@@ -3,9 +3,8 @@
     idmetric eval mmeb --data mmeb-eval.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out r/
 
 A query ranks its own candidates, the first of which is the right one; each side is an image, a text, or both. P@1 is
-the share of queries that rank it first; a tie with another candidate loses. A meta-task's number is the mean over its
-sets, and MMEB's is the mean over all 36 sets, which the printed means confirm (but for UniME's, a mean of four). A mean
-over fewer sets is labeled as such and has no paper value.
+the share of queries that rank it first; a tie with another candidate loses. MMEB's number is the mean over all 36
+sets, which the printed means confirm (but for UniME's, a mean of four).
 
 Models must read text. VisIDEmbed gets a row's text as it is, including MMEB's instruction, after its image. Dual
 encoders (`dual:REPO`) embed an image, a text, or the mean of both, each of unit length. docs/protocols-mmeb.md has the

@@ -3,9 +3,8 @@
     idmetric eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
 
 A query, an image with an instruction, ranks its own candidates; P@1 is the share of queries that rank a right
-one first. A tie with a wrong candidate loses. A meta-task's number is the mean over its sets. MVEB's is the mean over
-all 28 sets (which the printed means confirm), not over the four meta-tasks. A mean over fewer sets is labeled as such
-and has no paper value.
+one first. A tie with a wrong candidate loses. MVEB's number is the mean over all 28 sets (which the printed means
+confirm), not over the four meta-tasks.
 
 If no query of a set has a wrong candidate, all queries rank all targets of the set. docs/protocols-mveb.md has the
 data, the papers' numbers, and the texts that each kind of model gets.

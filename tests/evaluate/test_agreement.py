@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import permutations
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -57,8 +54,8 @@ def test_broken_input_is_named() -> None:
 
 def test_one_correlation_has_no_error_and_perfect_ones_are_finite() -> None:
     assert fisher_mean([0.5]) == (pytest.approx(0.5), None)
-    assert fisher_mean([1.0, 1.0]).mean == pytest.approx(0.999)
-    assert fisher_mean([1.0, 1.0], limit=0.5).mean == pytest.approx(0.5)
+    assert fisher_mean([1.0, 1.0])[0] == pytest.approx(0.999)
+    assert fisher_mean([1.0, 1.0], limit=0.5)[0] == pytest.approx(0.5)
 
 
 def test_what_is_no_correlation_is_refused() -> None:
@@ -98,26 +95,6 @@ def test_alpha_is_that_of_the_published_examples(name: str) -> None:
     by_hand = ((n - 1) * agreeing - by_value) / (n * (n - 1) - by_value)
     assert krippendorff_alpha(counts(*observers)) == pytest.approx(by_hand, abs=1e-12)
     assert by_hand == pytest.approx(published, abs=5e-4)
-
-
-def slowly(votes: Sequence[Sequence[int]]) -> float:
-    """1 - observed over expected disagreement, by every ordered pair of votes."""
-    items = [[c for c, n in enumerate(row) for _ in range(n)] for row in votes]
-    items = [values for values in items if len(values) > 1]
-    everyone = [value for values in items for value in values]
-    observed = sum(
-        sum(a != b for a, b in permutations(values, 2)) / (len(values) - 1) for values in items
-    ) / len(everyone)  # fmt: skip
-    pairs = list(permutations(everyone, 2))
-    return 1 - observed / (sum(a != b for a, b in pairs) / len(pairs))
-
-
-def test_alpha_equals_the_loop_over_pairs_of_votes() -> None:
-    rng = np.random.default_rng(0)
-    for categories in (2, 3, 5):
-        for _ in range(20):
-            votes = rng.integers(0, 4, (12, categories))
-            assert krippendorff_alpha(votes) == pytest.approx(slowly(votes.tolist()), abs=1e-12)
 
 
 def test_agreement_is_one_and_opposite_votes_are_below_zero() -> None:

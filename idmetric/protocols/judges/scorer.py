@@ -5,10 +5,8 @@ Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE`.
     {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY"}
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
-`url`, `model`, `key`, `timeout` and `extra` are arguments of `endpoint.Endpoint`; `local` and `revision` of
-`local.LocalModel`; `question` is a name in `questions.QUESTIONS` (default "evidence"); `side`, `max_tokens` and
-`concurrency` are arguments of `judge.Judge`. The file names the environment variable that holds the key, never the key
-itself. Answers are kept in judge/ next to the embeddings in --out.
+docs/judge.md lists the fields: arguments of `endpoint.Endpoint` or `local.LocalModel`, and of `judge.Judge`. Answers
+are kept in judge/ next to the embeddings in --out.
 """
 
 from __future__ import annotations

@@ -56,8 +56,7 @@ class Votes:
     @property
     def total(self) -> Ints:
         """Votes on each question (N,)."""
-        found: Ints = self.counts.sum(1)
-        return found
+        return np.asarray(self.counts.sum(1))
 
     def shares(self) -> Array:
         """Share (N,) of votes for the first choice, same or left; NaN without votes."""
