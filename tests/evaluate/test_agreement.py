@@ -102,11 +102,6 @@ def test_agreement_is_one_and_opposite_votes_are_below_zero() -> None:
     assert krippendorff_alpha([[1, 1]] * 6) < 0
 
 
-def test_items_with_fewer_than_two_votes_do_not_count() -> None:
-    votes = [[3, 0], [1, 2], [0, 3]]
-    assert krippendorff_alpha([*votes, [1, 0], [0, 0]]) == krippendorff_alpha(votes)
-
-
 @pytest.mark.parametrize(
     ("votes", "message"),
     [

@@ -62,25 +62,9 @@ def test_stacked_samples_and_those_of_different_size_give_the_same(seed: int) ->
         assert (rates.ssr, rates.pa) == (margin_rates(together).ssr, margin_rates(together).pa)
 
 
-def test_three_views_give_six_margins_and_a_tie_loses() -> None:
-    margins = directed_margins(np.full((3, 3), 0.5), np.array([0.4, 0.5, 0.4]))
-    assert len(margins) == 6
-    rates = margin_rates([margins])
-    assert rates.ssr == 0
-    assert rates.pa == pytest.approx(4 / 6)
-
-
 def test_a_pair_has_one_similarity_that_of_the_earlier_view_with_the_later() -> None:
     positives = np.array([[np.nan, 0.6], [-9.0, np.nan]])
     assert directed_margins(positives, np.array([0.5, 0.7])) == pytest.approx([0.1, -0.1])
-
-
-def test_the_released_tables_count_a_samples_mean_margin_as_a_trial() -> None:
-    two, three = np.array([0.3, -0.1]), np.array([0.1, 0.1, 0.1, 0.1, 0.1, -0.9])
-    for margins, count_mean, wins, trials in ((two, False, 1, 2), (two, True, 2, 3), (three, False, 5, 6),
-                                              (three, True, 5, 7)):  # fmt: skip
-        rates = margin_rates([margins], count_mean=count_mean)
-        assert (rates.ssr, rates.wins.tolist(), rates.trials.tolist()) == (0, [wins], [trials])
 
 
 def test_samples_without_a_margin_are_refused() -> None:

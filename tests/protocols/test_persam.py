@@ -142,5 +142,3 @@ def test_a_saved_sam_opens_and_anything_else_is_refused(tmp_path: Path, sam: Per
 def test_clear_errors(sam: PerSAM) -> None:
     with pytest.raises(ValueError, match="map of"):
         sam.segment(picture(), heat(10, 10))
-    with pytest.raises(ValueError, match="finite"):
-        sam.segment(picture(), np.full((40, 100), np.nan))

@@ -131,15 +131,9 @@ class PerSAM:
 
 
 def pick_points(heat: Array) -> Array:
-    """The hottest and the coldest place of a map (H, W): x, y (2, 2); of equal places the first, row by row.
-
-    Raises:
-        ValueError: for a value that is not finite, or no map (H, W).
-    """
-    h = np.asarray(heat, dtype=np.float64)
-    if h.ndim != 2 or not h.size or not np.isfinite(h).all():
-        raise ValueError(f"a map needs finite values (H, W), got shape {h.shape}")
-    return np.array([divmod(int(place), h.shape[1])[::-1] for place in (h.argmax(), h.argmin())], dtype=np.float64)
+    """The hottest and the coldest place of a map (H, W): x, y (2, 2); of equal places the first, row by row."""
+    places = (heat.argmax(), heat.argmin())
+    return np.array([divmod(int(place), heat.shape[1])[::-1] for place in places], dtype=np.float64)
 
 
 def _open(name: str) -> tuple[Any, Any]:

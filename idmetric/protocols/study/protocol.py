@@ -32,7 +32,6 @@ from idmetric.protocols.study.study import SLOTS, Task, owners
 
 _ROUNDING = 1e-9  # 1 - 0.2 may be a little below 0.8
 
-
 # of N pairs or triplets: rows (S, N) of the images in each slot; share (N,) of votes for "same", or for left; and the
 # units of intervals, (N, 2) or (N,), see `study.owners`
 Labeled = tuple[Ints, Array, Ints]
