@@ -75,6 +75,10 @@ class Search:
     def _images(self) -> dict[int, Ints]:
         return _places(self.image[self.gallery])
 
+    def blocks(self) -> list[slice]:
+        """Slices of the queries of bounded memory."""
+        return slices(len(self.queries), max(_FEWEST, _CELLS // max(1, len(self.gallery))))
+
 
 def _places(values: Ints) -> dict[int, Ints]:
     """Value -> its places, ascending."""
@@ -155,8 +159,8 @@ class Block:
 
 
 def blocks(scorer: Scorer, search: Search) -> Iterator[Block]:
-    """All queries of a search, some at a time, in bounded memory."""
-    for part in slices(len(search.queries), max(_FEWEST, _CELLS // max(1, len(search.gallery)))):
+    """All queries of a search, some at a time."""
+    for part in search.blocks():
         own, hidden = zip(*search.places(part), strict=True)
         yield Block(part, scorer.matrix(search.queries[part], search.gallery), list(own), list(hidden))
 
