@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,20 +54,13 @@ def kendall(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
     return _correlation(lambda a, b: stats.kendalltau(a, b).statistic, comparable(x), comparable(y), constant)
 
 
-class Mean(NamedTuple):
-    """A mean correlation and its standard error, which is None for a single correlation."""
-
-    mean: float
-    error: float | None
-
-
-def fisher_mean(correlations: Sequence[float] | ArrayLike, *, limit: float = 0.999) -> Mean:
-    """Mean correlation by Fisher's z (NearID, supplement E.2, equation 6), and its standard error.
+def fisher_mean(correlations: ArrayLike, *, limit: float = 0.999) -> tuple[float, float | None]:
+    """Mean correlation by Fisher's z (NearID, supplement E.2, equation 6), and its standard error (None for N = 1).
 
     r = tanh(mean of atanh(r_k)). The error is that of the plain mean of the r_k, not of z, as in NearID's Table 2:
     standard deviation (N - 1) / sqrt(N).
 
-    >>> round(fisher_mean([0.2, 0.8]).mean, 4)
+    >>> round(fisher_mean([0.2, 0.8])[0], 4)
     0.5721
 
     Args:
@@ -78,7 +71,7 @@ def fisher_mean(correlations: Sequence[float] | ArrayLike, *, limit: float = 0.9
     if np.abs(r).max() > 1 + 1e-9:
         raise ValueError(f"correlations must be in [-1, 1], got {r[np.abs(r).argmax()]}")
     mean = float(np.tanh(np.arctanh(r.clip(-limit, limit)).mean()))
-    return Mean(mean, float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else None)
+    return mean, float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else None
 
 
 def krippendorff_alpha(votes: ArrayLike) -> float:

@@ -27,16 +27,11 @@ class Interval:
 
     Attributes:
         value: on the data as it is. low, high: percentiles of the bootstrap's samples.
-        mean, deviation: of the samples; the deviation (N - 1) is the statistic's standard error.
-        samples: how many had a defined value.
     """
 
     value: float
     low: float
     high: float
-    mean: float
-    deviation: float
-    samples: int
 
 
 def bootstrap(
@@ -67,11 +62,8 @@ def bootstrap(
         ValueError: if there are fewer than two identities, the statistic is undefined or not finite on the data, or
             undefined in more than a tenth of the samples.
     """
-    g = np.asarray(groups)
-    if g.ndim not in (1, 2) or (g.ndim == 2 and g.shape[1] != 2):
-        raise ValueError(f"groups must be of shape (N,), or (N, 2) for pairs, got {g.shape}")
-    names, number = np.unique(g, return_inverse=True)
-    number, identities = number.reshape(g.shape), len(names)
+    names, number = np.unique(np.asarray(groups), return_inverse=True)
+    number, identities = number.reshape(np.shape(groups)), len(names)
     if identities < 2:
         raise ValueError(f"an interval by identity needs two identities at least, got {identities}")
     value = _value(statistic, np.arange(len(number)))
@@ -87,7 +79,7 @@ def bootstrap(
             "few identities for an interval"
         )
 
-    return Interval(value, *between, float(np.mean(found)), float(np.std(found, ddof=1)), len(found))
+    return Interval(value, *between)
 
 
 def percentiles(found: ArrayLike, samples: int) -> tuple[float, float] | None:

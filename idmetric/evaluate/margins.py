@@ -48,13 +48,11 @@ class OracleAgreement:
     Attributes:
         whole: M-O, mean over all sets of pairs; None where no view has a similarity to another view's edit.
         pair: M-O-pair, mean over the sets of a view with its own edit.
-        correlations: (view, view of the edit) -> Pearson's correlation over samples.
         pairs: numbers of similarities used, in `whole` and in `pair`.
     """
 
     whole: float | None
     pair: float
-    correlations: dict[tuple[int, int], float]
     pairs: tuple[int, int]
 
 
@@ -137,7 +135,7 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
     if not own:
         raise ValueError("the oracle's correlation needs two samples with a view, its part-edit and that one's oracle")
 
-    pair = fisher_mean([found[key] for key in own]).mean
-    whole = fisher_mean(list(found.values())).mean if len(found) > len(own) else None
+    pair = fisher_mean([found[key] for key in own])[0]
+    whole = fisher_mean(list(found.values()))[0] if len(found) > len(own) else None
     used = int(sum(count[key] for key in found)), int(sum(count[key] for key in own))
-    return OracleAgreement(whole, pair, found, used)
+    return OracleAgreement(whole, pair, used)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.arrays import Numbers, Truths, comparable, numbers, truths
+from idmetric.evaluate.arrays import comparable, numbers, truths
 
 Array = NDArray[np.float64]
 COCO_IOUS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())  # at least so much overlap is a hit
@@ -27,8 +27,6 @@ _BINS = 256  # of Otsu's histogram
 def overlap(predicted: ArrayLike, truth: ArrayLike) -> tuple[int, int]:
     """Pixels of the intersection and of the union of two masks, both bool (H, W)."""
     a, b = truths("predicted", predicted), truths("truth", truth)
-    if a.shape != b.shape or a.ndim != 2 or not a.size:
-        raise ValueError(f"predicted and truth must be masks of one shape (H, W), got {a.shape} and {b.shape}")
     return int((a & b).sum()), int((a | b).sum())
 
 
@@ -40,7 +38,6 @@ def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLik
 
     Returns:
         (S,), in the order in which `numpy.unique` gives the subjects.
-
     """
     _, place = np.unique(np.asarray(subjects), return_inverse=True)
     found: Array = np.bincount(place, np.asarray(intersections)) / np.bincount(place, np.asarray(unions))
@@ -56,14 +53,14 @@ def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
     Args:
         heat: (H, W). truth: bool (H, W).
     """
-    h, t = _heatmap(heat, truth)
+    h, t = np.asarray(heat), truths("truth", truth)
     return bool(t[h == h.max()].all())
 
 
 def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
     """The threshold of the mask `heat >= threshold` with the highest IoU, and that IoU; of several, the highest.
 
-    An oracle for each image: the best cut of its heatmap. Arguments and errors as in `pointing`.
+    An oracle for each image: the best cut of its heatmap. Arguments as in `pointing`.
     """
     thresholds = np.unique(numbers("heat", heat, 2))
     curve = iou_curve(heat, truth, thresholds)
@@ -73,7 +70,7 @@ def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
 
 def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:
     """IoU (K,) of the masks `heat >= threshold`, at thresholds (K,) in any order; otherwise as `pointing`."""
-    h, t = (x.ravel() for x in _heatmap(heat, truth))
+    h, t = numbers("heat", heat, 2).ravel(), truths("truth", truth).ravel()
     at = numbers("thresholds", thresholds).astype(np.float64)
     kept = len(h) - np.searchsorted(np.sort(h).astype(np.float64), at, "left")
     hits = int(t.sum()) - np.searchsorted(np.sort(h[t]).astype(np.float64), at, "left")
@@ -151,8 +148,6 @@ def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
 def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> tuple[Array, Array]:
     """At each IoU threshold: interpolated precision (T, 101), and the highest recall (T,)."""
     overlaps, there, s = np.asarray(ious), truths("present", present), comparable(scores)
-    if np.isnan(s).any():
-        raise ValueError("scores must be numbers, or -inf where there is no mask")
     if not there.any():
         raise ValueError("mAP and F1 need an image that shows the subject")
     kept = np.isfinite(s)
@@ -173,12 +168,3 @@ def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> tuple
         reached[k] = recall[-1]
 
     return precision, reached
-
-
-def _heatmap(heat: ArrayLike, truth: ArrayLike) -> tuple[Numbers, Truths]:
-    h, t = numbers("heat", heat, 2), truths("truth", truth)
-    if h.shape != t.shape:
-        raise ValueError(f"heat and truth must be of one shape (H, W), got {h.shape} and {t.shape}")
-    if not t.any():
-        raise ValueError("truth is empty: the subject has no pixel")
-    return h, t

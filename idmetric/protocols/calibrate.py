@@ -6,11 +6,7 @@
 
 No paper prints such values. docs/reading.md explains how to read the result.
 
-Pairs are drawn from the manifest without repetition, equally many of one identity and of two. Of the latter, up to half
-are hard: `context`, an image and the distractor or identity edit made from it; `kin`, an image of an object and one
-edited from another image of it; `category`, two identities of one category, if the manifest has categories. The others
-are any two identities of a dataset. Part-edits are left out: an object with a changed part is neither itself nor
-another.
+`common.labeled_pairs` draws the pairs, equally many of one identity and of two.
 
 Expected calibration error, log loss and Brier score are measured on pairs of identities that the curve was not fitted
 to; the curve in the file is fitted to all pairs. A family (an object and the images edited from it) counts as one
@@ -224,9 +220,6 @@ def _notes(pairs: Pairs, remark: str = "") -> list[str]:
     if families < 50:
         found.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
     return found
-
-
-# Rows and items
 
 
 def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:

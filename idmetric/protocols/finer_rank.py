@@ -46,7 +46,6 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
 
     Raises:
         ValueError: if there are no queries, one has no identity or species, or a species has no gallery.
-        UnreadableError: see `scorers.bind`.
     """
     tasks(data)  # before anything is embedded
     bound = bind(data, models, settings)
@@ -75,8 +74,6 @@ def tasks(data: Manifest) -> list[Task]:
     lacking = queries & (~named(data) | (species == ""))
     if lacking.any():
         raise ValueError(f"queries without identity or category: {listed(texts(data, 'id')[lacking])}")
-    if (made := queries & (split == "query") & (method == REAL)).any():
-        raise ValueError(f"{made.sum()} generated images are of the method {REAL!r}: give it another name")
 
     found = []
     pairs = dict.fromkeys(zip(method[queries].tolist(), species[queries].tolist(), strict=True))

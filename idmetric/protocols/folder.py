@@ -4,26 +4,15 @@
 
 Within each dataset of the manifest, every image of a known identity is a query against all other images (edits and
 distractors among them); its positives are the other images of its identity. An image never finds itself, nor a row
-that shows the same file.
-
-| number | meaning |
-|---|---|
-| mAP | mean average precision over the queries with a positive (macro) |
-| P@1 | share of these queries with the nearest image of their identity |
-| recall@k | share of a query's positives among the k nearest, averaged over queries |
-| hit@k | share of queries with a positive among the k nearest (metric learning's "Recall@k") |
-| AUC | area under the ROC curve of same identity or not, over all unordered pairs of images |
+that shows the same file. docs/protocols-folder.md lists the columns; no paper prints these numbers.
 
 Intervals are by identity: whole identities are drawn again. With several datasets a last row holds the means over them
 (each dataset has equal weight); its intervals treat the datasets as independent.
-
-No paper prints these numbers: the data is yours. Photos in folders need no preparation; other data becomes a
-manifest by `idmetric data import`, or as a table with the columns identity and path (docs/manifest.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -34,7 +23,7 @@ from idmetric.protocols.common.columns import listed, named, texts
 from idmetric.protocols.common.intervals import auc, averages, mean
 from idmetric.protocols.common.ranked import Measure, Search, searched
 from idmetric.protocols.common.result import Result, Row
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import Models, Settings, bind
 from idmetric.protocols.options import FolderOptions
 
 
@@ -45,7 +34,6 @@ def run(
 
     Raises:
         ValueError: if no identity has two images.
-        UnreadableError: see `scorers.bind`.
     """
     known = data.take(named(data))
     _searches(known)  # before anything is embedded
@@ -53,9 +41,25 @@ def run(
     searches, notes = _searches(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
     results = []
+    ids, identities = texts(bound.manifest, "id"), texts(bound.manifest, "identity")
+
     for scorer, result in bound.results("folder", about, notes):
-        _measure(scorer, bound.manifest, searches, settings, options, result)
+        for dataset, search in searches.items():
+            found, near, both = searched(scorer, search, measures(options.k), settings.seed)
+            has = search.positives() > 0
+            queries, found = search.queries[has], {name: of[has] for name, of in found.items()}
+            row: Row = {"dataset": dataset}
+            row |= {name: mean(of, search.identity[queries], settings) for name, of in found.items()}
+            row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
+            result.rows.append(row)
+            result.keep("queries", dataset=[dataset] * len(queries), id=ids[queries],
+                        identity=identities[queries], **found, **near.take(has).columns(ids))  # fmt: skip
+            result.keep("pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
+                        same=both.same)  # fmt: skip
+        if len(result.rows) > 1:
+            result.rows.append({"dataset": "mean", **averages(result.rows)})
         results.append(result)
+
     return results
 
 
@@ -86,30 +90,3 @@ def measures(ks: Sequence[int]) -> dict[str, Measure]:
     at: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
     at |= {f"recall@{k}": partial(recall_at_k, k=k) for k in ks}
     return at | {f"hit@{k}": partial(hit_at_k, k=k) for k in ks}
-
-
-def _measure(
-    scorer: Scorer,
-    data: Manifest,
-    searches: Mapping[str, Search],
-    settings: Settings,
-    options: FolderOptions,
-    result: Result,
-) -> None:
-    ids, identities = texts(data, "id"), texts(data, "identity")
-
-    for dataset, search in searches.items():
-        found, near, both = searched(scorer, search, measures(options.k), settings.seed)
-        has = search.positives() > 0
-        queries, found = search.queries[has], {name: of[has] for name, of in found.items()}
-        row: Row = {"dataset": dataset}
-        row |= {name: mean(of, search.identity[queries], settings) for name, of in found.items()}
-        row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
-        result.rows.append(row)
-        result.keep("queries", dataset=[dataset] * len(queries), id=ids[queries],
-                    identity=identities[queries], **found, **near.take(has).columns(ids))  # fmt: skip
-        result.keep("pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
-                    same=both.same)  # fmt: skip
-
-    if len(result.rows) > 1:
-        result.rows.append({"dataset": "mean", **averages(result.rows)})

@@ -9,22 +9,16 @@ instance's grid
     similarity to the anchor = b0 + b1 factor change + b2 identity change
 
 is fitted by least squares; sensitivities are the negative slopes, similarity lost per unit of change. Instances are
-averaged; bootstrap samples draw instances. A selective metric has a high identity, a low context.
-
-| column | meaning |
-|---|---|
-| identity | sensitivity to identity, over the grids of the factor; "all": the mean over factors of each instance's |
-| context | sensitivity to the factor |
-| R^2 | share of the similarities' variance that the plane explains, mean over instances |
+averaged; bootstrap samples draw instances. A selective metric has a high identity, a low context. In the row "all",
+identity is the mean over factors of each instance's.
 
 The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights,
 and prints bars alone. Without --data the procedural world's grids are rendered: six identity strengths x five levels of
 background, viewpoint and light, all in 0..1, in `OUT/world/grids`, which the protocol `world` shares.
 
-Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md). Rows of factor "none" have no
-change of context and count for every factor. The anchor is a point of the grid too, without a change: the fit takes
-"all points in the joint edit grid" (F), but it is unclear whether the paper's grids contain theirs. Units are those of
-the columns, which the paper leaves open: `--rescale` divides each change by its largest, which makes slopes of factors
+Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md). The anchor is a point of the grid
+too, without a change: the fit takes "all points in the joint edit grid" (F), but it is unclear whether the paper's
+grids contain theirs. Units are those of the columns, which the paper leaves open: `--rescale` makes slopes of factors
 in different units (degrees, strengths) comparable.
 """
 
@@ -33,7 +27,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,18 +37,17 @@ from idmetric.protocols.common.columns import Array, free, groups, parameters
 from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
 from idmetric.protocols.options import SensitivityOptions
 
 if TYPE_CHECKING:
     from idmetric.data.world.write import WorldPlan
 
-
-# Edit grids
-
-
+ALL = "all"
+OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 NONE = "none"  # the factor of pictures without a change of context
 _COLUMNS = ("factor", "factor_change", "identity_change")
+_NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
 
 
 @dataclass(frozen=True)
@@ -136,24 +128,12 @@ def _number(given: Any, name: str, row: int) -> float:
     return value
 
 
-ALL = "all"
-OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
-_NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run on the grids that are given, or on the world's."""
     if data is None:
-        data = grids(world_in(args.out), args.options, settings.progress)
+        plans = {"grids": (grid_plan(args.options.world_seed, args.options.size), args.options.identities)}
+        data = rendered(world_in(args.out), plans, settings.progress)
     return run(data, models, settings, args.options)
-
-
-def grids(
-    folder: Path, options: SensitivityOptions = SensitivityOptions(), progress: Progress | None = None
-) -> Manifest:
-    """The world's grids, rendered into `folder`/grids or read from there, see `rendered.rendered`."""
-    plan = grid_plan(options.world_seed, options.size)
-    return rendered(folder, {"grids": (plan, options.identities)}, progress)
 
 
 def grid_plan(seed: int, size: int) -> WorldPlan:
@@ -171,7 +151,6 @@ def run(
 
     Raises:
         ValueError: naming a row without changes, or an instance with a degenerate grid.
-        UnreadableError: see `scorers.bind`.
     """
     grid = cells(data)
     _factors(grid)  # before anything is embedded
@@ -183,9 +162,6 @@ def run(
         measure(scorer, grid, settings, result)
         results.append(result)
     return results
-
-
-# Numbers
 
 
 def _factors(grid: Sequence[Cell]) -> list[str]:

@@ -2,12 +2,8 @@
 
     idmetric eval retrieval --data met.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
 
-A query searches the database; its positives are the database images of its identity. The roles of rows:
-
-* rows with slot "query" are queries, rows with slot "candidate" the database; or
-* rows of split "query" are queries, rows of split "gallery" (or "database", "index") the database, distractors of
-  unknown identity among them; or
-* without either, every image of a known identity is a query against all others (SOP).
+A query searches the database; its positives are the database images of its identity. docs/protocols-retrieval.md says
+how splits or slots mark them; without either, every image of a known identity is a query against all others (SOP).
 
 The column dataset names a row's benchmark, which sets the depth of mAP (`DEPTHS`; any other: `--k`) and the paper's
 value. Revisited Oxford and Paris have Radenović's mAP, and each of several settings is a dataset: `roxford_medium`,
@@ -33,7 +29,7 @@ from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import Models, Settings, bind
 from idmetric.protocols.options import RetrievalOptions
 
 GALLERY = ("gallery", "database", "index")
@@ -49,20 +45,30 @@ def run(
     Raises:
         ValueError: for a query without a positive (unless settings.on_error is "skip"), naming them, or a dataset with
             queries and no gallery.
-        UnreadableError: see `scorers.bind`.
     """
     tasks(data, settings.on_error == "skip")  # before anything is embedded
     bound = bind(data, models, settings)
     found, notes = tasks(bound.manifest, settings.on_error == "skip")
     about = {**settings.as_dict(), "k": options.k}
     results = []
+    ids, identities = texts(bound.manifest, "id"), texts(bound.manifest, "identity")
+
     for scorer, result in bound.results("retrieval", about, notes):
-        _measure(scorer, bound.manifest, found, settings, options, result)
+        # a checkpoint of `idmetric train ilgen` does not name its training data: --paper does
+        paper = printed("ilgen", "table_5", options.paper or row_of("ilgen", result.signature.get("model", "")))
+        for name, search in found.items():
+            label, measures = measures_of(name, options.k)
+            values, near = measure(scorer, search, measures)
+            owner = search.identity[search.queries]
+            precision = mean(values["mAP"], owner, settings, paper.get(name))
+            first = mean(values["P@1"], owner, settings)
+            result.rows.append({"dataset": name, "measure": label, "mAP": precision, "P@1": first})
+            result.keep("queries", dataset=[name] * len(owner), id=ids[search.queries],
+                        identity=identities[search.queries], **values, **near.columns(ids))  # fmt: skip
+        result.rows.extend(_summaries(result.rows, paper))
         results.append(result)
+
     return results
-
-
-# Searches
 
 
 def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[str]]:
@@ -109,34 +115,6 @@ def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
         if missing:
             raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, but no row has this id")
     return {row: [number[name] for name in names] for row, names in wanted.items()}
-
-
-# Numbers
-
-
-def _measure(
-    scorer: Scorer,
-    data: Manifest,
-    found: Mapping[str, Search],
-    settings: Settings,
-    options: RetrievalOptions,
-    result: Result,
-) -> None:
-    # a checkpoint of `idmetric train ilgen` does not name its training data: --paper does
-    paper = printed("ilgen", "table_5", options.paper or row_of("ilgen", result.signature.get("model", "")))
-    ids, identities = texts(data, "id"), texts(data, "identity")
-
-    for name, search in found.items():
-        label, measures = measures_of(name, options.k)
-        values, near = measure(scorer, search, measures)
-        owner = search.identity[search.queries]
-        precision = mean(values["mAP"], owner, settings, paper.get(name))
-        first = mean(values["P@1"], owner, settings)
-        result.rows.append({"dataset": name, "measure": label, "mAP": precision, "P@1": first})
-        result.keep("queries", dataset=[name] * len(owner), id=ids[search.queries],
-                    identity=identities[search.queries], **values, **near.columns(ids))  # fmt: skip
-
-    result.rows.extend(_summaries(result.rows, paper))
 
 
 def measures_of(dataset: str, k: int | None) -> tuple[str, dict[str, Measure]]:

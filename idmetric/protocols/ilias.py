@@ -8,11 +8,8 @@ an identity where there are any. AP@k = sum over the first k places of P(j) rel(
 share of a query's positives among the first k, which is the mAP@k of a perfect re-ranking if k >= positives.
 
 A row for all queries, and the breakdowns of the released code (evaluation/src/dataset.py), where the manifest has their
-columns:
-
-- scale and clutter (x_scale, x_clutter): groups of positives, with the published edges. The mean is over the queries
-  with a positive in the group; positives of other groups are left out of the ranking.
-- category (domain) and subcategory (domain and category): the mean over objects of the mean over their queries.
+columns, see docs/protocols-rankings.md. Positives of other groups of scale or clutter are left out of a ranking, and
+the mean over a category is that over objects of the mean over their queries.
 
 Intervals are by object. Equal scores share a place, as in scikit-learn's AP, which the released code calls. Where they
 span place k, that code takes any of them, and this one their expected precision (`evaluate.ranking.average_precision`).
@@ -49,7 +46,6 @@ def run(
 
     Raises:
         ValueError: without queries or gallery, or for a query without a positive (unless settings.on_error is "skip").
-        UnreadableError: see `scorers.bind`.
     """
     skip = settings.on_error == "skip"
     search_of(data, skip)  # before anything is embedded
@@ -85,14 +81,13 @@ def _measure(scorer: Scorer, data: Manifest, search: Search, settings: Settings,
 
     for block in blocks(scorer, search):
         found.add(block)
-        number = block.part.start
-        for scores, own, hidden in zip(block.scores, block.own, block.hidden, strict=True):
+        lines = zip(block.scores, block.own, block.hidden, strict=True)
+        for number, (scores, own, hidden) in enumerate(lines, block.part.start):
             others = np.ones(len(scores), dtype=bool)
             others[own] = others[hidden] = False
             for name, group in groups.items():  # `_per_scale`, `_per_clutter` of ILIAS's evaluation/src/dataset.py
                 for place in np.unique(group[own][group[own] >= 0]).tolist():
                     grouped[name, place][number] = precision(*ranking(scores, own[group[own] == place], others))
-            number += 1
 
     whole = {name: mean(of, owner, settings) for name, of in found.values.items()}
     result.rows.append({"by": "all", "group": "all", **whole})

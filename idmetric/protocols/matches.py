@@ -6,14 +6,9 @@
 Every identity with masks gives pairs: each image with the next one (by id), in a circle. The models see whole images,
 never the masks.
 
-| column | meaning |
-|---|---|
-| on subject | of a pair's ten strongest matches, those with both ends on the subject: patches its mask covers by half |
-| by cosine | the same of the ten matches of highest cosine, not corrected for background (`idmetric.scoring.matches`) |
-| area | share of all pairs of patches of which both are on the subject, which matches drawn by chance would have |
-
-No paper prints these numbers. Only real images count. Without --data, objects of the procedural world (seed 1000, 224
-pixels, three views) are rendered into OUT/world/things.
+A match is on the subject if its mask covers both patches by half; docs/evaluate-patches.md lists the columns. No paper
+prints these numbers. Only real images count. Without --data, objects of the procedural world (seed 1000, 224 pixels,
+three views) are rendered into OUT/world/things.
 """
 
 from __future__ import annotations
@@ -29,7 +24,6 @@ import numpy as np
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.images.masks import read_mask
-from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Truths, texts
 from idmetric.protocols.common.rendered import rendered_objects, world_in
@@ -58,13 +52,9 @@ def run(
     Raises:
         ValueError: if no identity has two images with masks, a model has no patches, or settings.look shows subjects
             alone.
-        UnreadableError: see `scorers.bind`.
     """
     if settings.look.masked:
         raise ValueError("matches are of whole images: leave --subject out")
-    lacking = [name for name, model in models.items() if not isinstance(model, Embedder)]
-    if lacking:
-        raise ValueError(f"{', '.join(lacking)} have no patches to match: leave them out")
     masked = [mask is not None for mask in data.sources("mask")]
     usable = np.array([r == "real" and m for r, m in zip(data.column("role"), masked, strict=True)], dtype=bool)
     known = data.take(usable)

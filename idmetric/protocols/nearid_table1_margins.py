@@ -4,16 +4,11 @@
     idmetric eval nearid --data bench.parquet --split test --model nearid --subject crop --out results-fg/
 
 Rows: each engine's distractors (Table 5), the averages of Table 5, weighted by support, and the part-edits of
-Mind-the-Glitch (MTG). SSR: share of samples with all margins s(p_i, p_j) - s(p_i, n_i) above 0; PA: share of margins
-above 0 (section 3.4, equations 4 and 5). M-O: correlation with 1 - |part| / |object|, Fisher-z mean over four pairings
-of views and edits, M-O-pair: over the two of a view and its own edit. `--subject crop` (FG only, Table 7) shows models
-the subject alone, by the manifest's masks.
+Mind-the-Glitch (MTG). The columns are defined in `idmetric.evaluate.margins`. `--subject crop` (FG only, Table 7) shows
+models the subject alone, by the manifest's masks. docs/protocols-nearid.md has the data and the papers' numbers.
 
 The released code counts each sample's mean margin as one more trial of PA, and the paper's numbers may do so too;
 `--released-pa` follows it. Equation 5, the default, does not. SSR is the same either way.
-
-docs/protocols-nearid.md has the data and the papers' numbers. Own data in this form: `idmetric data generate --task
-distractor` (docs/data-nearid.md), or `idmetric data world`.
 """
 
 from __future__ import annotations
@@ -45,12 +40,10 @@ def run(
 
     Raises:
         ValueError: if there are neither distractors nor part-edits of identities with two views.
-        UnreadableError: see `scorers.bind`.
     """
-    _check(*_samples(data))  # before anything is embedded
+    _samples(data)  # before anything is embedded
     bound = bind(data, models, settings)
     samples, parts = _samples(bound.manifest)
-    _check(samples, parts)
     splits = ", ".join(sorted({name for name in bound.manifest.column("split") if name}))
     note = f"measured on the split {splits}; the paper's numbers are of test (--split)"
     notes = [note] if splits not in ("", "test") else []
@@ -63,14 +56,10 @@ def run(
 
 
 def _samples(data: Manifest) -> tuple[Matched, Matched]:
-    """Samples against distractors and identity-edits, and against part-edits."""
+    """Samples against distractors and identity-edits, and against part-edits; ValueError if none has a margin."""
     engine = data.column("engine")
-    whole = matched(data, ("distractor", "identity-edit"), lambda row: engine[row] or "unnamed")
-    return whole, matched(data, ("part-edit",), lambda row: PART_EDITS).of_edited_views()
-
-
-def _check(samples: Matched, parts: Matched) -> None:
-    """Raise ValueError if no identity has a margin."""
+    samples = matched(data, ("distractor", "identity-edit"), lambda row: engine[row] or "unnamed")
+    parts = matched(data, ("part-edit",), lambda row: PART_EDITS).of_edited_views()
     if not len(samples) and not len(parts):
         raise ValueError(
             "no distractors or part-edits of known views: give rows of these roles with an identity's view as parent"
@@ -78,6 +67,7 @@ def _check(samples: Matched, parts: Matched) -> None:
     for these, what in ((samples, "distractors"), (parts, "part-edits")):
         if len(these) and ((these.views >= 0).sum(1) < 2).all():
             raise ValueError(f"no identity with {what} has two views: a margin needs a positive in another context")
+    return samples, parts
 
 
 def _measure(

@@ -4,16 +4,8 @@
     idmetric eval openset --data wildlife.parquet --model mega=hf-hub:BVRA/MegaDescriptor-T-224 --threshold 0.4 --out r/
 
 A query gets the name of its nearest gallery image if their similarity reaches a threshold, and is called new
-otherwise. Rows of the splits "database", "gallery", "index" and "train" are the gallery, rows of "query" and "test" the
-queries; a query is known if the gallery has another image of its identity. Without such splits, or with --unknown,
-they are made: by chance, this share of the identities becomes unknown and all their images queries; of the images of
-each other identity, half become the gallery (rounded up), the rest queries. A known identity with a single image is
-searched, but not queried.
-
-BAKS (balanced accuracy on known samples): the share of a known identity's queries that get their name, BAUS (on unknown
-ones): of an unknown identity's queries called new, both averaged over identities; score: sqrt(BAKS x BAUS), AnimalCLEF
-2025's. OSCR: the area under the curve of BAKS over 1 - BAUS at all thresholds. docs/protocols-openset.md lists all
-columns. The row "oracle" has the threshold that is best on these queries: an upper bound.
+otherwise. A query is known if the gallery has another image of its identity. docs/protocols-openset.md says how splits
+become galleries and queries, or are made, and lists the columns (see `idmetric.evaluate.open_set`).
 
 All numbers weigh identities equally, the intervals draw whole identities, and n counts identities. Each dataset is a
 gallery of its own; with several, last rows hold the means.
@@ -32,7 +24,7 @@ from idmetric.evaluate.arrays import first_highest
 from idmetric.evaluate.open_set import Answers
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.protocols.common.intervals import any_statistic, averages
-from idmetric.protocols.common.ranked import Search
+from idmetric.protocols.common.ranked import Search, blocks
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
 from idmetric.protocols.options import OpenSetOptions
@@ -49,7 +41,6 @@ def run(
     Raises:
         ValueError: if no query shows an identity of the gallery.
         CalibrationError: for a calibration of another model or distance.
-        UnreadableError: see `scorers.bind`.
     """
     known = data.take(named(data))
     _searches(known, options, settings.seed)  # before anything is embedded
@@ -75,9 +66,6 @@ def run(
             result.rows.extend(_means(result.rows))
         results.append(result)
     return results
-
-
-# Galleries and queries
 
 
 def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[str, Search], list[str]]:
@@ -143,17 +131,13 @@ def _made(whole: Search, share: float, seed: int) -> Search:
 def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
     """The gallery row (Q,) nearest to each query, and its similarity (Q,), block by block."""
     rows, scores = np.empty(len(search.queries), np.int64), np.empty(len(search.queries))
-    for part in search.blocks():
-        found = scorer.matrix(search.queries[part], search.gallery)
-        np.fmax(found, -np.inf, out=found)  # NaN: no answer of a judge
-        for at, (_, hidden) in enumerate(search.places(part)):
-            found[at, hidden] = -np.inf  # its own image
+    for block in blocks(scorer, search):
+        found = np.fmax(block.scores, -np.inf)  # NaN: no answer of a judge
+        for line, hidden in zip(found, block.hidden, strict=True):
+            line[hidden] = -np.inf  # its own image
         best = np.array([first_highest(line) for line in found])
-        rows[part], scores[part] = search.gallery[best], found[np.arange(len(best)), best]
+        rows[block.part], scores[block.part] = search.gallery[best], found[np.arange(len(best)), best]
     return rows, scores
-
-
-# Numbers
 
 
 def _measure(

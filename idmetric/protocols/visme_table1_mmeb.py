@@ -3,9 +3,8 @@
     idmetric eval mmeb --data mmeb-eval.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out r/
 
 A query ranks its own candidates, the first of which is the right one; each side is an image, a text, or both. P@1 is
-the share of queries that rank it first; a tie with another candidate loses. A meta-task's number is the mean over its
-sets, and MMEB's is the mean over all 36 sets, which the printed means confirm (but for UniME's, a mean of four). A mean
-over fewer sets is labeled as such and has no paper value.
+the share of queries that rank it first; a tie with another candidate loses. MMEB's number is the mean over all 36
+sets, which the printed means confirm (but for UniME's, a mean of four).
 
 Models must read text. VisIDEmbed gets a row's text as it is, including MMEB's instruction, after its image. Dual
 encoders (`dual:REPO`) embed an image, a text, or the mean of both, each of unit length. docs/protocols-mmeb.md has the
@@ -15,7 +14,6 @@ data and the papers' numbers.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -26,9 +24,8 @@ from idmetric.data.importers.mmeb import candidate_id
 from idmetric.data.importers.mmeb_sets import SETS
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
-from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Ints
-from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets
+from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.paper_numbers import row_of
 from idmetric.protocols.common.result import Result
@@ -50,10 +47,7 @@ def run(
     """
     if settings.distance != "cls" or settings.look.masked:
         raise ValueError("MMEB compares whole images and texts, which have no patches: use the distance cls, no masks")
-    deaf = [
-        name for name, model in models.items()
-        if not (hasattr(model, "encode_items") if isinstance(model, Embedder) else getattr(model, "reads_words", False))
-    ]  # fmt: skip
+    deaf = [name for name, model in models.items() if not reads_words(model)]
     if deaf:
         raise ValueError(
             f"models without a text tower: {', '.join(deaf)}; MMEB's classes, answers and captions are texts: "
@@ -78,7 +72,7 @@ def _bind(data: Manifest, models: Models, settings: Settings) -> tuple[list[Ques
         rows = np.unique(np.concatenate([one.rows() for one in sets]))
         words = {row: text[row] for row in rows.tolist() if text[row]}
         try:
-            return sets, notes, bind(data, models, replace(settings, on_error="fail"), rows, words=words)
+            return sets, notes, bind(data, models, settings, rows, words=words)
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise

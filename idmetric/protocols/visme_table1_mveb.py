@@ -3,25 +3,17 @@
     idmetric eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
 
 A query, an image with an instruction, ranks its own candidates; P@1 is the share of queries that rank a right
-one first. A tie with a wrong candidate loses. A meta-task's number is the mean over its sets. MVEB's is the mean over
-all 28 sets (which the printed means confirm), not over the four meta-tasks. A mean over fewer sets is labeled as such
-and has no paper value.
+one first. A tie with a wrong candidate loses. MVEB's number is the mean over all 28 sets (which the printed means
+confirm), not over the four meta-tasks.
 
-* Models that take instructions (VisIDEmbed) get the query's text, or else its meta-task's instruction; the candidate's
-  text, or else the model's default.
-* Dual encoders (`dual:REPO`) get images alone, as in section 5.2, except for queries of Identity Editing: the mean of
-  image and text embedding, each of unit length.
-* All others have no text tower and get images alone, even in Identity Editing, where the image does not show the task.
-
-If no query of a set has a wrong candidate, all queries rank all targets of the set. docs/protocols-mveb.md has the data
-and the papers' numbers.
+If no query of a set has a wrong candidate, all queries rank all targets of the set. docs/protocols-mveb.md has the
+data, the papers' numbers, and the texts that each kind of model gets.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +22,8 @@ from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.models import visid
-from idmetric.models.embedder import Embedder
 from idmetric.protocols.common.columns import Group, Truths
-from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets
+from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.protocols.common.intervals import codes, owners
 from idmetric.protocols.common.paper_numbers import row_of
 from idmetric.protocols.common.ranked import Search
@@ -62,7 +53,6 @@ def run(
 
     Raises:
         ValueError: if there are no questions, or a candidate is neither right nor wrong.
-        UnreadableError: see `scorers.bind`.
     """
     tasks = _tasks(options)
     sets, notes, bound = _bind(data, models, settings, tasks)
@@ -76,9 +66,6 @@ def run(
             result.notes.append("no text tower: Identity Editing by images alone")
         results.append(result)
     return results
-
-
-# Questions
 
 
 def instructed(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
@@ -192,15 +179,11 @@ def _pooled(data: Manifest, dataset: str, task: str | None, asked: Sequence[tupl
     return Questions(dataset, task, search.queries, search.identity[search.queries], pool=search)
 
 
-# Models and their input
-
-
 def _follows(model: Any) -> str:
     """The texts that a model takes: "instructions", "edits" or "nothing"."""
     if getattr(model, "averages_words", False):
         return "edits"
-    reads = hasattr(model, "encode_items") if isinstance(model, Embedder) else getattr(model, "reads_words", False)
-    return "instructions" if reads else "nothing"
+    return "instructions" if reads_words(model) else "nothing"
 
 
 def _tasks(options: MVEBOptions) -> dict[str, str]:
@@ -221,7 +204,6 @@ def _bind(
 ) -> tuple[list[Questions], list[str], Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     lost: list[str] = []
-    strict = replace(settings, on_error="fail")
     dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
     others = {name: model for name, model in models.items() if name not in dual}
     while True:
@@ -231,7 +213,7 @@ def _bind(
         try:
             for group, words in ((others, instructed(data, sets)), (dual, edits(data, sets))):
                 if group:
-                    found |= bind(data, group, strict, needed, words=words).models
+                    found |= bind(data, group, settings, needed, words=words).models
             return sets, notes, Bound(data, {name: found[name] for name in models}, lost)
         except UnreadableError as error:
             if settings.on_error != "skip":

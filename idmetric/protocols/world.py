@@ -3,15 +3,9 @@
     idmetric eval world --model tiny --model hsv --out results/
     idmetric eval world --data my_world/ --model tiny --out results/      a world rendered by `idmetric data world`
 
-| row | what | after |
-|---|---|---|
-| distractors, by strength and all | SSR and PA of three views against their distractors | NearID, section 3.4 |
-| part edits | SSR, PA, and the correlation with 1 - part / object (M-O, M-O-pair) | NearID on Mind-the-Glitch |
-| sensitivity, by factor | negative slopes of similarity over identity and context, R^2 | ID-Sim, section 4.4 and F |
-
-Strength 1 is another object of the same kind and silhouette family; a lower strength changes the object itself. A
-grid's regression is over all its points, including the unchanged picture. The bench is rendered once into `OUT/world`,
-and read from there afterwards. No paper prints these numbers; docs/protocols-world.md has the scores of a few models.
+Strength 1 is another object of the same kind and silhouette family; a lower strength changes the object itself. The
+bench is rendered once into `OUT/world`, and read from there afterwards. No paper prints these numbers;
+docs/protocols-world.md lists rows and columns, and has the scores of a few models.
 """
 
 from __future__ import annotations
@@ -32,8 +26,6 @@ from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, grid_plan, me
 from idmetric.protocols.options import WorldOptions
 
 ALL = "all"
-
-
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
@@ -68,7 +60,6 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
 
     Raises:
         ValueError: if it has none of them.
-        UnreadableError: see `scorers.bind`.
     """
     if not any(_samples(data)[:2]) and not _grid(data):
         raise ValueError(
@@ -95,9 +86,6 @@ def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list
         results.append(result)
 
     return results
-
-
-# Distractors and part edits
 
 
 def _samples(data: Manifest) -> tuple[Matched, Matched]:

@@ -19,9 +19,6 @@ def test_the_interval_of_a_mean_is_scipys() -> None:
     assert found.value == pytest.approx(values.mean())
     assert found.low == pytest.approx(theirs.confidence_interval.low, abs=0.05 * width)
     assert found.high == pytest.approx(theirs.confidence_interval.high, abs=0.05 * width)
-    assert found.deviation == pytest.approx(theirs.standard_error, rel=0.05)
-    assert found.mean == pytest.approx(values.mean(), abs=0.05 * width)
-    assert found.samples == 4000
 
 
 def test_all_items_of_an_identity_are_drawn_together() -> None:
@@ -43,9 +40,6 @@ def test_all_items_of_an_identity_are_drawn_together() -> None:
     assert len(seen) > 5
 
 
-# Pairs
-
-
 def test_pairs_are_drawn_by_both_of_their_identities() -> None:
     rng = np.random.default_rng(4)
     pairs = rng.choice(list("abcd"), (30, 2))
@@ -59,9 +53,6 @@ def test_pairs_are_drawn_by_both_of_their_identities() -> None:
     for k, rows in enumerate(samples[1:]):
         names = [name for name, times in zip("abcd", draw(4, 9, k), strict=True) for _ in range(times)]
         assert rows == slow.cluster_sample(pairs.tolist(), names)
-
-
-# Seeds
 
 
 def test_a_seed_gives_the_same_interval_and_more_samples_go_on_where_fewer_ended() -> None:
@@ -85,13 +76,10 @@ def test_a_seed_gives_the_same_interval_and_more_samples_go_on_where_fewer_ended
     assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
 
 
-# Bad input
-
-
 def test_samples_without_a_defined_value_are_left_out_unless_they_are_many() -> None:
     scores, same = np.arange(12.0), np.arange(12) % 3 == 0
     found = bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), np.arange(12), samples=1000)
-    assert 900 <= found.samples < 1000
+    assert found.low < found.value < found.high
     with pytest.raises(ValueError, match=r"is defined in \d+ of 200 bootstrap samples of 3 identities: too few"):
         bootstrap(lambda rows: roc_auc(scores[:3][rows], same[:3][rows]), np.arange(3), samples=200)
     with pytest.raises(ValueError, match="of 2 identities: too few"):  # a pair of two that were not both drawn
@@ -101,9 +89,6 @@ def test_samples_without_a_defined_value_are_left_out_unless_they_are_many() -> 
 def test_what_has_no_interval_is_refused() -> None:
     with pytest.raises(ValueError, match="two identities at least, got 1"):
         bootstrap(lambda rows: 0.0, ["a", "a"])
-    for groups in ([["a", "b", "c"]], "a"):
-        with pytest.raises(ValueError, match=r"shape \(N,\), or \(N, 2\) for pairs"):
-            bootstrap(lambda rows: 0.0, groups)
     with pytest.raises(ValueError, match="not finite on the data"):
         bootstrap(lambda rows: np.nan, ["a", "b"])
     with pytest.raises(ValueError, match="both relevant and irrelevant"):

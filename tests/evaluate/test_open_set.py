@@ -75,12 +75,6 @@ def test_the_best_threshold_is_the_best_of_all(seed: int) -> None:
     assert baus[-1] == 1
 
 
-def test_all_called_new_scores_nothing() -> None:
-    answers, _ = drawn(0)
-    assert open_set.unknown_accuracy(answers, 99) == 1
-    assert open_set.open_set_score(answers, 99) == 0
-
-
 def test_an_identity_drawn_twice_counts_twice() -> None:
     answers = Answers.of([0.9, 0.1, 0.8], [True, True, False], [True, True, True], ["a", "a", "b"])
     assert open_set.known_accuracy(answers, 0.5) == pytest.approx((0.5 + 0) / 2)

@@ -95,3 +95,36 @@ class Images:
         name = f"{identity}-{number}-{kind}.png"
         Image.new("RGB", (4, 4), (identity, number, kind)).save(self.folder / name)
         return name
+
+
+def clip_folder(root: Path, kind: str) -> Path:
+    """A CLIP or SigLIP with random weights, in transformers' files."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = ["<pad>", "<end>", "<unk>", "make", "it", "number", "Find", "this", "car", ".", *map(str, range(6))]
+    plain = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, "<unk>"))
+    plain.pre_tokenizer = pre_tokenizers.Whitespace()
+    plain.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 1)])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="<pad>", eos_token="<end>")
+    tokenizer.save_pretrained(root)
+    small = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**small, "vocab_size": len(words), "max_position_embeddings": 12, "eos_token_id": 1, "pad_token_id": 0,
+            "bos_token_id": None}  # fmt: skip
+    vision = {**small, "image_size": 32, "patch_size": 8}
+    torch.manual_seed(0)
+    if kind == "clip":
+        config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
+        model = transformers.CLIPModel(config)
+        processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
+    else:
+        config = transformers.SiglipConfig(text_config={**text, "projection_size": 24}, vision_config=vision)
+        model = transformers.SiglipModel(config)
+        processor = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+    model.save_pretrained(root)
+    processor.save_pretrained(root)
+    return root

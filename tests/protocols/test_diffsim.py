@@ -14,8 +14,8 @@ from PIL import Image
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.protocols.common import diffsim
-from idmetric.protocols.common.diffsim import NAMED, PROMPT, SEED, DiffSim
-from idmetric.protocols.common.models import open_model
+from idmetric.protocols.common.diffsim import PROMPT, SEED, DiffSim
+from idmetric.protocols.common.models import DIFFSIM, open_model
 
 pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
@@ -112,10 +112,10 @@ def slow_similarity(one: Any, two: Any) -> float:
 
 @pytest.mark.parametrize("name", ["diffsim:cute", "diffsim:dreambench++"])
 def test_similarities_are_those_of_the_formula_computed_slowly(base: Any, name: str) -> None:
-    metric = DiffSim("cpu", NAMED[name], base, side=32)
+    metric = DiffSim("cpu", DIFFSIM[name], base, side=32)
     a, b = prepared(metric, 1, 2)
     with torch.no_grad():
-        expected = slow_similarity(*(slow_projections(base.repo, x, NAMED[name]) for x in (a, b)))
+        expected = slow_similarity(*(slow_projections(base.repo, x, DIFFSIM[name]) for x in (a, b)))
     found = float(metric.compare(a[None], b[None])[0])
     assert found == pytest.approx(expected, abs=1e-5)
     assert found < 0.999  # random weights still tell the two apart

@@ -251,9 +251,7 @@ def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path
     slow = bootstrap(lambda chosen: cell("emu2", chosen), collections, samples=200, seed=3)
     fast = value(rows, "emu2")
     assert (fast.value, fast.low, fast.high) == pytest.approx((slow.value, slow.low, slow.high), abs=1e-9)
-    slow = bootstrap(
-        lambda chosen: fisher_mean([cell(m, chosen) for m in SHOWN]).mean, collections, samples=200, seed=3
-    )
+    slow = bootstrap(lambda chosen: fisher_mean([cell(m, chosen) for m in SHOWN])[0], collections, samples=200, seed=3)
     fast = value(rows, FISHER_ROW)
     assert (fast.value, fast.low, fast.high) == pytest.approx((slow.value, slow.low, slow.high), abs=1e-9)
 
@@ -327,8 +325,6 @@ def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> N
         dreambench.run(data, models, NONE)
     with pytest.raises(ValueError, match=r"no image of animal is rated: images are of emu2_gs3"):
         dreambench.run(data, models, NONE, DreamBenchOptions(("animal",)), ratings=ratings)
-    with pytest.raises(ValueError, match="a model cannot be called 'human'"):
-        dreambench.run(data, {"human": models["hsv"]}, NONE, ratings=ratings)
     (tmp_path / "samples" / "emu2_seed43").symlink_to(tmp_path / "samples" / RUN)
     with pytest.raises(ValueError, match="are both images of emu2"):
         dreambench.run(imported(tmp_path), models, NONE, ratings=ratings)

@@ -30,8 +30,7 @@ from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.protocol import add_differences, run, value_of
 from idmetric.protocols.options import GeneratorOptions
-from tests.protocols.parts import PLAIN, picture, values
-from tests.protocols.test_mveb import clip_folder
+from tests.protocols.parts import PLAIN, clip_folder, picture, values
 from tests.runner import Runner
 
 PLACE = "{method}/{subject}/{prompt}_{seed}.png"

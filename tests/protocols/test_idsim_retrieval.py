@@ -205,7 +205,7 @@ def test_identities_decide_where_there_is_no_label(model: IDSim, pairs: Manifest
          "petface, row 2: label 5 of a pair; 1 = same identity, 0 = another"),
         (pairs.replace(label=None, identity=None), "petface, row 2: a pair with neither a label nor two identities"),
         (pairs.replace(slot=["anchor" if k < 2 else s for k, s in enumerate(slots)]),
-         "petface, row 2: a second anchor of group 'p0'"),
+         "petface: group 'p0' has 2 anchors"),
         (pairs.filter(dataset="PetFace").filter(slot="anchor"), "petface: no pairs"),
         (pairs.filter(lambda row: row.group in ("s0", "s1")),
          "subjects2k: pairs of one identity and of two are needed"),

@@ -78,7 +78,7 @@ def test_shares_are_those_of_a_slow_computation(data: Manifest, metric: IDSim) -
 
 
 def test_what_cannot_be_matched_is_refused(data: Manifest, metric: IDSim) -> None:
-    with pytest.raises(ValueError, match="hsv have no patches to match"):
+    with pytest.raises(ValueError, match="models without patches: hsv"):
         matches.run(data, {"hsv": open_model("hsv")}, PLAIN)
     with pytest.raises(ValueError, match="leave --subject out"):
         matches.run(data, {"m": metric}, Settings(bootstrap=0, look=Look(masked=True)))

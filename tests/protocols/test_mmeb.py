@@ -14,18 +14,14 @@ from idmetric import VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.models.idsim import IDSim
-from idmetric.models.visid import VisIDConfig
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.first_choice import means
-from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.visme_table1_mmeb import MMEB, ask, run
-from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.mmeb_files import write_eval
 from tests.protocols.parts import PLAIN, broken, values
-from tests.protocols.test_mveb import clip_folder
 
 pytest.importorskip("transformers")
 PRINTED = paper_numbers.PAPERS["visme"]["mmeb"]["rows"]
@@ -40,25 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def data(folder: Path) -> Manifest:
     return import_dataset("mmeb", folder, options={"image_dir": str(folder / "images")})
-
-
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("qwen")
-    write_qwen(root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def reader(qwen: Path) -> VisIDEmbed:
-    config = VisIDConfig(max_pixels=16 * 28 * 28, max_length=256)
-    return VisIDEmbed(qwen, config=config, device="cpu", dtype=torch.float32)
-
-
-@pytest.fixture(scope="module", params=["clip", "siglip"])
-def dual(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DualEncoder:
-    root = clip_folder(tmp_path_factory.mktemp(request.param), request.param)
-    return open_model(f"dual:{root}", device="cpu")
 
 
 def slow(folder: Path, subset: str, vector: Callable[[str, str], np.ndarray]) -> list[bool]:

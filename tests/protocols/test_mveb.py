@@ -20,19 +20,17 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.distance.embedding import Embedding
 from idmetric.images.read import read_image
 from idmetric.models.idsim import IDSim
-from idmetric.models.visid import TASKS, VisIDConfig
+from idmetric.models.visid import TASKS
 from idmetric.protocols import visme_table1_mveb as mveb
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
-from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.options import MVEBOptions
 from idmetric.protocols.visme_table1_mveb import ask, edits, instructed, run
-from idmetric.train.visme.small_qwen import write as write_qwen
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
@@ -49,52 +47,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
                 path = picture(root / f"{seed}-{c}.png", seed if c == 0 else seed + 10 + c, c + 1)
                 rows.append(Row(None, path, slot="candidate", label=float(c == 0), text=None if c else "Look", **group))
     return Manifest.from_rows(rows)
-
-
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> VisIDEmbed:
-    folder = tmp_path_factory.mktemp("qwen")
-    write_qwen(folder)
-    config = VisIDConfig(max_pixels=16 * 28 * 28, max_length=256)
-    return VisIDEmbed(folder, config=config, device="cpu", dtype=torch.float32)
-
-
-def clip_folder(root: Path, kind: str) -> Path:
-    """A CLIP or SigLIP with random weights, in transformers' files."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
-    words = ["<pad>", "<end>", "<unk>", "make", "it", "number", "Find", "this", "car", ".", *map(str, range(6))]
-    plain = Tokenizer(models.WordLevel({word: k for k, word in enumerate(words)}, "<unk>"))
-    plain.pre_tokenizer = pre_tokenizers.Whitespace()
-    plain.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 1)])
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="<pad>", eos_token="<end>")
-    tokenizer.save_pretrained(root)
-    small = {"hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-    text = {**small, "vocab_size": len(words), "max_position_embeddings": 12, "eos_token_id": 1, "pad_token_id": 0,
-            "bos_token_id": None}  # fmt: skip
-    vision = {**small, "image_size": 32, "patch_size": 8}
-    torch.manual_seed(0)
-    if kind == "clip":
-        config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)
-        model = transformers.CLIPModel(config)
-        processor = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
-    else:
-        config = transformers.SiglipConfig(text_config={**text, "projection_size": 24}, vision_config=vision)
-        model = transformers.SiglipModel(config)
-        processor = transformers.SiglipImageProcessor(size={"height": 32, "width": 32})
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(std=parameter[0].numel() ** -0.5)
-    model.save_pretrained(root)
-    processor.save_pretrained(root)
-    return root
-
-
-@pytest.fixture(scope="module", params=["clip", "siglip"])
-def dual(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DualEncoder:
-    folder = clip_folder(tmp_path_factory.mktemp(request.param), request.param)
-    return open_model(f"dual:{folder}", device="cpu")
 
 
 def value(result: Result, dataset: str) -> Value:

@@ -18,15 +18,9 @@ from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.openset import run
 from idmetric.protocols.options import OpenSetOptions
-from tests.protocols.parts import PLAIN, values
-from tests.protocols.test_protocols import Drawn, Images
+from tests.protocols.parts import PLAIN, Drawn, Images, values
 
 SIZES = (6, 3, 2, 5, 1, 4, 7, 2)
-
-
-@pytest.fixture
-def draw(tmp_path: Path) -> Images:
-    return Images(tmp_path)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Metrics of pairs: the values of their libraries, every pair once, in bounded memory, kept for the next run."""
+"""Metrics of pairs: the values of their libraries, every pair once, in bounded memory."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def pictures(tmp_path: Path) -> Manifest:
 
 
 class Counting:
-    """SSIM that counts its calls, and may be stopped."""
+    """SSIM that counts its calls."""
 
     background = (255, 255, 255)
 
-    def __init__(self, stop_after: int | None = None, name: str = "counting") -> None:
-        self.ssim, self.name, self.stop_after = baselines.Ssim("cpu"), name, stop_after
-        self.prepared = self.seen = self.compared = self.most = 0
+    def __init__(self) -> None:
+        self.ssim = baselines.Ssim("cpu")
+        self.prepared = self.seen = self.compared = 0
 
     def signature(self) -> dict[str, str]:
-        return {"model": self.name}
+        return {"model": "counting"}
 
     def prepare(self, image: Image.Image, mask: Any, outside: Any) -> torch.Tensor:
         self.prepared += 1
@@ -55,15 +55,12 @@ class Counting:
         return self.ssim.features(images)
 
     def between(self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
-        if self.stop_after is not None and self.compared >= self.stop_after:
-            raise KeyboardInterrupt
         self.compared += len(b[0])
-        self.most = max(self.most, len(b[0]))
         return self.ssim.between(a, b)
 
 
-def scorer_of(pictures: Manifest, model: Any, store: Path | None = None, **options: Any) -> PairScorer:
-    found = bind(pictures, {"m": model}, Settings(store=store, **options)).models["m"]
+def scorer_of(pictures: Manifest, model: Any, **options: Any) -> PairScorer:
+    found = bind(pictures, {"m": model}, Settings(**options)).models["m"]
     assert isinstance(found, PairScorer)
     return found
 
@@ -120,50 +117,6 @@ def test_each_image_is_decoded_once_and_each_pair_compared_once(
     assert model.seen <= 2 * COUNT + 2  # three tiles of four, of which two are held
 
 
-def test_a_stopped_run_compares_only_the_rest(
-    pictures: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_tiles_of(monkeypatch, 3)
-    store, total = tmp_path / "store", COUNT * (COUNT + 1) // 2
-    stopped = Counting(stop_after=40)
-    with pytest.raises(KeyboardInterrupt):
-        scorer_of(pictures, stopped, store).matrix(range(COUNT), range(COUNT))
-    resumed = Counting()
-    found = scorer_of(pictures, resumed, store).matrix(range(COUNT), range(COUNT))
-    assert 40 <= stopped.compared < total
-    assert stopped.compared + resumed.compared == total
-    np.testing.assert_array_equal(found, scorer_of(pictures, Counting()).matrix(range(COUNT), range(COUNT)))
-    again = Counting()
-    shuffled = pictures.take([7, 3, 0, 11])  # other places, the same contents
-    np.testing.assert_array_equal(
-        scorer_of(shuffled, again, store).matrix(range(4), range(4)), found[np.ix_([7, 3, 0, 2], [7, 3, 0, 2])]
-    )
-    assert again.compared == 0
-
-
-def test_changed_images_and_weights_are_compared_again(pictures: Manifest, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    scorer_of(pictures, Counting(), store).matrix(range(COUNT), range(COUNT))
-    other = Counting(name="other")
-    scorer_of(pictures, other, store).pairs([0], [1])
-    Image.new("RGB", (9, 9), (1, 2, 3)).save(tmp_path / "5.png")
-    changed = Counting()
-    scorer_of(pictures, changed, store).matrix(range(COUNT), range(COUNT))
-    assert (other.compared, changed.compared) == (1, COUNT)  # the new image with each, itself among them
-
-
-def test_a_damaged_file_of_values_is_named_and_its_pairs_compared_again(pictures: Manifest, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    expected = scorer_of(pictures, Counting(), store).matrix(range(COUNT), range(COUNT))
-    [path] = store.rglob("pairs.safetensors")
-    path.write_bytes(path.read_bytes()[:-9])
-    model = Counting()
-    with pytest.warns(UserWarning, match=f"{path.name} cannot be read"):
-        found = scorer_of(pictures, model, store).matrix(range(COUNT), range(COUNT))
-    np.testing.assert_array_equal(found, expected)
-    assert model.compared == COUNT * (COUNT + 1) // 2
-
-
 def test_too_many_pairs_are_refused_before_they_are_compared(pictures: Manifest) -> None:
     model = Counting()
     scorer = scorer_of(pictures, model, max_pairs=30)
@@ -175,14 +128,13 @@ def test_too_many_pairs_are_refused_before_they_are_compared(pictures: Manifest)
     assert model.compared == 28
 
 
-def test_a_similarity_that_is_not_finite_is_an_error_and_not_kept(pictures: Manifest, tmp_path: Path) -> None:
+def test_a_similarity_that_is_not_finite_is_an_error(pictures: Manifest) -> None:
     class Broken(Counting):
         def between(self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
             return super().between(a, b).fill_(float("nan"))
 
     with pytest.raises(ValueError, match="counting gave a similarity that is not finite"):
-        scorer_of(pictures, Broken(), tmp_path / "store").matrix(range(4), range(4))
-    assert not list((tmp_path / "store").rglob("pairs*"))
+        scorer_of(pictures, Broken()).matrix(range(4), range(4))
 
 
 def test_all_unreadable_images_are_named(pictures: Manifest, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from idmetric.cli.eval import FORMATS as NAMES
 from idmetric.protocols.common.result import Result, Value, as_csv, as_json, slug
-from idmetric.protocols.common.tables import FORMATS, latex, markdown, table, write
+from idmetric.protocols.common.tables import FORMATS, markdown, table, write
 
 
 @pytest.fixture
@@ -45,13 +45,6 @@ def test_markdown_cells_hold_no_bare_bars(results: list[Result]) -> None:
     assert lines[0] == "| model | source | n | SSR | SSR (paper) | PA |"
     assert "100%\\|x" in lines[3]
     assert lines[-1] == "- other model: odd"
-
-
-def test_latex_escapes_special_characters(results: list[Result]) -> None:
-    text = latex(results)
-    assert r"Flux\_1024 & 8/16 & \textbf{0.250} & 0.274 & 0.500 \\" in text
-    assert r"100\%$|$x" in text
-    assert "% other model: odd" in text
 
 
 def test_csv_has_a_line_for_each_number_with_four_decimals(results: list[Result]) -> None:

@@ -11,13 +11,9 @@ import pytest
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.evaluate.bootstrap import bootstrap
-from idmetric.evaluate.sensitivity import fits
 from idmetric.models.idsim import IDSim
 from idmetric.protocols import idsim_fig6_sensitivity as protocol
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
-from idmetric.protocols.common.tables import write
 from idmetric.protocols.idsim_fig6_sensitivity import cells, run
 from idmetric.protocols.options import SensitivityOptions
 from tests.protocols.parts import PLAIN, Scripted, values
@@ -99,27 +95,6 @@ def test_an_anchor_need_not_say_that_nothing_was_changed(grid: Manifest) -> None
     assert cells(silent) == cells(grid)
 
 
-def test_intervals_are_over_instances(model: IDSim, grid: Manifest) -> None:
-    [result] = run(grid, {"m": model}, Settings(bootstrap=300))
-    columns = result.items["grid"]
-    own = [k for k, factor in enumerate(columns["factor"]) if factor in ("light", "none")]
-    names = ("score", "identity_change", "factor_change", "instance")
-    expected = fits(*([columns[name][k] for k in own] for name in names)).values()
-    for column, attribute in (("identity", "identity"), ("context", "factor"), ("R^2", "r2")):
-        each = np.array([getattr(one, attribute) for one in expected])
-        interval = bootstrap(lambda rows, each=each: each[rows].mean(), np.arange(4), samples=300)
-        found = value(result, "light", column)
-        assert (found.value, found.low, found.high) == pytest.approx((interval.value, interval.low, interval.high))
-    means = [
-        np.mean([f for f, i in zip(result.items["fits"]["identity"], result.items["fits"]["instance"], strict=True)
-                 if i == f"thing{k}"])
-        for k in range(4)
-    ]  # fmt: skip
-    draws = [np.mean(np.array(means)[np.random.default_rng((0, k)).integers(4, size=4)]) for k in range(300)]
-    both = value(result, "all", "identity")
-    assert (both.low, both.high) == pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))
-
-
 def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:
     def oracle(slope: float) -> Scripted:
         return Scripted(lambda data, a, b: 1 - slope * np.array(data.column("x_identity_change"))[a])
@@ -194,18 +169,6 @@ def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
         run(grid.replace(x_identity_change=0.0), {"m": model}, PLAIN)
     with pytest.raises(ValueError, match="identities must be at least 2"):
         SensitivityOptions(identities=1)
-
-
-def test_bars_and_trends_are_drawn_from_its_results(model: IDSim, grid: Manifest, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from idmetric.report.plots import draw
-
-    results = run(grid, {"one": model, "two": model}, Settings(bootstrap=20))
-    write(results, tmp_path, "sensitivity")
-    for ending in ("png", "svg"):
-        names = {path.name for path in draw(results, tmp_path, "sensitivity", ending)}
-        assert names == {f"sensitivity.sensitivity.{ending}", f"sensitivity.trends.{ending}"}
-        assert all((tmp_path / name).stat().st_size > 1000 for name in names)
 
 
 def test_the_world_is_rendered_where_there_is_no_data(tmp_path: Path) -> None:

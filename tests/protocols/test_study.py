@@ -179,20 +179,15 @@ def study(data: Manifest) -> Study:
     ("given", "message"),
     [
         (b"alert(1)", "Expecting value"),
-        (b'{"study": "\xff"}', "decode"),
         (b"[" * 100_000, "nested"),
         (b" " * 1_000_001, "more than 1000000 bytes"),
         ([], "not answers to a page"),
         ({"study": "f" * 16}, "answers to another study"),
         ({"participant": "Jane <b>"}, "not as the page writes them"),
-        ({"participant": 1}, "not answers to a page"),
         ({"revision": True}, "not as the page writes them"),
         ({"page": 9}, "KeyError: 9"),
-        ({"page": [1]}, "not answers to a page"),
-        ({"answers": ["same"]}, "not answers to a page"),
         ({"answers": {"__proto__": "same"}}, "not as the page writes them"),
         ("maybe", "not as the page writes them"),
-        ({"x": 1}, "not answers to a page"),
     ],
 )
 def test_answers_of_strangers_are_refused_with_the_reason(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +175,7 @@ class Lpips(PairBaseline):
 
     def __init__(self, device: torch.device | str | None = None, network: Any = None) -> None:
         super().__init__(device)
-        try:
-            import lpips
-        except ImportError as error:
-            raise ImportError("the baseline lpips needs a package of that name: pip install lpips") from error
+        lpips = _package("lpips")
         if network is None:
             network = lpips.LPIPS(net="alex", verbose=False)
         self.network = network.to(self.device).eval()
@@ -227,12 +224,8 @@ class DreamSim(_Pictures):
         self.name = "dreamsim" if branch == "ensemble" else f"dreamsim:{branch}"
         self.device = auto_device() if device is None else torch.device(device)
         if model is None or transform is None:
-            try:
-                from dreamsim import dreamsim
-            except ImportError as error:
-                raise ImportError("the baseline dreamsim needs a package of that name: pip install dreamsim") from error
             chosen = {} if branch == "ensemble" else {"dreamsim_type": branch}
-            model, transform = dreamsim(pretrained=True, device=str(self.device), **chosen)
+            model, transform = _package("dreamsim").dreamsim(pretrained=True, device=str(self.device), **chosen)
         self.model = model
         self.transform: Callable[[Image.Image], Tensor] = transform
 
@@ -274,6 +267,13 @@ def signature_of(name: str, revision: str, distance: str, resolution: str = "") 
         "model": name, "revision": revision, "distance": distance, "resolution": resolution, "dtype": "float32",
         "idmetric": __version__,
     }  # fmt: skip
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"the baseline {name} needs a package of that name: pip install {name}") from error
 
 
 def _version(package: str) -> str:

@@ -15,8 +15,6 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 Group = tuple[str, str | None]  # name and split
-
-
 _SHOWN = 5
 
 

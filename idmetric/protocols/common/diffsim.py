@@ -8,16 +8,11 @@ self-attention layer of the U-Net, at one denoising step,
 
 where the cosine is over all tokens and heads at once, of the passes with and without the prompt (guidance) together.
 
-| name | step | source |
-|---|---|---|
-| `diffsim`, `diffsim:cute` | 600 | the code's README and cute_main.sh |
-| `diffsim:dreambench++` | 750 | dreambench_main.sh |
-
 `NAME@PLACE` takes the pipeline from a folder, or from another repository of the Hub (owner/name, then @revision if
 wanted).
 
-Both take the first up-block with attention (16 x 16 tokens of a 512 x 512 image) and seed 2334. A step counts 1,000
-from pure noise to none: with the repository's scheduler, step 600 is the timestep 401.
+All take the first up-block with attention (16 x 16 tokens of a 512 x 512 image) and seed 2334. A step counts 1,000 from
+pure noise to none: with the repository's scheduler, step 600 is the timestep 401.
 
 Differences from the code: every image gets the same noise, where the code draws one for the first and another for the
 second image. So the similarity is symmetric, that of an image with itself is 1, and an image passes the U-Net once for
@@ -28,6 +23,7 @@ the code has float16. On CUTE the code's prompt names the object's class; here t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -44,17 +40,8 @@ from idmetric.protocols.common.baselines import PairBaseline, signature_of, subj
 BASE = Weights("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
 STEPS = 1000
 _BATCH = 4  # images in one pass: at 512 pixels the VAE takes about a gigabyte for each
-
-
 PROMPT = "High quality image"  # that the U-Net is conditioned on
 SEED = 2334  # of the noise
-NAMED = {"diffsim": 600, "diffsim:cute": 600, "diffsim:dreambench++": 750}  # -> step of `STEPS`, 0 = pure noise
-
-
-def open_diffsim(source: str, device: torch.device | str | None = None) -> DiffSim:
-    """The metric of a name, see this module's table; raises the errors of `DiffSim`."""
-    name, _, place = source.partition("@")
-    return DiffSim(device, NAMED[name], BASE.at(place) if place else BASE)
 
 
 class DiffSim(PairBaseline):
@@ -62,7 +49,7 @@ class DiffSim(PairBaseline):
 
     Args:
         device: default CUDA, else MPS, else CPU.
-        step: see the module.
+        step: of 1,000, see `models.DIFFSIM`.
         base: a Stable Diffusion 1.5 in diffusers' format, on the Hub or a folder.
         side: of the image, in pixels.
 
@@ -143,22 +130,16 @@ class DiffSim(PairBaseline):
             found.append(given[0])
             raise _ReachedError
 
-        hook = self.attention.register_forward_pre_hook(stop)
-        try:
-            both = self.pipe.scheduler.scale_model_input(torch.cat([noisy, noisy]), self.time)
-            words = self._words.repeat_interleave(len(noisy), 0)
+        both = self.pipe.scheduler.scale_model_input(torch.cat([noisy, noisy]), self.time)
+        words = self._words.repeat_interleave(len(noisy), 0)
+        with self.attention.register_forward_pre_hook(stop), suppress(_ReachedError):
             self.pipe.unet(both, self.time, encoder_hidden_states=words)
-        except _ReachedError:
-            pass
-        finally:
-            hook.remove()
         return found[0]
 
     def _heads(self, tokens: Tensor) -> Tensor:
         """(2 B, tokens, width) as (B, 2 heads, tokens, width of a head)."""
-        passes, count, width = len(tokens), tokens.shape[1], tokens.shape[2]
-        heads = self.attention.heads
-        split = tokens.view(2, passes // 2, count, heads, width // heads)
+        passes, count, width = tokens.shape
+        split = tokens.view(2, passes // 2, count, self.attention.heads, width // self.attention.heads)
         return split.permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 

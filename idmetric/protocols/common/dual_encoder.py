@@ -55,12 +55,11 @@ class DualEncoder:
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        hub: Hub | None = None,
     ) -> None:
         need("eval", "a dual encoder", transformers="transformers")
         import transformers
 
-        where = fetch_folder(Files(source, hub or Hub()), _FILES)
+        where = fetch_folder(Files(source, Hub()), _FILES)
         kind = read_json(Files(where)[CONFIG]).get("model_type")
         if kind not in _CLASSES:
             raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")

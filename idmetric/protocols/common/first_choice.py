@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,11 @@ class Questions:
         """All rows that are needed."""
         ranked = [self.pool.gallery] if self.pool is not None else self.candidates
         return np.unique(np.concatenate([self.queries, *ranked]))
+
+
+def reads_words(model: Any) -> bool:
+    """Whether a model embeds texts too."""
+    return hasattr(model, "encode_items") or getattr(model, "reads_words", False)
 
 
 def answers(scorer: Scorer, one: Questions) -> tuple[Array, Ints]:

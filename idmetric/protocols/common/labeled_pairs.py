@@ -48,7 +48,10 @@ def usable(data: Manifest) -> Manifest:
 
 
 def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0) -> Pairs:
-    """Pairs of one identity and of two, equally many, see `idmetric.protocols.calibrate`.
+    """Pairs of one identity and of two, equally many, without repetition.
+
+    Up to half of the latter are hard: `context`, an image and the distractor or identity edit made from it; `kin`, an
+    image of an object and one edited from another image of it; `category`, two identities of one category of a dataset.
 
     Args:
         data: rows with an identity. each: pairs of one identity, at most.

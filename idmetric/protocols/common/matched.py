@@ -96,9 +96,6 @@ def matched(
     return Matched(owners, labels, views, others)
 
 
-# Scores
-
-
 def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
     """Margins (S, V * (V - 1)) of samples, see `directed_margins`; adds a note if a judge gave no answer to some."""
     views, width = samples.views, samples.views.shape[1]
@@ -120,9 +117,6 @@ def _scores(scorer: Scorer, a: Ints, b: Ints, notes: list[str]) -> Array:
         if lost:
             notes.append(f"{lost} of {len(found)} comparisons have no answer: what needs them is left out")
     return out
-
-
-# Numbers
 
 
 def rates(

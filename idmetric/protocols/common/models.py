@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 BRANCHES = ("dino_vitb16", "clip_vitb32", "open_clip_vitb32", "dinov2_vitb14", "synclr_vitb16")  # of DreamSim
 BASELINES = ("hsv", "pixels", "ssim", "lpips", "dreamsim", *(f"dreamsim:{branch}" for branch in BRANCHES))
-DIFFSIM = ("diffsim", "diffsim:cute", "diffsim:dreambench++")
+# -> step of 1,000 from pure noise: of the released code's README and cute_main.sh, and of dreambench_main.sh
+DIFFSIM = {"diffsim": 600, "diffsim:cute": 600, "diffsim:dreambench++": 750}
 UNTRAINED, DUAL, JUDGE = "untrained:", "dual:", "judge:"
 
 
@@ -63,9 +64,10 @@ def open_model(
 
         return open_baseline(source, device)
     if is_diffsim(source):
-        from idmetric.protocols.common.diffsim import open_diffsim
+        from idmetric.protocols.common.diffsim import BASE, DiffSim
 
-        return open_diffsim(source, device)
+        name, _, place = source.partition("@")
+        return DiffSim(device, DIFFSIM[name], BASE.at(place) if place else BASE)
     if source.startswith(DUAL):
         from idmetric.protocols.common.dual_encoder import DualEncoder
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 Pair = tuple[float | None, float | None]
 NONE: Pair = (None, None)
@@ -22,16 +22,9 @@ HUMAN = "human"  # stands for the agreement of the human groups with each other,
 FISHER_ROW, ALL_CATEGORIES = "Fisher-z", "all"  # of NearID's Table 2 and Fig. 4
 
 
-def _tuples(value: Any) -> Any:
-    """A JSON value with tuples in place of lists."""
-    if isinstance(value, dict):
-        return {name: _tuples(inner) for name, inner in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
 def _read(name: str) -> dict[str, Any]:
     text = files("idmetric.protocols").joinpath("papers", f"{name}.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = _tuples(json.loads(text))
+    found: dict[str, Any] = json.loads(text)
     return found
 
 
@@ -54,35 +47,20 @@ def printed(paper: str, table: str, row: str | None) -> dict[Any, Any]:
     found = PAPERS[paper][table]
     values = found["rows"].get(row, {})
     if not isinstance(values, dict):
-        values = dict(zip(found["columns"], values, strict=True))
+        columns = (tuple(name) if isinstance(name, list) else name for name in found["columns"])
+        values = dict(zip(columns, values, strict=True))
     return {column: _share(value) for column, value in values.items()} if found.get("percent") else values
 
 
 def _share(value: Any) -> Any:
-    return tuple(map(_share, value)) if isinstance(value, tuple) else None if value is None else value / 100
+    return tuple(map(_share, value)) if isinstance(value, list) else None if value is None else value / 100
 
 
-# Rows and the models that run them
-
-
-class PaperRow(NamedTuple):
-    """A row of a paper's table.
-
-    Attributes:
-        model: what `--model` opens for it; "judge:FILE.json" is a language model that a file describes.
-        missing: why there is no such model; one of the two is empty.
-    """
-
-    model: str = ""
-    missing: str = ""
-
-
-# protocol -> row -> how it runs
-PAPER_ROWS: dict[str, dict[str, PaperRow]] = {
-    protocol: {name: PaperRow(**row) for name, row in rows.items()} for protocol, rows in _read("rows").items()
-}
+# protocol -> row -> "model", what `--model` opens for it ("judge:FILE.json": a language model that a file describes),
+# or "missing", why there is no such model
+PAPER_ROWS: dict[str, dict[str, dict[str, str]]] = _read("rows")
 
 
 def missing_rows(protocol: str) -> dict[str, str]:
     """Rows of the protocol's tables that this package has no model for, with the reason."""
-    return {name: row.missing for name, row in PAPER_ROWS.get(protocol, {}).items() if row.missing}
+    return {name: row["missing"] for name, row in PAPER_ROWS.get(protocol, {}).items() if "missing" in row}

@@ -123,12 +123,6 @@ class Nearest:
     right_score: Array
     right_rank: Ints
 
-    @classmethod
-    def empty(cls, count: int) -> Nearest:
-        """Room for `count` queries."""
-        none, nan = np.full((count, WRONG), -1), np.full((count, WRONG), np.nan)
-        return cls(none, nan, none[:, 0].copy(), nan[:, 0].copy(), none[:, 0].copy())
-
     def take(self, chosen: Truths) -> Nearest:
         """Of some of the queries."""
         return Nearest(*(getattr(self, f.name)[chosen] for f in fields(self)))
@@ -187,13 +181,15 @@ class Found:
 
     def __init__(self, search: Search, measures: Mapping[str, Measure]) -> None:
         self.gallery, self.measures = search.gallery, measures
-        self.values = {name: np.full(len(search.queries), np.nan) for name in measures}
-        self.near = Nearest.empty(len(search.queries))
+        none, nan = np.full((len(search.queries), WRONG), -1), np.full((len(search.queries), WRONG), np.nan)
+        self.values = {name: nan[:, 0].copy() for name in measures}
+        self.near = Nearest(none, nan, none[:, 0].copy(), nan[:, 0].copy(), none[:, 0].copy())
 
     def add(self, block: Block) -> None:
         """Fill in the queries of a block."""
-        for at, (scores, own, hidden) in enumerate(zip(block.scores, block.own, block.hidden, strict=True)):
-            self._add(block.part.start + at, scores, own, hidden)
+        lines = zip(block.scores, block.own, block.hidden, strict=True)
+        for number, (scores, own, hidden) in enumerate(lines, block.part.start):
+            self._add(number, scores, own, hidden)
 
     def _add(self, number: int, scores: Array, own: Ints, hidden: Ints) -> None:
         near, others = self.near, np.ones(len(scores), dtype=bool)

@@ -88,9 +88,6 @@ class Result:
             column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
-# Text
-
-
 def as_csv(results: Sequence[Result]) -> str:
     """One line for each number: protocol, model, labels, metric, value, low, high, count, paper, revision, distance."""
     labels = names_of(results, str)

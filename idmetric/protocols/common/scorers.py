@@ -138,7 +138,7 @@ def bind(
     if needs_patches(settings.distance):
         lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
         if lacking:
-            raise ValueError(f"models without patches: {', '.join(lacking)}; use the distance cls, or leave them out")
+            raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
 
     notes: list[str] = []
     while True:
@@ -190,7 +190,6 @@ def _bind(
         else:
             bound[name] = pairwise.PairScorer(
                 model, images[name], batch_size=settings.batch_size, max_pairs=settings.max_pairs,
-                store=None if settings.store is None else settings.store / settings.look.folder(model),
                 progress=settings.pair_progress,
             )  # fmt: skip
 

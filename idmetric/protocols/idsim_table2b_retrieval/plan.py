@@ -67,9 +67,6 @@ def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tupl
     return np.array(found, dtype=np.int64).reshape(-1, 3), without
 
 
-# Benchmarks
-
-
 @dataclass(frozen=True)
 class Benchmark:
     """One of the paper's sets (appendix D.1).
@@ -211,13 +208,9 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
     a, b, same = [], [], []
     for (group, _), own in groups(data, rows.tolist()).items():
         anchors = own.pop("anchor", [])
-        if not anchors:
-            raise ValueError(
-                f"{name}: group {group!r} has no anchor: a pair is a group with slots anchor and candidate"
-            )
-        if len(anchors) > 1:
-            raise ValueError(f"{name}, row {anchors[1] + 1}: a second anchor of group {group!r}")
-        anchor = anchors[0]
+        if len(anchors) != 1:
+            raise ValueError(f"{name}: group {group!r} has {len(anchors)} anchors: a pair is one and a candidate")
+        [anchor] = anchors
         for row, slot in sorted((row, slot) for slot, mine in own.items() for row in mine):
             a.append(anchor)
             b.append(row)

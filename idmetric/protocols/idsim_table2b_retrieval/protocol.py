@@ -4,14 +4,12 @@
     idmetric eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
 
 The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are measured.
-docs/protocols-idsim.md has sources, licenses and the papers' numbers (Fig. 25, Table 2b). DreamBench++, the last column
-of Fig. 25, is the protocol `dreambench`.
+docs/protocols-idsim.md has sources, licenses and the papers' numbers (Fig. 25, Table 2b).
 
 * mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
   same on its sets: an instance has as many queries as any other.
-* AUC of a search is over all pairs of a query and a gallery image; of more than a million pairs of two identities, over
-  a million by chance. The paper does not say whether it pools pairs or averages queries.
-* nDCG's gains are 1 for the query's instance and 0 for others, over the whole gallery.
+* AUC of a search is over all pairs of a query and a gallery image. The paper does not say whether it pools pairs or
+  averages queries.
 * PetFace's "mAP" is read as average precision over all pairs; the mean over species has a separate row.
 * Table 2b doesn't say how patches are compared. Its numbers stand next to every distance of patches alone: `patch`
   (Sinkhorn, as in training), `patch_pooled` (the release's) and `patch_biased`. The paper mentions no masks: with
@@ -21,7 +19,6 @@ of Fig. 25, is the protocol `dreambench`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,7 +48,6 @@ def run(
     Raises:
         ValueError: naming a benchmark without queries, pairs or triplets, or with a query that has no positive (unless
             settings.on_error is "skip").
-        UnreadableError: see `scorers.bind`.
     """
     skip, notes = settings.on_error == "skip", list[str]()
     while True:
@@ -59,7 +55,7 @@ def run(
         searches, lost = _searches(data, made, skip)  # before anything is embedded
         needed = np.unique(np.concatenate([side for plan in made.values() for side in plan.sides]))
         try:
-            bound = bind(data, models, replace(settings, on_error="fail"), needed)
+            bound = bind(data, models, settings, needed)
             break
         except UnreadableError as error:
             if not skip:
@@ -104,18 +100,14 @@ class _Model:
         self.identity = codes(data.column("identity"))
         self.ids = texts(data, "id")
 
-    def paper(self, benchmark: str, metric: str) -> float | None:
-        """The paper's number for this model."""
-        return self.papers.get((benchmark, metric))
-
     def search(self, name: str, search: Search) -> None:
         """Measures of queries, and AUC over pairs of query and gallery."""
         found, near, both = searched(self.scorer, search, MEASURES, self.settings.seed)
         owner = search.identity[search.queries]
         row: Row = {"dataset": name}
-        row |= {m: mean(v, owner, self.settings, self.paper(name, m)) for m, v in found.items()}
+        row |= {m: mean(v, owner, self.settings, self.papers.get((name, m))) for m, v in found.items()}
         ends = owners(search.identity, np.stack([both.a, both.b], 1))
-        row |= auc(both.score, both.same, ends, self.settings, self.paper(name, "AUC"))
+        row |= auc(both.score, both.same, ends, self.settings, self.papers.get((name, "AUC")))
         self.result.rows.append(row)
         identity = texts(self.data, "identity")[search.queries]
         self.result.keep("queries", dataset=[name] * len(owner), id=self.ids[search.queries], identity=identity,
@@ -146,7 +138,7 @@ class _Model:
         owner = owners(self.identity, a)  # anchors' identities are drawn
         made = {"AP": average_precision, "AUC": roc_auc}
         return {
-            metric: any_statistic(f, (scores, same), owner, self.settings, self.paper(name, metric))
+            metric: any_statistic(f, (scores, same), owner, self.settings, self.papers.get((name, metric)))
             for metric, f in made.items()
         }
 
@@ -157,7 +149,7 @@ class _Model:
         anchor, positive, negative = (side[there] for side in plan.sides)
         near, far = near[there], far[there]
         won = (comparable(near - far) > 0).astype(np.float64)
-        value = mean(won, owners(self.identity, anchor), self.settings, self.paper(name, "accuracy"))
+        value = mean(won, owners(self.identity, anchor), self.settings, self.papers.get((name, "accuracy")))
         self.result.rows.append({"dataset": name, "accuracy": value})
         self.result.keep("triplets", dataset=[name] * len(near), anchor=self.ids[anchor], positive=self.ids[positive],
                          negative=self.ids[negative], near=near, far=far)  # fmt: skip

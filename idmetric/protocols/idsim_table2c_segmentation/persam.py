@@ -2,7 +2,7 @@
 
     sam = PerSAM("facebook/sam-vit-huge")
     [heat] = heatmaps(metric, "mug.jpg", "desk.jpg", masks="mug_mask.png")  # idmetric.scoring.heatmaps
-    found = sam.segment("desk.jpg", heat)  # found.mask (H, W)
+    mask = sam.segment("desk.jpg", heat)  # bool (H, W)
 
 PerSAM (Zhang et al., "Personalize Segment Anything Model with One Shot", ICLR 2024), in its training-free form:
 
@@ -21,7 +21,6 @@ SAM's weights are its authors' (Apache-2.0), read by transformers: pip install '
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,23 +33,6 @@ from idmetric.images.read import ImageLike, read_image
 from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
 from idmetric.protocols.common.columns import Array, Truths
-
-
-@dataclass(frozen=True, eq=False)
-class Segmentation:
-    """The subject found in an image.
-
-    Attributes:
-        mask: bool (H, W) at the image's size; empty where SAM saw nothing at the points.
-        quality: SAM's own estimate of the mask's IoU.
-        points: (2, 2), x and y in the image's pixels, on the subject and off it.
-        box: x0, y0, x1, y1 of step 3; None where step 2's mask is empty: then that is the result.
-    """
-
-    mask: Truths
-    quality: float
-    points: Array
-    box: tuple[float, float, float, float] | None
 
 
 class Seen(NamedTuple):
@@ -92,8 +74,11 @@ class PerSAM:
         place = auto_device() if device is None else torch.device(device)
         self.model, self.processor = source.to(place, dtype or torch.float32).eval(), processor
 
-    def segment(self, image: ImageLike, heat: ArrayLike | Tensor) -> Segmentation:
-        """The subject that a map (H, W) of the image's size shows, hotter = more surely."""
+    def segment(self, image: ImageLike, heat: ArrayLike | Tensor) -> Truths:
+        """The mask (H, W) of the subject that a map of the image's size shows, hotter = more surely.
+
+        It is empty where SAM sees nothing at the points.
+        """
         return self.decode(self.encode(image), heat)
 
     @torch.no_grad()
@@ -106,8 +91,8 @@ class PerSAM:
         return Seen(self.model.get_image_embeddings(pixels), size, scaled)
 
     @torch.no_grad()
-    def decode(self, seen: Seen, heat: ArrayLike | Tensor) -> Segmentation:
-        """The three steps of the module's description."""
+    def decode(self, seen: Seen, heat: ArrayLike | Tensor) -> Truths:
+        """The mask of the three steps of the module's description."""
         prior = heat.detach().cpu().double().numpy() if isinstance(heat, Tensor) else np.asarray(heat, np.float64)
         if prior.shape != seen.size:
             raise ValueError(f"a map of {prior.shape} for an image of {seen.size} (height, width)")
@@ -117,22 +102,22 @@ class PerSAM:
             "input_points": self._scaled(points, seen)[None, None],
             "input_labels": torch.tensor([[[1, 0]]], device=self.model.device),
         }
-        logits, _ = self._predict(seen, prompts, multimask_output=False)
-        logits, quality = self._predict(seen, {**prompts, "input_masks": logits})
+        logits = self._predict(seen, prompts, multimask_output=False)
+        logits = self._predict(seen, {**prompts, "input_masks": logits})
         mask = self._full(logits, seen)
-        box = box_of(mask)
-        if box is None:
-            return Segmentation(mask, quality, points, None)
-        corners = self._scaled(np.array(box).reshape(2, 2), seen).reshape(1, 1, 4)
-        logits, quality = self._predict(seen, {**prompts, "input_masks": logits, "input_boxes": corners})
+        y, x = np.nonzero(mask)
+        if not len(y):
+            return mask
+        box = np.array([[x.min(), y.min()], [x.max(), y.max()]], dtype=np.float64)
+        corners = self._scaled(box, seen).reshape(1, 1, 4)
+        return self._full(self._predict(seen, {**prompts, "input_masks": logits, "input_boxes": corners}), seen)
 
-        return Segmentation(self._full(logits, seen), quality, points, box)
-
-    def _predict(self, seen: Seen, prompts: dict[str, Tensor], multimask_output: bool = True) -> tuple[Tensor, float]:
-        """Logits (1, 1, h, w) of the mask that SAM trusts most, and its estimated IoU."""
+    def _predict(self, seen: Seen, prompts: dict[str, Tensor], multimask_output: bool = True) -> Tensor:
+        """Logits (1, 1, h, w) of the mask that SAM trusts most."""
         found = self.model(image_embeddings=seen.features, multimask_output=multimask_output, **prompts)
         best = int(found.iou_scores[0, 0].argmax())
-        return found.pred_masks[:, 0, best : best + 1], float(found.iou_scores[0, 0, best])
+        logits: Tensor = found.pred_masks[:, 0, best : best + 1]
+        return logits
 
     def _full(self, logits: Tensor, seen: Seen) -> Truths:
         [masks] = self.processor.post_process_masks(logits[None].float().cpu(), [seen.size], [seen.scaled])
@@ -146,21 +131,9 @@ class PerSAM:
 
 
 def pick_points(heat: Array) -> Array:
-    """The hottest and the coldest place of a map (H, W): x, y (2, 2); of equal places the first, row by row.
-
-    Raises:
-        ValueError: for a value that is not finite, or no map (H, W).
-    """
-    h = np.asarray(heat, dtype=np.float64)
-    if h.ndim != 2 or not h.size or not np.isfinite(h).all():
-        raise ValueError(f"a map needs finite values (H, W), got shape {h.shape}")
-    return np.array([divmod(int(place), h.shape[1])[::-1] for place in (h.argmax(), h.argmin())], dtype=np.float64)
-
-
-def box_of(mask: Truths) -> tuple[float, float, float, float] | None:
-    """x0, y0, x1, y1 of the outermost pixels of a mask; None of an empty one."""
-    y, x = np.nonzero(mask)
-    return (float(x.min()), float(y.min()), float(x.max()), float(y.max())) if len(y) else None
+    """The hottest and the coldest place of a map (H, W): x, y (2, 2); of equal places the first, row by row."""
+    places = (heat.argmax(), heat.argmin())
+    return np.array([divmod(int(place), heat.shape[1])[::-1] for place in places], dtype=np.float64)
 
 
 def _open(name: str) -> tuple[Any, Any]:

@@ -5,18 +5,9 @@
 
 Each subject is shown once, with its mask, and then located in all target images, its own and those of other subjects.
 
-| column | meaning |
-|---|---|
-| pointing | share of the subject's images with the hottest place on the subject |
-| IoU best | mean IoU of maps cut at each image's own best threshold (an oracle) |
-| IoU one | the same at the one threshold that is best for all images |
-| IoU | of maps cut by Otsu's threshold, as PODS's code does without SAM; of SAM's masks in the row persam |
-| mIoU | IoU of a subject's images taken together, averaged over subjects, as PerSAM prints it |
-| mAP, F1 | of one mask in each image, own or other: COCO's, IoU 0.5 to 0.95, averaged over subjects |
-
-The row "center" scores a map that is hottest in the middle of every image: the effect of photographers' habits. The
-paper does not describe mAP and F1: here they follow PODS's published code (see `evaluate.segmentation`). As there, a
-mask's score is the cosine between mean patch tokens of its box and of the reference's box.
+docs/evaluate-patches.md lists rows and columns. The paper does not describe mAP and F1: here they follow PODS's
+published code (see `evaluate.segmentation`). As there, a mask's score is the cosine between mean patch tokens of its
+box and of the reference's box, and maps are cut by Otsu's threshold where there is no SAM.
 
 Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
 test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count.
@@ -35,7 +26,6 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate import segmentation as measures
-from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.rendered import rendered_objects, world_in
@@ -69,16 +59,11 @@ def run(
     Raises:
         ValueError: if no identity has a reference and a target with masks, a model has no patches, or
             settings.look shows subjects alone.
-        UnreadableError: see `scorers.bind`.
     """
     if settings.look.masked:
         raise ValueError("subjects are located in whole images: leave --subject out")
     real = data.take(np.array([r == "real" for r in data.column("role")], dtype=bool))
     tasks(real, settings, options)  # before anything is embedded
-    lacking = [name for name, model in models.items() if not isinstance(model, Embedder)]
-    if lacking:
-        raise ValueError(f"{', '.join(lacking)} have no patches to make a map of: leave them out")
-
     bound = bind(real, models, replace(settings, distance="patch"))
     looked, notes = tasks(bound.manifest, settings, options)
     others = "all" if options.others is None else options.others
@@ -94,9 +79,6 @@ def run(
         results.append(result)
 
     return results
-
-
-# Numbers
 
 
 def _row(method: str, found: Found, settings: Settings, label: str) -> Row:

@@ -11,7 +11,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -20,7 +19,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.distance.patches import Layout, on_grid, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
-from idmetric.protocols.common.columns import Array, free, listed
+from idmetric.protocols.common.columns import Array, Truths, free, listed
 from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.options import SegmentationOptions
@@ -28,6 +27,8 @@ from idmetric.scoring.heatmaps import coverage, layout
 
 _SIDE = 512  # longer side at which masks are compared, in pixels
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
+THRESHOLDS = np.linspace(-1, 1, 2001)  # among which the one for all images is chosen
+NAMES = ("subject", "image", "present", "score", "iou", "intersection", "union", "pointing", "best")
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,6 @@ def tasks(data: Manifest, settings: Settings, options: SegmentationOptions) -> t
     left = sorted({n for n in identity if n is not None} - set(able))
     notes = [f"{len(left)} identities lack a reference or a target with a mask: {listed(left)}"] if left else []
     return found, notes
-
-
-# Search
-
-
-Mask = NDArray[np.bool_]
-THRESHOLDS = np.linspace(-1, 1, 2001)  # among which the one for all images is chosen
-NAMES = ("subject", "image", "present", "score", "iou", "intersection", "union", "pointing", "best")
 
 
 @dataclass
@@ -151,7 +144,7 @@ def search(
                 if own:
                     found[method].curves.append(measures.iou_curve(one, truth, THRESHOLDS))
             if sam is not None and seen is not None:
-                mask = sam.decode(seen, spread(grid, where, seen.size)).mask
+                mask = sam.decode(seen, spread(grid, where, seen.size))
                 found["persam"].lines.append(line(_resized(mask, truth.shape), heat))
         if progress is not None:
             progress(done, len(wanted))
@@ -160,7 +153,14 @@ def search(
 
 
 def _line(
-    subject: Subject, image: str, truth: Mask, present: bool, target: Embedding, where: Layout, mask: Mask, heat: Array
+    subject: Subject,
+    image: str,
+    truth: Truths,
+    present: bool,
+    target: Embedding,
+    where: Layout,
+    mask: Truths,
+    heat: Array,
 ) -> tuple[Any, ...]:
     """A line of `Found`, of a mask found by a map; its score is the cosine of mean tokens of boxes."""
     intersection, union = measures.overlap(mask, truth)
@@ -190,13 +190,13 @@ def _unit(image: Embedding) -> Embedding:
     return replace(image, patches=F.normalize(image.patches.float(), dim=-1))
 
 
-def _cover(mask: Mask, where: Layout) -> Tensor:
+def _cover(mask: Truths, where: Layout) -> Tensor:
     """A mask's coverage of each patch (P,); equal for all patches if the mask lies in the margin outside them."""
     weight = coverage(mask, where).flatten()
     return weight if weight.any() else torch.ones_like(weight)
 
 
-def _mean(image: Embedding, mask: Mask, where: Layout) -> Tensor:
+def _mean(image: Embedding, mask: Truths, where: Layout) -> Tensor:
     """Mean (1, D) of an image's tokens, weighted by how much the mask's box covers them; the mask is not empty."""
     y, x = np.nonzero(mask)
     mask = np.zeros_like(mask)
@@ -213,7 +213,7 @@ def _center_map(size: tuple[int, int]) -> Array:
     return found
 
 
-def _truth(data: Manifest, row: int, picture: Image.Image, side: int = 0) -> Mask:
+def _truth(data: Manifest, row: int, picture: Image.Image, side: int = 0) -> Truths:
     """The true mask: pixels that it covers by half, or if there are none, all that it touches.
 
     Args:
@@ -224,12 +224,12 @@ def _truth(data: Manifest, row: int, picture: Image.Image, side: int = 0) -> Mas
     cover = read_mask(cast("str | bytes", data.source(row, "mask")), size, image=picture)
     if not cover.any():
         raise ValueError(f"{data.column('id')[row]}: its mask is empty")
-    found: Mask = (cover >= min(0.5, float(cover.max()))).numpy()
+    found: Truths = (cover >= min(0.5, float(cover.max()))).numpy()
     return found
 
 
-def _resized(mask: Mask, size: tuple[int, int]) -> Mask:
+def _resized(mask: Truths, size: tuple[int, int]) -> Truths:
     if mask.shape == size or not mask.any():
         return mask if mask.shape == size else np.zeros(size, dtype=bool)
-    found: Mask = (read_mask(mask, size) >= 0.5).numpy()
+    found: Truths = (read_mask(mask, size) >= 0.5).numpy()
     return found

@@ -79,13 +79,11 @@ class Verdict:
     """The outcome for a pair.
 
     Attributes:
-        similarity: in 0..1, higher = more surely the same; None without an answer.
-        answer: its fields. reason: of a missing answer.
+        similarity: in 0..1, higher = more surely the same; None without an answer. reason: of a missing answer.
         stored: whether the answer comes from an earlier request.
     """
 
     similarity: float | None
-    answer: Mapping[str, Any] | None = None
     reason: str = ""
     stored: bool = False
 
@@ -187,7 +185,7 @@ class Judge:
             key = _digest(about)
             known = self._answer(key)
             if known is not None:
-                return Verdict(self.question.similarity(known), known, stored=True)
+                return Verdict(self.question.similarity(known), stored=True)
             return self._try(key, about, [encode(image, self.side) for image in images])
         except BaseException:
             self._stop.set()  # at once: the pool must not send the next request
@@ -220,7 +218,7 @@ class Judge:
             else:
                 record = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1, **about}
                 self._keep(key, {"answer": answer, **record})
-                return Verdict(self.question.similarity(answer), answer)
+                return Verdict(self.question.similarity(answer))
             if attempt + 1 < _TRIES:
                 self._stop.wait(min(wait, _LONGEST_PAUSE))
         return Verdict(None, reason=reason)
@@ -239,21 +237,17 @@ class Judge:
         if key in self._known or self.store is None:
             return self._known.get(key)
         try:
-            return self.question.parse(json.dumps(json_file.read(self._path(self.store, key))["answer"]))
+            return self.question.parse(json.dumps(json_file.read(self.store / key[:2] / f"{key}.json")["answer"]))
         except (OSError, ValueError, KeyError, TypeError):  # none, or damaged: ask, and replace the file
             return None
 
     def _keep(self, key: str, record: Mapping[str, Any]) -> None:
         self._known[key] = record["answer"]
         if self.store is not None:
-            path = self._path(self.store, key)
+            path = self.store / key[:2] / f"{key}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as temporary:
                 temporary.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-    @staticmethod
-    def _path(store: Path, key: str) -> Path:
-        return store / key[:2] / f"{key}.json"
 
 
 def encode(image: Image.Image, side: int) -> bytes:

@@ -27,7 +27,6 @@ class LocalModel:
     Args:
         source: folder or Hub repository. revision: commit on the Hub.
         device: default CUDA, else MPS, else CPU. dtype: default the weights' own.
-        local_files_only: never ask the Hub.
 
     Raises:
         ImportError: if transformers is missing.
@@ -41,13 +40,12 @@ class LocalModel:
         revision: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        local_files_only: bool = False,
     ) -> None:
         need("eval", "a local judge", transformers="transformers")
         import transformers
 
         self.name = os.fspath(source)
-        options = {"revision": revision, "trust_remote_code": False, "local_files_only": local_files_only}
+        options = {"revision": revision, "trust_remote_code": False}
         try:
             self.processor = transformers.AutoProcessor.from_pretrained(self.name, **options)
             self.model = transformers.AutoModelForImageTextToText.from_pretrained(

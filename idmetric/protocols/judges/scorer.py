@@ -5,16 +5,15 @@ Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE`.
     {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY"}
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
-`url`, `model`, `key`, `timeout` and `extra` are arguments of `endpoint.Endpoint`; `local` and `revision` of
-`local.LocalModel`; `question` is a name in `questions.QUESTIONS` (default "evidence"); `side`, `max_tokens` and
-`concurrency` are arguments of `judge.Judge`. The file names the environment variable that holds the key, never the key
-itself. Answers are kept in judge/ next to the embeddings in --out.
+docs/judge.md lists the fields: arguments of `endpoint.Endpoint` or `local.LocalModel`, and of `judge.Judge`. Answers
+are kept in judge/ next to the embeddings in --out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +35,25 @@ from idmetric.protocols.judges.judge import Judge, JudgeError
 from idmetric.protocols.judges.questions import EVIDENCE, QUESTIONS
 
 Rows = Sequence[int] | NDArray[np.integer]
-_ENDPOINT = ("url", "model", "key", "timeout", "extra")
-_LOCAL = ("local", "revision")
 _JUDGE = ("question", "side", "max_tokens", "concurrency")
 
 
+@dataclass(frozen=True)
 class JudgeModel:
-    """A judge as protocols take models: `scorers.bind` binds it to a manifest."""
+    """A judge as protocols take models: `scorers.bind` binds it to a manifest.
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
+    Similarities are in 0..1, NaN for a pair without an answer, which a protocol counts and leaves out.
+    """
+
+    judge: Judge
+    manifest: Any = None  # both of `bind`
+    settings: Any = None
 
     def report(self) -> str:
         """Questions so far, and their tokens."""
         return self.judge.report()
 
-    def bind(self, manifest: Manifest, settings: Settings, rows: Rows | None = None) -> JudgeScorer:
+    def bind(self, manifest: Manifest, settings: Settings, rows: Rows | None = None) -> JudgeModel:
         """The judge for a manifest's rows (default all).
 
         Raises:
@@ -59,23 +61,13 @@ class JudgeModel:
         """
         if self.judge.store is None and settings.store is not None:
             self.judge.store = settings.store.parent / "judge"
-        scorer = JudgeScorer(self.judge, manifest, settings)
+        scorer = JudgeModel(self.judge, manifest, settings)
         chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
         with ThreadPoolExecutor(threads(settings.workers)) as pool:
             problems = {row: why for row, why in zip(chosen, pool.map(scorer.problem, chosen), strict=True) if why}
         if problems:
             raise UnreadableError(manifest, problems)
         return scorer
-
-
-class JudgeScorer:
-    """A judge bound to a manifest.
-
-    Similarities are in 0..1, NaN for a pair without an answer, which a protocol counts and leaves out.
-    """
-
-    def __init__(self, judge: Judge, manifest: Manifest, settings: Settings) -> None:
-        self.judge, self.manifest, self.settings = judge, manifest, settings
 
     def signature(self) -> dict[str, str]:
         """See `scorers.Scorer`."""
@@ -141,10 +133,6 @@ def open_judge(
         given = json_file.read(Path(path))
         if not isinstance(given, dict) or ("url" in given) == ("local" in given):
             raise ValueError('give {"url": ..., "model": ...} for a server, or {"local": ...} for a model here')
-        known = (*(_LOCAL if "local" in given else _ENDPOINT), *_JUDGE)
-        unknown = [name for name in given if name not in known]
-        if unknown:
-            raise ValueError(f"unknown {unknown[0]!r}; there are {', '.join(known)}")
         if given.get("question", EVIDENCE.name) not in QUESTIONS:
             raise ValueError(f"unknown question {given['question']!r}: choose {', '.join(QUESTIONS)}")
 
@@ -154,7 +142,7 @@ def open_judge(
             return JudgeModel(Judge(Endpoint(**given), question, **options))
         from idmetric.protocols.judges.local import LocalModel
 
-        local = LocalModel(given["local"], revision=given.get("revision"), device=device, dtype=dtype)
+        local = LocalModel(given.pop("local"), device=device, dtype=dtype, **given)
         return JudgeModel(Judge(local, question, **options))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise JudgeError(f"{path}: {error}") from error

@@ -6,9 +6,8 @@
 Seven methods made an image for each of 150 references x 9 prompts; two groups of people rated from 0 to 4 how well each
 keeps the reference's concept. M-H of a method and category is the mean over the groups of Pearson's r between a
 metric's similarities and the group's ratings, its ± half the difference of the two; H-H is r between the groups. The
-Fisher-z row is tanh(mean(atanh(r))) over the methods (equation 6), its ± the standard error over the methods. Table 2
-is over objects alone, 585 images a method, which the paper does not say and its released code does. ID-Sim's row
-(Fig. 25) pools the methods' animals and objects: Spearman's and Kendall's correlation with the mean human rating.
+Fisher-z row is `fisher_mean` over the methods, its ± the standard error. Table 2 is over objects alone, 585 images a
+method, which the paper does not say and its released code does. For ID-Sim's row (Fig. 25) see `rank`.
 docs/protocols-dreambench.md says where the data are.
 """
 
@@ -59,6 +58,7 @@ _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the releas
 _fisher = partial(fisher_mean, limit=_LIMIT)
 _FEWEST = 5  # collections that an interval needs
 PATCHES = ("patch", "patch_pooled", "patch_biased")  # ID-Sim does not say which of them Table 2b uses
+OPTIONAL = ("data", "model")
 RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
 
 
@@ -216,9 +216,6 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     return row
 
 
-OPTIONAL = ("data", "model")
-
-
 def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
     """Run with the options of the command line: published ratings without data, models' own scores with it.
 
@@ -268,10 +265,6 @@ def run(
     given = from_manifest(data) if ratings is None else ratings
     if not humans(given):
         raise ValueError("no human ratings: name their folder (--ratings), or import them with --option ratings=FOLDER")
-
-    taken = [name for name in models if name == HUMAN or name in humans(given)]
-    if taken:
-        raise ValueError(f"a model cannot be called {taken[0]!r}, which stands for people here")
 
     shown = [one for one in pairs(data, given) if category_of(one.item) in options.category]
     if not shown:

@@ -107,9 +107,6 @@ def _name(place: str) -> str:
     return last if _HUMAN.fullmatch(last) else place
 
 
-# Images
-
-
 @dataclass(frozen=True)
 class Pair:
     """A generated image: method and item, and the rows of its reference and of itself in the manifest."""
@@ -127,10 +124,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
         ValueError: if two runs are of one method, or a generated image has no reference.
     """
     groups, methods = [ratings[name] for name in humans(ratings)], sorted(rated_methods(ratings))
-    anchors: dict[str | None, int] = {}
-    for k, row in enumerate(manifest):
-        if row.slot == "anchor" and anchors.setdefault(row.group, k) != k:
-            raise ValueError(f"{row.id}: a second reference (slot anchor) of the group {row.group!r}")
+    anchors = {row.group: k for k, row in enumerate(manifest) if row.slot == "anchor"}
     found: dict[tuple[str, Item], tuple[str, Pair]] = {}
 
     for k, row in enumerate(manifest):

@@ -4,9 +4,7 @@
     idmetric eval study collect answers/ --study study/ --out labels.parquet
     idmetric eval study --data labels.parquet --model tiny --model hsv --out results/
 
-AP and AUC: a model's similarities of pairs against the label that people gave, the same or different. Spearman and
-Kendall: rank correlation with the share of votes for "same", over all pairs. 2AFC: the share of triplets for which the
-model finds the image more similar that people chose; a tie loses.
+docs/human-study.md lists the columns. In 2AFC a tie loses.
 
 The data is what `collect` writes, or any manifest of groups: a candidate's label is the share of votes for "same"
 (anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels count
@@ -19,7 +17,6 @@ Intervals are by identity: the identities of both images of a pair, and the anch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,20 +32,9 @@ from idmetric.protocols.study.study import SLOTS, Task, owners
 
 _ROUNDING = 1e-9  # 1 - 0.2 may be a little below 0.8
 
-
-@dataclass(frozen=True)
-class Labeled:
-    """N pairs or triplets with labels.
-
-    Attributes:
-        sides: rows (S, N) of the images in each slot.
-        share: (N,), of votes for "same", or for left.
-        owner: units of intervals, (N, 2) or (N,), see `study.owners`.
-    """
-
-    sides: Ints
-    share: Array
-    owner: Ints
+# of N pairs or triplets: rows (S, N) of the images in each slot; share (N,) of votes for "same", or for left; and the
+# units of intervals, (N, 2) or (N,), see `study.owners`
+Labeled = tuple[Ints, Array, Ints]
 
 
 def run(
@@ -58,7 +44,6 @@ def run(
 
     Raises:
         ValueError: if there are no labeled pairs or triplets, or a label is not a share.
-        UnreadableError: see `scorers.bind`.
     """
     labeled(data)  # before anything is embedded
     bound = bind(data, models, settings)
@@ -84,7 +69,7 @@ def labeled(data: Manifest) -> dict[Task, Labeled]:
         if not given:
             continue
         rows = np.array([rows for rows, _ in given], dtype=np.int64)
-        found[task] = Labeled(rows.T, np.array([share for _, share in given]), owners(data, rows))
+        found[task] = rows.T, np.array([share for _, share in given]), owners(data, rows)
 
     if not found:
         raise ValueError(
@@ -111,9 +96,6 @@ def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
         yield rows, float(share)
 
 
-# Numbers
-
-
 def _measure(
     scorer: Scorer,
     data: Manifest,
@@ -124,7 +106,8 @@ def _measure(
     result: Result,
 ) -> None:
     """Add a row, the items and notes to a result."""
-    anchor, *others = items.sides
+    sides, shares, units = items
+    anchor, *others = sides
     similarity = [scorer.pairs(anchor, other) for other in others]
     scores = similarity[0] if task == "pairs" else similarity[0] - similarity[1]  # how much more similar left is
     there = np.isfinite(scores)
@@ -132,7 +115,7 @@ def _measure(
         raise ValueError(f"{task}: none of {len(scores)} has an answer")
     if not there.all():
         result.notes.append(f"{int((~there).sum())} of {len(there)} {task} have no answer and are left out")
-    scores, share, owner = scores[there], items.share[there], items.owner[there]
+    scores, share, owner = scores[there], shares[there], units[there]
 
     least = options.agreement - _ROUNDING
     agreed: Truths = np.maximum(share, 1 - share) >= least
@@ -142,7 +125,7 @@ def _measure(
         few = f"people agree by less than {options.agreement:g} on {int((~agreed).sum())} of {len(agreed)} {task}"
         result.notes.append(f"{few}, which {rest if task == 'pairs' else 'are left out'}")
 
-    shown = {slot: texts(data, "id")[side[there]] for slot, side in zip(SLOTS[task], items.sides, strict=True)}
+    shown = {slot: texts(data, "id")[side[there]] for slot, side in zip(SLOTS[task], sides, strict=True)}
     if task == "triplets":
         margin = np.where(share >= 0.5, scores, -scores)  # of the image that people chose
         result.keep(task, margin=margin, share=share, **shown)

@@ -56,8 +56,7 @@ class Votes:
     @property
     def total(self) -> Ints:
         """Votes on each question (N,)."""
-        found: Ints = self.counts.sum(1)
-        return found
+        return np.asarray(self.counts.sum(1))
 
     def shares(self) -> Array:
         """Share (N,) of votes for the first choice, same or left; NaN without votes."""
@@ -123,9 +122,6 @@ def _answers(path: Path, study: Study) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"not readable: {error}") from error
     return dict(given)
-
-
-# Labels
 
 
 def agreement(study: Study, votes: Votes, settings: Settings = Settings()) -> Value | None:
