@@ -54,9 +54,6 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
 
     A link that leads nowhere, a pipe and a device count as files, so that reading them reports it.
-
-    Raises:
-        OSError: naming a folder that cannot be listed.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -121,11 +118,7 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
 
 
 def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The files of several paths, folders and patterns, each once.
-
-    Raises:
-        InputError: as `listed`.
-    """
+    """The files of several paths, folders and patterns, each once."""
     found: dict[str, str] = {}
     for source in sources:
         for path in listed(source):
@@ -154,12 +147,7 @@ def matches(pattern: str) -> list[str]:
 
 
 def check_partners(a: Any, b: Any) -> None:
-    """Refuse two folders or patterns to be compared image by image, unless their images have equal names.
-
-    Raises:
-        ValueError: naming both.
-        InputError: as `listed`.
-    """
+    """Refuse to compare two folders or patterns image by image (ValueError) unless their images have equal names."""
     if not (names_several(a) and names_several(b)):
         return
     sides = [(listed(x), _base(os.fspath(x)) or ".") for x in (a, b)]
@@ -241,11 +229,7 @@ def absent_mask(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -
 
 
 def masks_of(folder: str | os.PathLike[str], images: Iterable[str]) -> list[str | None]:
-    """The masks of images in a folder, see `mask_of`; None for an image without one.
-
-    Raises:
-        InputError: as `mask_of` and `claim`.
-    """
+    """The masks of images in a folder, see `mask_of`; None for an image without one."""
     taken: dict[str, str] = {}
     masks = []
     for image in images:
@@ -256,11 +240,7 @@ def masks_of(folder: str | os.PathLike[str], images: Iterable[str]) -> list[str 
 
 
 def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLike[str]) -> None:
-    """Note in `taken` that an image has this mask.
-
-    Raises:
-        InputError: if another image has it; it names both.
-    """
+    """Note in `taken` that an image has this mask; InputError if another image has it."""
     other = taken.setdefault(os.path.realpath(mask), image)
     if other == image or (file_id(image) is not None and file_id(other) == file_id(image)):
         return

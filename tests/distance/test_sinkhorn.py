@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +14,6 @@ from torch.nn.functional import normalize
 from idmetric.distance import annealing
 from idmetric.distance import sinkhorn as module
 from idmetric.distance.sinkhorn import self_potential, sinkhorn_distance, sinkhorn_matrix
-from tests.reference import sinkhorn_loop
 
 RELEASE: dict[str, Any] = {"scaling": 0.05, "debias": False}  # ID-Sim's released settings
 
@@ -118,23 +116,6 @@ def test_schedule_is_geomloss(geomloss: Any) -> None:
 
 
 # Against the slow loop
-
-
-@pytest.mark.parametrize("diameter", [2.0, None])
-@pytest.mark.parametrize("debias", [True, False])
-@pytest.mark.parametrize("scaling", [0.5, 0.05])
-def test_equals_the_slow_loop(scaling: float, debias: bool, diameter: float | None) -> None:
-    a, b = tokens(2, 7, 4), tokens(2, 5, 4, seed=1)
-    u, v = random_weights(2, 7), random_weights(2, 5, seed=1)
-    u[0, 2] = v[1, 4] = 0
-    options: dict[str, Any] = {"scaling": scaling, "debias": debias, "diameter": diameter}
-    value, grad_a, grad_b = gradients(lambda x, y: sinkhorn_distance(x, y, weights_a=u, weights_b=v, **options), a, b)
-    for k in range(2):
-        arrays = [t[k].numpy() for t in (a, b, u, v)]
-        expected, expected_a, expected_b = sinkhorn_loop.sinkhorn(*arrays, **options)
-        assert float(value[k]) == pytest.approx(expected, rel=1e-10)
-        np.testing.assert_allclose(grad_a[k] / (k + 1), expected_a, atol=1e-12)
-        np.testing.assert_allclose(grad_b[k] / (k + 1), expected_b, atol=1e-12)
 
 
 def test_gradient_is_the_derivative_once_converged() -> None:
@@ -351,15 +332,6 @@ def test_chunks_bound_memory_and_change_nothing(
     with torch.no_grad():
         torch.testing.assert_close(function(a, b), whole[0], rtol=0, atol=1e-6)
     assert all(len(chunks) == 1 for _, _, chunks, _ in groups)  # potentials do not pile up either
-
-
-@pytest.mark.parametrize("diameter", [2.0, None])
-def test_scores_do_not_depend_on_batch_mates(diameter: float | None) -> None:
-    a, b = tokens(6, 20, 32, dtype=torch.float32), tokens(6, 20, 32, seed=1, dtype=torch.float32)
-    a[3] *= 1.5
-    batch = sinkhorn_distance(a, b, diameter=diameter)
-    alone = torch.cat([sinkhorn_distance(a[i : i + 1], b[i : i + 1], diameter=diameter) for i in range(6)])
-    torch.testing.assert_close(batch, alone, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("diameter", [2.0, None])

@@ -65,9 +65,14 @@ def _hem(c: Cut) -> float:
     return -0.15 - 0.5 * c.length
 
 
+def _collar(c: Cut) -> float:
+    """Height of the upper edge on the figure."""
+    return 0.575 if c.kind in ("top", "dress") else 0.17
+
+
 def flat(c: Cut) -> list[Solid]:
     """The solids of a garment that lies flat, with folds, front and back."""
-    low, high = _hem(c), (0.575 if c.kind in ("top", "dress") else 0.17)
+    low, high = _hem(c), _collar(c)
     strips = []
     if c.kind == "trousers":
         strips.append((np.linspace(-0.04, high, 8), lambda y: (-_flat_width(y, c), _flat_width(y, c))))
@@ -201,7 +206,7 @@ def _around(y: Array, c: Cut) -> Mesh:
     ripple = 1 + 0.05 * np.sin(9 * angle)[None] * np.clip((0.05 - y) / 0.5, 0, 1)[:, None]
     x = half[:, None] * np.sin(angle) * ripple
     z = (0.62 * half[:, None] + 0.02) * np.cos(angle) * ripple
-    low, high = _hem(c), (0.575 if c.kind in ("top", "dress") else 0.17)
+    low, high = _hem(c), _collar(c)
     v = np.clip((y - low) / (high - low), 0, 1)[:, None] + 0 * x
     front = np.cos(angle)[None] >= 0
     reach = min(1.0, float(half.max()) * 2.4)
@@ -237,11 +242,8 @@ def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> li
 
     covered = c.kind == "top" or (c.kind != "trousers" and not dressed)
     for path in legs:
-        parts.append(
-            Solid(
-                "figure", "other" if covered and dressed else "skin", sweep(path, np.linspace(0.082, 0.045, len(path)))
-            )
-        )
+        slot = "other" if covered and dressed else "skin"
+        parts.append(Solid("figure", slot, sweep(path, np.linspace(0.082, 0.045, len(path)))))
         parts.append(piece("figure", "dark", solid, (0.09, 0.07, 0.2), path[-1] + [0, -0.01, 0.05]))
 
     return parts
