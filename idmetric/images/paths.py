@@ -142,8 +142,12 @@ def matches(pattern: str) -> list[str]:
         found = glob.glob(os.path.join(glob.escape(base), *parts))
         return sorted((path for path in found if not is_hidden(os.path.basename(path))), key=natural)
 
-    names = [os.path.relpath(path, base or ".") for path in walk(Path(base or "."))]  # glob follows links in circles
-    return sorted((os.path.join(base, name) for name in names if _lies_in(Path(name).parts, parts)), key=natural)
+    found = []
+    for path in walk(Path(base or ".")):  # glob follows links in circles
+        names = path.relative_to(base or ".").parts
+        if any(_fits(names[:k], parts) for k in range(1, len(names) + 1)):  # the file, or one of its folders
+            found.append(os.path.join(base, *names))
+    return sorted(found, key=natural)
 
 
 def check_partners(a: Any, b: Any) -> None:
@@ -171,11 +175,6 @@ def _base(pattern: str) -> str:
     return head
 
 
-def _lies_in(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a file matches, or one of its folders does."""
-    return any(_fits(names[:k], parts) for k in range(1, len(names) + 1))
-
-
 def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
     if not parts:
         return not names
@@ -192,10 +191,7 @@ def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> st
 
     For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
     exists, with any ending of images, in any case and Unicode form. Of several in one folder, 04.jpg.png comes before
-    04.jpg, and both before other endings.
-
-    Raises:
-        InputError: for two that are as good, naming both.
+    04.jpg, and both before other endings. InputError for two that are as good.
     """
     *above, name = Path(os.path.abspath(image)).parts[1:]
     stem = os.path.splitext(name)[0]
@@ -257,8 +253,7 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLik
 def existing(path: str) -> str:
     """A path as the disk spells it, if only the case of the ending or the Unicode form of names differs.
 
-    Raises:
-        InputError: if that fits two files, naming both.
+    InputError if that fits two files.
     """
     if os.path.lexists(path) or is_address(path):
         return path

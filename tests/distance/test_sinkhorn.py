@@ -115,7 +115,7 @@ def test_schedule_is_geomloss(geomloss: Any) -> None:
             assert got == pytest.approx(theirs(2, diameter, 0.05, scaling), rel=1e-12)
 
 
-# Against the slow loop
+# The gradient
 
 
 def test_gradient_is_the_derivative_once_converged() -> None:

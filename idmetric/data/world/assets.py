@@ -266,8 +266,7 @@ def _plain(slot: str, seed: int) -> Texture:
 
 
 def _flat(c: ArrayLike) -> Texture:
-    filled: Texture = np.full((8, 8, 3), np.clip(c, 0, 255), dtype=np.uint8)
-    return filled
+    return np.full((8, 8, 3), np.clip(c, 0, 255), dtype=np.uint8)
 
 
 def dress(slot: str, figure: int) -> Texture:

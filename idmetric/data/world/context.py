@@ -194,8 +194,7 @@ def _room(rng: Generator, assets: Assets, size: int) -> Picture:
     picture[edge:] = floor[rows[:, None], across.astype(int) % size]
     shade = 1 - 0.35 * np.exp(-np.abs(np.arange(size) - edge) / (0.08 * size))[:, None, None]
     blotches = 0.85 + 0.3 * smooth_noise(rng, size, 3)[..., None]
-    lit: Picture = (picture * shade * blotches).clip(0, 255).astype(np.uint8)
-    return lit
+    return (picture * shade * blotches).clip(0, 255).astype(np.uint8)
 
 
 def _cover(rng: Generator, assets: Assets) -> Texture:

@@ -47,8 +47,7 @@ def smooth_noise(rng: Generator, size: int, cells: int) -> NDArray[np.float32]:
 
 def _mix(a: Color, b: Color, amount: NDArray[np.floating]) -> NDArray[np.float32]:
     start, step = np.array(a, np.float32), np.array(b, np.float32) - np.array(a, np.float32)
-    mixed: NDArray[np.float32] = start + step * amount[..., None].astype(np.float32)
-    return mixed
+    return start + step * amount[..., None].astype(np.float32)
 
 
 def _grain(rng: Generator, base: NDArray[np.float32], cells: int, strength: float) -> Texture:

@@ -281,5 +281,4 @@ def _texture(picture: Picture) -> Any:
 
 
 def _unit(image: Image.Image) -> Floats:
-    values: Floats = np.asarray(image, dtype=np.float32) / np.float32(255)
-    return values
+    return np.asarray(image, dtype=np.float32) / np.float32(255)

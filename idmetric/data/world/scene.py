@@ -106,8 +106,7 @@ def names(parts: Sequence[Part]) -> tuple[str, ...]:
 
 def _solid(mask: Floats) -> Picture:
     """The mask with sharp edges: 255 where the coverage exceeds one half."""
-    solid: Picture = np.where(mask > 0.5, np.uint8(255), np.uint8(0))
-    return solid
+    return np.where(mask > 0.5, np.uint8(255), np.uint8(0))
 
 
 def _shade(picture: Floats, alpha: Floats, context: Context) -> None:
