@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
@@ -137,14 +136,7 @@ class Embedding:
         return finite_rows(self.cls, self.patches, self.weights)
 
     def check_finite(self, names: Sequence[str], dtype: torch.dtype) -> None:
-        """Refuse features that are not finite.
-
-        Args:
-            names: of the images, for the message. dtype: of the model.
-
-        Raises:
-            NonFiniteError: naming the images, the dtype and how to fix it.
-        """
+        """Refuse features that are not finite: NonFiniteError, with the names of the images and the model's dtype."""
         rows = np.flatnonzero(~np.asarray(self.finite().tolist())).tolist()
         if rows:
             raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, self)
@@ -157,11 +149,7 @@ class Embedding:
             )
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-        """Write to a safetensors file; `metadata` (strings) is kept with the tensors.
-
-        Raises:
-            OutputError: if it cannot be written.
-        """
+        """Write to a safetensors file; `metadata` (strings) is kept with the tensors."""
         from safetensors.torch import save_file
 
         found = self.tensors()
@@ -173,14 +161,8 @@ class Embedding:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
-        """An Embedding of the tensors and the metadata in a file that `save` wrote.
-
-        Raises:
-            ValueError: if they do not form an Embedding.
-        """
+        """An Embedding of the tensors and the metadata in a file that `save` wrote."""
         rows, _, columns = header.get("grid", "").partition("x")
-        if rows and not re.fullmatch(r"[0-9]{1,9}x[0-9]{1,9}", header["grid"]):
-            raise ValueError(f"its grid is {header['grid'][:40]!r}, not ROWSxCOLUMNS")
         return cls(
             cls=tensors["cls"],
             patches=tensors.get("patches"),

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from idmetric.io.tables import first_few
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-_SHOWN = 3
 
 
 class NonFiniteError(ValueError):
@@ -52,19 +52,11 @@ def finite_rows(*tensors: Tensor | None) -> Tensor:
         return np.all(every, axis=0)  # type: ignore[no-any-return]  # of arrays an array
     import torch
 
-    fine = torch.ones(len(given[0]), dtype=torch.bool, device=given[0].device)
-    for tensor in given:
-        if not is_finite(tensor):
-            fine &= tensor.detach().flatten(1).isfinite().all(1).to(fine.device)
-    return fine
+    return torch.stack([tensor.detach().flatten(1).isfinite().all(1) for tensor in given]).all(0)
 
 
 def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None:
-    """Refuse distances that are not finite.
-
-    Raises:
-        NonFiniteError: naming their places and how to fix it.
-    """
+    """Refuse distances that are not finite: NonFiniteError, which names their places and how to fix it."""
     if is_finite(distances):
         return
     found = np.argwhere(~np.isfinite(np.asarray(distances.tolist())))
@@ -88,5 +80,4 @@ def _fix(dtype: torch.dtype | str | None) -> str:
 
 def shown(names: Sequence[str]) -> str:
     """A list of names, cut to the first few."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return ", ".join(first_few(names, 3))

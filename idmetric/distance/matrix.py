@@ -18,7 +18,7 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -44,15 +44,10 @@ def needs_patches(name: str) -> bool:
 
 
 def check_name(name: str) -> DistanceName:
-    """The name as a DistanceName.
-
-    Raises:
-        ValueError: if there is no such distance; the message lists them.
-    """
-    for known in DISTANCES:
-        if name == known:
-            return known
-    raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
+    """The name as a DistanceName; ValueError if there is no such distance."""
+    if name not in DISTANCES:
+        raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
+    return name
 
 
 def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: float = 1.0) -> Tensor:
@@ -100,13 +95,10 @@ def _of_kind(
     a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
 ) -> Tensor:
     if isinstance(a.cls, np.ndarray):  # of an OnnxModel: all but `cls` need torch
+        if kind != "cls":
+            return cast("Tensor", _of_kind(a.tensors(), b.tensors(), kind, joint_weight, matrix).numpy())
         on_arrays: Any = arrays.cosine_matrix if matrix else arrays.cosine_distance
-        array: Tensor = (
-            on_arrays(a.cls, b.cls)
-            if kind == "cls"
-            else _of_kind(a.tensors(), b.tensors(), kind, joint_weight, matrix).numpy()
-        )
-        return array
+        return cast("Tensor", on_arrays(a.cls, b.cls))
     from idmetric.distance.cosine import cosine_distance, cosine_matrix
 
     cosine = cosine_matrix if matrix else cosine_distance
@@ -128,37 +120,36 @@ def self_terms(embedding: Embedding, name: str) -> Tensor | None:
     """
     if check_name(name) not in ("patch", "joint"):
         return None
-    from idmetric.distance.cosine import unit
     from idmetric.distance.sinkhorn import self_potential
 
     options = {key: _SINKHORN["patch"][key] for key in ("blur", "scaling", "diameter")}
-    return self_potential(unit(_patches(embedding)), embedding.weights, **options)
+    return self_potential(_tokens(embedding), embedding.weights, **options)
 
 
 def _sinkhorn(a: Embedding, b: Embedding, kind: str, matrix: bool, self_b: Tensor | None) -> Tensor:
-    from idmetric.distance.cosine import unit
     from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 
-    x = unit(_patches(a))
-    y = x if b is a else unit(_patches(b))
+    x = _tokens(a)
+    y = x if b is a else _tokens(b)
     options: dict[str, Any] = {"weights_a": a.weights, "weights_b": b.weights, **_SINKHORN[kind]}
     return sinkhorn_matrix(x, y, self_b=self_b, **options) if matrix else sinkhorn_distance(x, y, **options)
 
 
 def _pooled(embedding: Embedding) -> Tensor:
-    from idmetric.distance.cosine import unit
-
-    tokens = unit(_patches(embedding))
+    tokens = _tokens(embedding)
     if embedding.weights is None:
         return tokens.mean(1)
     weights = embedding.weights.to(tokens.dtype)
     return (tokens * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
 
 
-def _patches(embedding: Embedding) -> Tensor:
+def _tokens(embedding: Embedding) -> Tensor:
+    """The patch tokens at unit length."""
+    from idmetric.distance.cosine import unit
+
     if embedding.patches is None:
         raise ValueError("this distance compares patch tokens, which the embedding lacks: embed with patches=True")
-    return embedding.patches
+    return unit(embedding.patches)
 
 
 def _check_comparable(a: Embedding, b: Embedding) -> None:

@@ -62,10 +62,8 @@ def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "pro
     theirs = F.normalize(patch_tokens(targets), dim=-1)
     if match == "nearest":
         own = F.normalize(patch_tokens(subject), dim=-1)
-        maps = []
-        for tokens, inside in zip(own, covered(subject), strict=True):
-            maps.append((theirs @ tokens[inside].T).amax(-1))
-        return torch.stack(maps).mean(0)
+        seen = zip(own, covered(subject), strict=True)
+        return torch.stack([(theirs @ tokens[inside].T).amax(-1) for tokens, inside in seen]).mean(0)
     return (theirs @ prototypes(subject, match).T).mean(-1)
 
 
@@ -92,14 +90,7 @@ def covered(subject: Embedding) -> Tensor:
 
 
 def patch_tokens(embedding: Embedding, name: str = "") -> Tensor:
-    """Patch tokens in float32 or better.
-
-    Args:
-        name: of the model, for the message; default the embedding's.
-
-    Raises:
-        ValueError: without patch tokens.
-    """
+    """Patch tokens in float32 or better; ValueError without them, with the model's name (default: the embedding's)."""
     if embedding.patches is None:
         raise ValueError(
             f"{name or embedding.model or 'the embedding'} has no patch tokens: a map needs a model with them (IDSim, "

@@ -185,15 +185,13 @@ def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor |
         raise ValueError(f"need (images, tokens >= 1, same channels), got {tuple(x.shape)} and {tuple(other.shape)}")
     dtype = torch.promote_types(torch.promote_types(x.dtype, other.dtype), torch.float32)
     x = _saveable(x.to(dtype))
-    if potential is not None:
-        potential = _saveable(potential.to(dtype))
     if weights is None:
-        uniform = x.new_full(x.shape[:2], 1 / x.shape[1])
-        return Cloud(x, uniform, halves(x), potential)
-    weights = _normalized(weights, x)
-    # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
-    x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
-    return Cloud(x, weights, halves(x), potential)
+        weights = x.new_full(x.shape[:2], 1 / x.shape[1])
+    else:
+        weights = _normalized(weights, x)
+        # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
+        x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
+    return Cloud(x, weights, halves(x), None if potential is None else _saveable(potential.to(dtype)))
 
 
 def _normalized(weights: Tensor, x: Tensor) -> Tensor:

@@ -185,9 +185,3 @@ def convert(image: Image.Image, mode: str, name: str) -> Image.Image:
         return image if image.mode == mode else image.convert(mode)
     except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
         raise ImageReadError(name, f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
-
-
-def has_alpha(image: Image.Image) -> bool:
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
-        return True
-    return "transparency" in image.info and (image.mode in ("1", "L", "P", "RGB") or image.mode.startswith("I"))

@@ -45,11 +45,7 @@ class Fit:
         return f"crop {self.crop_pct:g}" if self.resize == "crop" else self.resize
 
     def image(self, image: Image.Image, size: tuple[int, int], interpolation: str, border: Color) -> Image.Image:
-        """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding.
-
-        Raises:
-            ValueError: if it is too narrow to be cropped.
-        """
+        """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
         (height, width), (top, left) = self.plan(image.height, image.width, size)
         if image.size != (width, height):
             image = image.resize((width, height), RESAMPLE[interpolation])
@@ -65,9 +61,6 @@ class Fit:
         """Pixels (B, 3, H, W) in [0, 1] at `size`, differentiably; at that size already they are returned as they are.
 
         So pixels that were fitted once are not cropped again.
-
-        Raises:
-            ValueError: as `image`.
         """
         from idmetric.images.resize import resize_pixels
 
@@ -94,7 +87,10 @@ class Fit:
         return _window(average_to(cover, planned), corner, size)
 
     def plan(self, height: int, width: int, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The size to resize to, and the top left corner in it of the part that is seen (negative with padding)."""
+        """The size to resize to, and the top left corner in it of the part that is seen (negative with padding).
+
+        ValueError for an image that is too narrow to be cropped.
+        """
         if self.resize == "squash":
             return size, (0, 0)
         shorter, longer = min(height, width), max(height, width)

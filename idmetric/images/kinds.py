@@ -112,10 +112,6 @@ def color_of(label: MaskId) -> Color:
 
 def number_of(label: MaskId) -> int:
     """The index or value that a label names."""
-    try:
-        number = int(label)
-    except (TypeError, ValueError):
-        number = 0
-    if number < 1 or isinstance(label, bool) or (isinstance(label, float) and label != number):
+    if not re.fullmatch("0*[1-9][0-9]*", str(label)):
         raise ValueError(f"mask_id {label!r} is not a label: give a whole number above 0, as 0 is the background")
-    return number
+    return int(label)

@@ -25,7 +25,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -34,22 +34,13 @@ from PIL import Image, ImageChops
 from torch import Tensor
 
 from idmetric.images import paths as inputs
-from idmetric.images.arrays import channels_last, check_pixels, convert, eight_bit, has_alpha, image_of_bytes, is_float
-from idmetric.images.kinds import (
-    STORED,
-    Color,
-    ImageLike,
-    ImageReadError,
-    color_of,
-    describe,
-    number_of,
-)
+from idmetric.images.arrays import channels_last, check_pixels, convert, eight_bit, image_of_bytes, is_float
+from idmetric.images.kinds import STORED, Color, ImageLike, ImageReadError, color_of, describe, number_of
 from idmetric.images.kinds import MaskId as MaskId  # part of this module
 from idmetric.images.opening import open_image
 from idmetric.images.resize import average_to
 
 _LEAST_SHARE = 0.001  # of an image: a mask that selects less gets a warning
-_SHOWN = 8  # labels in a message
 _PICTURE = 64  # colors: an image with more is a picture, not a map of labels
 _LEVELS = 16  # a soft mask that misses the maximum by a little must have more gray values than this
 _TINT = 8  # of 255: how far lossy compression may tint gray
@@ -82,9 +73,11 @@ def labeled(masks: Any, mask_id: MaskId | None) -> Any:
     """Masks in any arrangement that `Embedder.embed` takes, each with its label; unchanged without one."""
     if masks is None or mask_id is None or isinstance(masks, Labeled):
         return masks
-    if isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4)):
-        return [labeled(mask, mask_id) for mask in masks]
-    return Labeled(masks, mask_id)
+    return [labeled(mask, mask_id) for mask in masks] if _are_several(masks) else Labeled(masks, mask_id)
+
+
+def _are_several(masks: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4))
 
 
 def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
@@ -105,10 +98,7 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
         if None in in_folder:
             raise ImageReadError(*inputs.absent_mask(folder, files[in_folder.index(None)]))
         return [labeled(mask, mask_id) for mask in in_folder]
-    if isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4)):
-        found = list(masks)
-    else:
-        found = [masks]
+    found: list[Any] = list(masks) if _are_several(masks) else [masks]
     if len(found) != len(images):
         raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
     return found
@@ -159,11 +149,7 @@ def read_mask(
 
 
 def read_indices(source: ImageLike) -> NDArray[np.uint16]:
-    """The object numbers (height, width) of an indexed mask: palette indices, or gray values as they are stored.
-
-    Raises:
-        ImageReadError: as `read_image`, and for images with more than one channel.
-    """
+    """The object numbers (height, width) of an indexed mask: palette indices, or gray values as they are stored."""
     name = describe(source)
     image = open_image(source)
     if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
@@ -214,7 +200,7 @@ def _of_integers(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Valu
 def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
     if image.mode == "F":
         return _of_floats(np.array(image)[..., None], name, mask_id)
-    if has_alpha(image):
+    if image.has_transparency_data:
         alpha = convert(eight_bit(image, name), "RGBA", name).getchannel("A")
         low, high = alpha.getextrema()
         if low != high:
@@ -340,8 +326,8 @@ def _label(read: Callable[[MaskId], Any], mask_id: MaskId, name: str, kind: str,
 
 def _listed(labels: list[Any]) -> str:
     shown = [_shown(one) for one in labels]
-    if len(shown) > _SHOWN:
-        shown[_SHOWN - 1 : -1] = ["..."]
+    if len(shown) > 8:
+        shown[7:-1] = ["..."]
     return ", ".join(shown)
 
 

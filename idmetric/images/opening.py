@@ -71,9 +71,6 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         source: as for `read_image`.
         upright: whether to turn it by its EXIF orientation.
         needed: decode a JPEG file by `scale`, for the size that it is resized to; None: all of its pixels.
-
-    Raises:
-        ImageReadError: as `read_image`.
     """
     name = describe(source)
     if is_array(source):

@@ -54,9 +54,6 @@ def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
     """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
 
     A link that leads nowhere, a pipe and a device count as files, so that reading them reports it.
-
-    Raises:
-        OSError: naming a folder that cannot be listed.
     """
     real = os.path.realpath(folder)
     if real in above:
@@ -121,11 +118,7 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
 
 
 def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The files of several paths, folders and patterns, each once.
-
-    Raises:
-        InputError: as `listed`.
-    """
+    """The files of several paths, folders and patterns, each once."""
     found: dict[str, str] = {}
     for source in sources:
         for path in listed(source):
@@ -149,17 +142,16 @@ def matches(pattern: str) -> list[str]:
         found = glob.glob(os.path.join(glob.escape(base), *parts))
         return sorted((path for path in found if not is_hidden(os.path.basename(path))), key=natural)
 
-    names = [os.path.relpath(path, base or ".") for path in walk(Path(base or "."))]  # glob follows links in circles
-    return sorted((os.path.join(base, name) for name in names if _lies_in(Path(name).parts, parts)), key=natural)
+    found = []
+    for path in walk(Path(base or ".")):  # glob follows links in circles
+        names = path.relative_to(base or ".").parts
+        if any(_fits(names[:k], parts) for k in range(1, len(names) + 1)):  # the file, or one of its folders
+            found.append(os.path.join(base, *names))
+    return sorted(found, key=natural)
 
 
 def check_partners(a: Any, b: Any) -> None:
-    """Refuse two folders or patterns to be compared image by image, unless their images have equal names.
-
-    Raises:
-        ValueError: naming both.
-        InputError: as `listed`.
-    """
+    """Refuse to compare two folders or patterns image by image (ValueError) unless their images have equal names."""
     if not (names_several(a) and names_several(b)):
         return
     sides = [(listed(x), _base(os.fspath(x)) or ".") for x in (a, b)]
@@ -183,11 +175,6 @@ def _base(pattern: str) -> str:
     return head
 
 
-def _lies_in(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a file matches, or one of its folders does."""
-    return any(_fits(names[:k], parts) for k in range(1, len(names) + 1))
-
-
 def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
     if not parts:
         return not names
@@ -204,10 +191,7 @@ def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> st
 
     For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
     exists, with any ending of images, in any case and Unicode form. Of several in one folder, 04.jpg.png comes before
-    04.jpg, and both before other endings.
-
-    Raises:
-        InputError: for two that are as good, naming both.
+    04.jpg, and both before other endings. InputError for two that are as good.
     """
     *above, name = Path(os.path.abspath(image)).parts[1:]
     stem = os.path.splitext(name)[0]
@@ -241,11 +225,7 @@ def absent_mask(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -
 
 
 def masks_of(folder: str | os.PathLike[str], images: Iterable[str]) -> list[str | None]:
-    """The masks of images in a folder, see `mask_of`; None for an image without one.
-
-    Raises:
-        InputError: as `mask_of` and `claim`.
-    """
+    """The masks of images in a folder, see `mask_of`; None for an image without one."""
     taken: dict[str, str] = {}
     masks = []
     for image in images:
@@ -256,11 +236,7 @@ def masks_of(folder: str | os.PathLike[str], images: Iterable[str]) -> list[str 
 
 
 def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLike[str]) -> None:
-    """Note in `taken` that an image has this mask.
-
-    Raises:
-        InputError: if another image has it; it names both.
-    """
+    """Note in `taken` that an image has this mask; InputError if another image has it."""
     other = taken.setdefault(os.path.realpath(mask), image)
     if other == image or (file_id(image) is not None and file_id(other) == file_id(image)):
         return
@@ -277,8 +253,7 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLik
 def existing(path: str) -> str:
     """A path as the disk spells it, if only the case of the ending or the Unicode form of names differs.
 
-    Raises:
-        InputError: if that fits two files, naming both.
+    InputError if that fits two files.
     """
     if os.path.lexists(path) or is_address(path):
         return path

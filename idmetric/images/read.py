@@ -19,58 +19,24 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from PIL import Image
 
+from idmetric.images import arrays
 from idmetric.images import paths as inputs
-from idmetric.images.arrays import (
-    check_depth,
-    check_pixels,
-    composite,
-    convert,
-    eight_bit,
-    float_pixels,
-    has_alpha,
-    image_of_pixels,
-    is_float,
-    released_rgb,
-    single_image,
-    sixteen,
-)
+from idmetric.images.arrays import convert, float_pixels, image_of_pixels, is_float
 from idmetric.images.fit import SQUASH, Fit
-from idmetric.images.kinds import (
-    CUT,
-    STORED,
-    WHITE,
-    Color,
-    ImageLike,
-    ImageReadError,
-    MultiFrameWarning,
-    Outside,
-    Preprocessing,
-    check_interpolation,
-    describe,
-    is_array,
-    is_tensor,
-)
+from idmetric.images.kinds import CUT, STORED, WHITE, Color, check_interpolation, is_array, is_tensor
+
+# part of this module
+from idmetric.images.kinds import ImageLike as ImageLike
+from idmetric.images.kinds import ImageReadError as ImageReadError
+from idmetric.images.kinds import MultiFrameWarning as MultiFrameWarning
+from idmetric.images.kinds import Outside as Outside
+from idmetric.images.kinds import Preprocessing as Preprocessing
+from idmetric.images.kinds import describe as describe
 from idmetric.images.opening import Decode, Needed, open_image
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-__all__ = [
-    "ImageLike",
-    "ImageReadError",
-    "MultiFrameWarning",
-    "Outside",
-    "Preprocessing",
-    "Reading",
-    "describe",
-    "is_single",
-    "load_batch",
-    "read_image",
-    "split_images",
-    "to_image",
-    "to_pixels",
-]
 
 
 class Reading(TypedDict, total=False):
@@ -130,16 +96,16 @@ def read_image(
         return image_of_pixels(float_pixels(source, name, background))
     image = open_image(source, upright=preprocessing == "standard", needed=needed)
     if preprocessing == "release":
-        return released_rgb(image, name)
+        return arrays.released_rgb(image, name)
     stored = image.info.get(STORED)
     if image.mode == "F":
         image = image_of_pixels(float_pixels(np.asarray(image), name, background))
     elif image.mode.startswith("I"):
-        check_depth(int(sixteen(image, name).max()), name)
+        arrays.check_depth(int(arrays.sixteen(image, name).max()), name)
     elif image.info.pop(CUT, False):
-        check_depth(256 * int(np.asarray(convert(image, "RGB", name)).max()) + 255, name)
-    found = eight_bit(image, name)
-    if has_alpha(found):
+        arrays.check_depth(256 * int(np.asarray(convert(image, "RGB", name)).max()) + 255, name)
+    found = arrays.eight_bit(image, name)
+    if found.has_transparency_data:
         front = convert(found, "RGBA", name)
         found = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
     found = convert(found, "RGB", name)
@@ -185,12 +151,15 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
     """
     import torch
 
-    check_interpolation(how.get("interpolation", "bicubic"))
+    background, interpolation = how.get("background", WHITE), how.get("interpolation", "bicubic")
+    check_interpolation(interpolation)
     if is_array(source) and is_float(source):
-        pixels = float_pixels(source, describe(source), how.get("background", WHITE))
+        pixels = float_pixels(source, describe(source), background)
         with _naming(source):
             wanted = _chosen(size, pixels.shape[1], pixels.shape[2])
-            return pixels if wanted is None else _fitted(pixels[None], wanted, how)[0]
+            if wanted is None:
+                return pixels
+            return how.get("fit", SQUASH).pixels(pixels[None], wanted, interpolation, background)[0]
     image = to_image(source, size, **how)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
     return pixels.to(source.device) if is_tensor(source) else pixels
@@ -217,12 +186,6 @@ def load_batch(
 
     from idmetric.images.resize import place
 
-    check_interpolation(how.get("interpolation", "bicubic"))
-    if is_tensor(images) and images.ndim == 4 and len(images) and images.is_floating_point():
-        name = describe(images)
-        single_image(images[:1], name)
-        check_pixels(images, name)
-        return place(_fitted(composite(images, how.get("background", WHITE)), size, how), device)
     singles = split_images(images)
     if not singles:
         raise ValueError("no images given: the list is empty")
@@ -231,12 +194,6 @@ def load_batch(
         device = next((part.device for part in parts if part.device.type != "cpu"), None)
     dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
     return torch.stack([place(part.to(dtype), device) for part in parts])
-
-
-def _fitted(pixels: Tensor, size: tuple[int, int], how: Reading) -> Tensor:
-    """RGB pixels (B, 3, H, W) at a size."""
-    fit, interpolation = how.get("fit", SQUASH), how.get("interpolation", "bicubic")
-    return fit.pixels(pixels, size, interpolation, how.get("background", WHITE))
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:

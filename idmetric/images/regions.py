@@ -11,16 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.images.arrays import float_pixels, is_float
-from idmetric.images.kinds import (
-    SLACK,
-    WHITE,
-    Color,
-    ImageLike,
-    ImageReadError,
-    MaskId,
-    Outside,
-    describe,
-)
+from idmetric.images.kinds import SLACK, WHITE, Color, ImageLike, ImageReadError, MaskId, Outside, describe
 from idmetric.images.masks import Labeled, MaskLike, read_mask, same_shape
 from idmetric.images.read import read_image
 from idmetric.images.resize import average_to
@@ -76,16 +67,13 @@ def cut_out(
             row[:] = 255 - (shown * 255).round()
         subject.paste((fill, fill, fill), mask=Image.fromarray(around))  # type: ignore[union-attr]
     if outside == "crop":
-        left, top, right, bottom = box_of(cover)
-        cover = cover[top:bottom, left:right]
-        if isinstance(subject, Tensor):
-            subject = subject[:, top:bottom, left:right]
-        else:
-            subject = subject.crop((left, top, right, bottom))
+        box = box_of(cover)
+        cover = _cut(cover, box)
+        subject = _cut(subject, box) if isinstance(subject, Tensor) else subject.crop(box)
     return subject, cover
 
 
-def box_of(cover: Tensor) -> tuple[int, int, int, int]:
+def box_of(cover: Tensor) -> Cut:
     """Left, top, right, bottom (both excluded) of the pixels that a mask (H, W) covers by half, else at all."""
     half = cover >= 0.5  # faint edges, as compression makes them, do not count
     inside = half if half.any() else cover > 0
@@ -134,11 +122,7 @@ def subject_of(
 
 
 def coverage(masks: Tensor, x: Tensor) -> Tensor:
-    """Masks as how much of each pixel of x is subject, (B, H, W).
-
-    Raises:
-        ValueError: for another shape, values outside [0, 1], or a mask that selects nothing.
-    """
+    """Masks as how much of each pixel of x is subject, (B, H, W)."""
     if not isinstance(masks, Tensor):
         raise ValueError(f"masks must be a tensor (B, h, w), got {type(masks).__name__}: use torch.stack or as_tensor")
     cover = masks[:, 0] if masks.ndim == 4 and masks.shape[1] == 1 else masks

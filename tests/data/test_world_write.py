@@ -104,14 +104,6 @@ def test_ctrl_c_stops_all_processes_and_leaves_nothing_half_made(whole: Path, tm
     assert contents(tmp_path) == contents(whole)
 
 
-def test_an_unfinished_folder_in_the_way_is_replaced(whole: Path, copy: Path) -> None:
-    (copy / place_of(1) / "rows.jsonl").unlink()
-    (copy / place_of(1) / "view-0.jpg").write_bytes(b"half")
-    (copy / place_of(1) / "old.jpg").write_bytes(b"of long ago")
-    write_world(copy, PLAN, COUNT)
-    assert contents(copy) == contents(whole)
-
-
 # ---- damaged files
 
 
@@ -122,14 +114,6 @@ def test_damaged_rows_are_named_with_how_to_fix_them(copy: Path, text: bytes) ->
     with pytest.raises(ValueError, match=r"(?s)000001/rows\.jsonl is damaged .*: delete its folder and run the same"):
         write_world(copy, PLAN, 2)
     assert contents(copy) == before  # nothing is lost: the manifest of before too
-
-
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"plan": {}}', b"\xff"])
-def test_a_damaged_note_of_the_plan_is_named(tmp_path: Path, text: bytes) -> None:
-    note = tmp_path / "world.json"
-    note.write_bytes(text)
-    with pytest.raises(ValueError, match=r"world\.json is damaged: restore it, or take another folder"):
-        write_world(tmp_path, PLAN, 1)
 
 
 def test_other_settings_are_named(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

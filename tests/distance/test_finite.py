@@ -19,7 +19,7 @@ from idmetric.cli import score
 from idmetric.data.embed import UnreadableError, embed_rows
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.distance.embedding import Embedding
-from idmetric.distance.finite import check_distances, finite_rows, is_finite
+from idmetric.distance.finite import finite_rows, is_finite
 from idmetric.gallery import Gallery
 from idmetric.io.json_file import text
 from idmetric.protocols.common.scorers import Settings, bind
@@ -133,14 +133,6 @@ def test_a_graph_is_neither_checked_nor_cut(metric: IDSim) -> None:
     assert found.isnan().all()
     compiled = torch.compile(lambda x: metric(x).cls, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(pixels), metric(pixels).cls)
-
-
-@pytest.mark.parametrize("value", [NAN, INF])
-def test_distances_that_are_not_finite_are_refused(value: float) -> None:
-    check_distances(torch.tensor([0.1, 2.0]))
-    with pytest.raises(NonFiniteError, match="at 1 are not finite") as caught:
-        check_distances(torch.tensor([0.1, value]))
-    assert caught.value.rows == [1]
 
 
 def test_a_distance_that_is_not_finite_has_no_probability() -> None:

@@ -8,7 +8,6 @@ import io
 import os
 import subprocess
 import sys
-import time
 import warnings
 import zlib
 from pathlib import Path
@@ -19,16 +18,7 @@ from PIL import Image
 
 from idmetric.images.masks import read_mask
 from idmetric.images.read import ImageReadError, read_image
-from tests.fuzz import bomb, chunk, forget_peak, png, status
-
-
-def test_a_decompression_bomb_is_refused_before_it_is_decoded() -> None:
-    data = bomb(14_000)
-    assert len(data) < 30_000
-    start = time.process_time()
-    with pytest.raises(ImageReadError, match="too many pixels"):
-        read_image(data)
-    assert time.process_time() - start < 1
+from tests.fuzz import chunk, forget_peak, png, status
 
 
 @pytest.mark.parametrize("size", [(2**32 - 1, 2**32 - 1), (2**31 - 1, 1), (0, 8), (8, 0), (60_000, 60_000)])

@@ -26,20 +26,9 @@ from idmetric.images.regions import cut_out
 from idmetric.losses.identity import IdentityLoss
 from idmetric.models.embedder import Embedder
 from idmetric.train.batches import Pictures
+from tests.images.test_read import noise, saved
 
-SIDE = 64
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
-
-
-def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:
-    shape = (height, width, channels) if channels else (height, width)
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-
-
-def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 # One mask

@@ -31,6 +31,7 @@ from idmetric.images.read import (
     to_pixels,
 )
 from idmetric.images.resize import resize_pixels
+from tests.fuzz import chunk
 
 
 def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -46,10 +47,6 @@ def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 
 def array(image: Image.Image) -> np.ndarray:
     return np.asarray(image)
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def png(width: int, height: int, depth: int, color: int, rows: bytes, *extra: bytes) -> bytes:
@@ -213,8 +210,6 @@ def test_floats_outside_the_unit_range_say_what_was_found(low: float, high: floa
             if np.isfinite([low, high]).all():  # numbers to the precision of the type
                 found = re.findall(r"-?\d[\d.e+]*", caught.value.reason.split("found")[1])[:2]
                 assert [float(x) for x in found] == pytest.approx([low, high], rel=1e-3)
-    with pytest.raises(ImageReadError):
-        load_batch(values[None].repeat(2, 1, 1, 1), (4, 4))
     with pytest.raises(ImageReadError):
         read_mask(values.flatten()[None])
 
@@ -679,18 +674,6 @@ def test_a_batch_is_its_images() -> None:
     assert torch.equal(load_batch((x for x in mixed), (8, 8)), expected)
     assert torch.equal(load_batch(mixed[0], (8, 8)), expected[:1])
     assert torch.equal(load_batch(mixed[2], (8, 8)), expected[2:3])
-
-
-@pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_a_tensor_batch_equals_its_images(channels: int) -> None:
-    batch = torch.rand(5, channels, 9, 11)
-    expected = torch.stack([to_pixels(x, (4, 6)) for x in batch])
-    assert torch.allclose(load_batch(batch, (4, 6)), expected, atol=1e-7)
-    assert torch.equal(load_batch(list(batch), (4, 6)), expected)
-    eight = (batch * 255).byte()
-    assert torch.equal(load_batch(eight, (4, 6)), torch.stack([to_pixels(x, (4, 6)) for x in eight]))
-    bhwc = eight.permute(0, 2, 3, 1).numpy()
-    assert torch.equal(load_batch(bhwc, (4, 6)), load_batch(eight, (4, 6)))
 
 
 def test_dtype_and_device_of_a_batch() -> None:

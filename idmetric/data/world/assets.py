@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image, ImageDraw
 
 from idmetric.data.world import garments
@@ -105,7 +107,7 @@ class Assets:
         """Textured objects: the first OBJ file with faces of every folder that has a texture image."""
         found = []
         for folder in filter(Path.is_dir, self._files("meshes/*")):
-            images = [p for p in sorted(folder.iterdir()) if p.suffix.lower() in IMAGES and p.name[0] != "."]
+            images = self._images(f"meshes/{glob.escape(folder.name)}/*")
             for path in sorted(folder.glob("*.obj")):
                 mesh = load_obj(path)
                 if mesh is not None and images:
@@ -159,10 +161,7 @@ class Assets:
         return SHAPES[identity.kind](dial), []
 
 
-@lru_cache(maxsize=4)
-def shared_assets(folder: Path | None) -> Assets:
-    """The assets of a folder, loaded once per process."""
-    return Assets(folder)
+shared_assets = lru_cache(maxsize=4)(Assets)  # of a folder, loaded once per process
 
 
 class Surfaces:
@@ -198,14 +197,13 @@ class Surfaces:
         if seed == identity.seed:
             seed = self._owner
         if slot not in ("main", "second"):
-            shade = _plain(slot, seed)
-            return shade, _ROUGH[slot], 0.7 if slot == "metal" else 0.0
+            return _plain(slot, seed), _ROUGH[slot], 0.7 if slot == "metal" else 0.0
 
         rng = stream(seed, slot, "material")
         if identity.kind == "mesh" and (seed == identity.seed or rng.random() < 0.5):
             texture, name = self._photographed(seed), "photo"
         else:
-            names = _MAIN.get(identity.kind, ("paint",)) if slot == "main" else _SECOND.get(identity.kind, ("paint",))
+            names = (_MAIN if slot == "main" else _SECOND).get(identity.kind, ("paint",))
             name = names[int(rng.integers(len(names)))]
             edits = [(e.seed, e.strength) for e in identity.edits if e.what in ("print", "all")]
             dice = Dice(int(stream(seed, slot).integers(1 << 31)), tuple(edits) if slot == "main" else ())
@@ -261,17 +259,14 @@ def _plain(slot: str, seed: int) -> Texture:
     rng = stream(seed, slot)
     if slot == "accent":
         return _flat(color(rng))
-    ranges = {"metal": (150, 215), "glass": (25, 70), "pale": (205, 245), "dark": (15, 70)}
     if slot == "green":
-        return _flat((int(rng.integers(30, 90)), int(rng.integers(90, 150)), int(rng.integers(20, 70))))
-    value = int(rng.integers(*ranges[slot]))
-    tint = rng.integers(-12, 13, 3)
-    return _flat((value + int(tint[0]), value + int(tint[1]), value + int(tint[2])))
+        return _flat([rng.integers(30, 90), rng.integers(90, 150), rng.integers(20, 70)])
+    ranges = {"metal": (150, 215), "glass": (25, 70), "pale": (205, 245), "dark": (15, 70)}
+    return _flat(rng.integers(*ranges[slot]) + rng.integers(-12, 13, 3))
 
 
-def _flat(c: Sequence[int]) -> Texture:
-    filled: Texture = np.full((8, 8, 3), np.clip(c, 0, 255), dtype=np.uint8)
-    return filled
+def _flat(c: ArrayLike) -> Texture:
+    return np.full((8, 8, 3), np.clip(c, 0, 255), dtype=np.uint8)
 
 
 def dress(slot: str, figure: int) -> Texture:
@@ -279,10 +274,10 @@ def dress(slot: str, figure: int) -> Texture:
     rng = stream(figure, slot)
     if slot == "skin":
         tone = np.array([(238, 200, 175), (215, 168, 135), (175, 122, 88), (120, 80, 56), (78, 52, 38)])
-        return _flat(tuple(int(v) for v in tone[int(rng.integers(len(tone)))]))
+        return _flat(tone[rng.integers(len(tone))])
     if slot == "hair":
-        return _flat(earthy(rng)) if rng.random() < 0.5 else _flat((int(rng.integers(10, 50)),) * 3)
-    return _flat((int(rng.integers(15, 60)),) * 3) if slot == "dark" else paint(Dice(figure))
+        return _flat(earthy(rng) if rng.random() < 0.5 else rng.integers(10, 50))
+    return _flat(rng.integers(15, 60)) if slot == "dark" else paint(Dice(figure))
 
 
 def _recolor(texture: Texture, edit: Edit) -> Texture:
@@ -292,8 +287,7 @@ def _recolor(texture: Texture, edit: Edit) -> Texture:
     turned = shift_hue(texture, sign * 0.5 * edit.strength).astype(np.float32)
     spread = np.ptp(texture.astype(np.int16), axis=2)[..., None]
     gray = np.clip(1 - spread / 50, 0, 1)  # a shift of hue would not change it visibly
-    bright = float(texture.mean()) > 127
-    shift = (-1 if bright else 1) * 130 * edit.strength
+    shift = (-1 if texture.mean() > 127 else 1) * 130 * edit.strength
     changed: Texture = (turned + gray * shift).clip(0, 255).astype(np.uint8)
     return changed
 
@@ -305,13 +299,10 @@ def _patched(texture: Texture, edit: Edit, photos: Sequence[Texture]) -> Texture
     w, h = image.size
 
     for k in range(12):
-        piece = (
-            MATERIALS["package"](Dice(edit.seed), photos)
-            if k % 2
-            else cut(rng, photos)
-            if photos
-            else _flat(color(rng))
-        )
+        if k % 2:
+            piece = MATERIALS["package"](Dice(edit.seed), photos)
+        else:
+            piece = cut(rng, photos) if photos else _flat(color(rng))
         left, top = rng.uniform(0, 0.75, 2)
         if k < max(1, round(12 * edit.strength)):
             tile = Image.fromarray(np.ascontiguousarray(piece)).resize((w // 4 + 1, h // 4 + 1))

@@ -132,10 +132,8 @@ def sample_context(rng: Generator, kind: str, assets: Assets) -> Context:
 
     scale = float(rng.uniform(0.45, 0.95) if rng.random() < 0.8 else rng.uniform(0.95, 1.6))
     center = rng.normal(0.5, 0.06 if scale < 1 else 0.1, 2)
-    if figure is not None:  # shops show whole figures, and the garment from near
-        scale, center[1] = (
-            (scale, center[1]) if rng.random() < 0.4 else (rng.uniform(1.1, 1.9), rng.uniform(0.45, 0.85))
-        )
+    if figure is not None and rng.random() >= 0.4:  # shops show whole figures, and the garment from near
+        scale, center[1] = rng.uniform(1.1, 1.9), rng.uniform(0.45, 0.85)
 
     shelf = kind in ("box", "carton", "can", "bottle", "pouch", "mesh") and rng.random() < 0.3
     occluders = tuple(_occluder(rng) for _ in range(int(rng.choice([0, 0, 0, 1, 2]))))
@@ -172,21 +170,17 @@ def draw_background(background: Background, assets: Assets, size: int) -> Pictur
         slope = np.linspace(1 - rng.uniform(0, 0.25), 1, size)[:, None, None]
         return (base * slope * np.ones((size, size, 1))).clip(0, 255).astype(np.uint8)
 
-    picture = _room(rng, assets, size)
+    image = Image.fromarray(_room(rng, assets, size))
     if background.kind == "clutter":
         for _ in range(rng.integers(3, 8)):
             sprite, alpha = _sprite(int(rng.integers(64)), assets, size)
             side = int(rng.uniform(0.25, 0.7) * size)
             left, top = int(rng.uniform(-0.2, 0.9) * size), int(rng.uniform(-0.1, 0.8) * size)
-            image = Image.fromarray(picture)
             image.paste(Image.fromarray(_resized(sprite, side)), (left, top), Image.fromarray(_resized(alpha, side)))
-            picture = np.array(image)
         if rng.random() < 0.4:
-            picture = np.array(
-                Image.fromarray(picture).filter(ImageFilter.GaussianBlur(size / 224 * rng.uniform(1, 3)))
-            )
+            image = image.filter(ImageFilter.GaussianBlur(size / 224 * rng.uniform(1, 3)))
 
-    return picture
+    return np.array(image)
 
 
 def _room(rng: Generator, assets: Assets, size: int) -> Picture:
@@ -200,8 +194,7 @@ def _room(rng: Generator, assets: Assets, size: int) -> Picture:
     picture[edge:] = floor[rows[:, None], across.astype(int) % size]
     shade = 1 - 0.35 * np.exp(-np.abs(np.arange(size) - edge) / (0.08 * size))[:, None, None]
     blotches = 0.85 + 0.3 * smooth_noise(rng, size, 3)[..., None]
-    lit: Picture = (picture * shade * blotches).clip(0, 255).astype(np.uint8)
-    return lit
+    return (picture * shade * blotches).clip(0, 255).astype(np.uint8)
 
 
 def _cover(rng: Generator, assets: Assets) -> Texture:

@@ -5,7 +5,6 @@ Their texture holds the front in its left half and the back, without prints, in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,37 +64,35 @@ def _hem(c: Cut) -> float:
     return -0.15 - 0.5 * c.length
 
 
+def _collar(c: Cut) -> float:
+    """Height of the upper edge on the figure."""
+    return 0.575 if c.kind in ("top", "dress") else 0.17
+
+
 def flat(c: Cut) -> list[Solid]:
     """The solids of a garment that lies flat, with folds, front and back."""
-    low, high = _hem(c), (0.575 if c.kind in ("top", "dress") else 0.17)
-    strips = []
-    if c.kind == "trousers":
-        strips.append((np.linspace(-0.04, high, 8), lambda y: (-_flat_width(y, c), _flat_width(y, c))))
-        for s in (-1, 1):
+    low, high = _hem(c), _collar(c)
 
-            def leg(y: Array, s: int = s) -> tuple[Array, Array]:
-                inner = 0.01 + 0.1 * np.clip(-y, 0, 1)
-                hip = float(_flat_width(np.array([-0.04]), c)[0])
-                outer = hip * (1 - 0.35 * np.clip(-y - 0.04, 0, 1)) + 0.14 * c.flare * np.clip(-y - 0.2, 0, 1)
-                return (inner, outer) if s > 0 else (-outer, -inner)
+    def body(start: float, stop: float, rows: int) -> tuple[Array, Array, Array]:
+        y = np.linspace(start, stop, rows)
+        return y, -_flat_width(y, c), _flat_width(y, c)
 
-            strips.append((np.linspace(low, -0.03, 12), leg))
-    elif c.kind == "skirt":
-        strips.append((np.linspace(low, high, 16), lambda y: (-_flat_width(y, c), _flat_width(y, c))))
+    if c.kind == "skirt":
+        strips = [body(low, high, 16)]
+    elif c.kind == "trousers":
+        y = np.linspace(low, -0.03, 12)
+        inner = 0.01 + 0.1 * np.clip(-y, 0, 1)
+        hip = float(_flat_width(np.array([-0.04]), c)[0])
+        outer = hip * (1 - 0.35 * np.clip(-y - 0.04, 0, 1)) + 0.14 * c.flare * np.clip(-y - 0.2, 0, 1)
+        strips = [body(-0.04, high, 8), (y, -outer, -inner), (y, inner, outer)]
     else:
-        neck = SHOULDER - 0.02 - 0.12 * c.neck
-        strips.append((np.linspace(low, neck, 18), lambda y: (-_flat_width(y, c), _flat_width(y, c))))
-        hole = 0.06 + 0.03 * c.neck
-        for s in (-1, 1):
+        neck, hole = SHOULDER - 0.02 - 0.12 * c.neck, 0.06 + 0.03 * c.neck
+        y = np.linspace(neck, high, 9)
+        inner = hole * np.sqrt(np.clip(1 - ((high - y) / (high - neck)) ** 2, 0, 1))
+        outer = np.maximum(_flat_width(y, c) - 0.3 * (y - neck), inner + 0.015)
+        strips = [body(low, neck, 18), (y, -outer, -inner), (y, inner, outer)]
 
-            def shoulder(y: Array, s: int = s) -> tuple[Array, Array]:
-                inner = hole * np.sqrt(np.clip(1 - ((high - y) / (high - neck)) ** 2, 0, 1))
-                outer = np.maximum(_flat_width(y, c) - 0.3 * (y - neck), inner + 0.015)
-                return (inner, outer) if s > 0 else (-outer, -inner)
-
-            strips.append((np.linspace(neck, high, 9), shoulder))
-
-    front = [_ruled(y, edges, low, high) for y, edges in strips]
+    front = [_ruled(y, left, right, low, high) for y, left, right in strips]
     if c.kind in ("top", "dress") and c.sleeve:
         wide = float(_flat_width(np.array([SHOULDER - 0.03]), c)[0])
         for s in (-1, 1):
@@ -124,9 +121,8 @@ def _flat_width(y: Array, c: Cut) -> Array:
     return np.asarray(width)
 
 
-def _ruled(y: Array, edges: Callable[[Array], tuple[Array, Array]], low: float, high: float) -> _Sheet:
+def _ruled(y: Array, left: Array, right: Array, low: float, high: float) -> _Sheet:
     """A sheet between two edges at each height, with the front half of the texture laid over it."""
-    left, right = edges(y)
     x = left[:, None] + (right - left)[:, None] * np.linspace(0, 1, 15)
     v = np.broadcast_to(((y - low) / (high - low))[:, None], x.shape)
     u = 0.25 + 0.25 * np.clip(x / 0.34, -1, 1)
@@ -201,7 +197,7 @@ def _around(y: Array, c: Cut) -> Mesh:
     ripple = 1 + 0.05 * np.sin(9 * angle)[None] * np.clip((0.05 - y) / 0.5, 0, 1)[:, None]
     x = half[:, None] * np.sin(angle) * ripple
     z = (0.62 * half[:, None] + 0.02) * np.cos(angle) * ripple
-    low, high = _hem(c), (0.575 if c.kind in ("top", "dress") else 0.17)
+    low, high = _hem(c), _collar(c)
     v = np.clip((y - low) / (high - low), 0, 1)[:, None] + 0 * x
     front = np.cos(angle)[None] >= 0
     reach = min(1.0, float(half.max()) * 2.4)
@@ -237,11 +233,8 @@ def _figure(c: Cut, arms: list[Array], legs: list[Array], pose: Generator) -> li
 
     covered = c.kind == "top" or (c.kind != "trousers" and not dressed)
     for path in legs:
-        parts.append(
-            Solid(
-                "figure", "other" if covered and dressed else "skin", sweep(path, np.linspace(0.082, 0.045, len(path)))
-            )
-        )
+        slot = "other" if covered and dressed else "skin"
+        parts.append(Solid("figure", slot, sweep(path, np.linspace(0.082, 0.045, len(path)))))
         parts.append(piece("figure", "dark", solid, (0.09, 0.07, 0.2), path[-1] + [0, -0.01, 0.05]))
 
     return parts

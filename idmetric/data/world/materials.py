@@ -24,13 +24,16 @@ def color(rng: Generator) -> Color:
     if rng.random() < 0.25:
         value = int(rng.choice([rng.integers(15, 60), rng.integers(60, 200), rng.integers(200, 256)]))
         return (value, value, value)
-    r, g, b = colorsys.hsv_to_rgb(rng.random(), rng.uniform(0.2, 1.0) ** 0.7, rng.uniform(0.25, 1.0))
-    return (int(r * 255), int(g * 255), int(b * 255))
+    return _hsv(rng.random(), rng.uniform(0.2, 1.0) ** 0.7, rng.uniform(0.25, 1.0))
 
 
 def earthy(rng: Generator) -> Color:
     """A random color of coats, wood or leather."""
-    r, g, b = colorsys.hsv_to_rgb(rng.uniform(0.02, 0.13), rng.uniform(0.05, 0.65), rng.uniform(0.12, 0.95))
+    return _hsv(rng.uniform(0.02, 0.13), rng.uniform(0.05, 0.65), rng.uniform(0.12, 0.95))
+
+
+def _hsv(hue: float, saturation: float, value: float) -> Color:
+    r, g, b = colorsys.hsv_to_rgb(hue, saturation, value)
     return (int(r * 255), int(g * 255), int(b * 255))
 
 
@@ -44,8 +47,7 @@ def smooth_noise(rng: Generator, size: int, cells: int) -> NDArray[np.float32]:
 
 def _mix(a: Color, b: Color, amount: NDArray[np.floating]) -> NDArray[np.float32]:
     start, step = np.array(a, np.float32), np.array(b, np.float32) - np.array(a, np.float32)
-    mixed: NDArray[np.float32] = start + step * amount[..., None].astype(np.float32)
-    return mixed
+    return start + step * amount[..., None].astype(np.float32)
 
 
 def _grain(rng: Generator, base: NDArray[np.float32], cells: int, strength: float) -> Texture:
@@ -154,9 +156,7 @@ def cloth(dice: Dice, photos: Sequence[Texture] = (), printed: bool = True) -> T
     y, x = np.mgrid[:SIZE, :SIZE] / SIZE
     kind = weave.integers(8)
 
-    if kind <= 2:
-        base = _mix(a, a, x)
-    elif kind == 3:
+    if kind == 3:
         wave = np.sin((y if weave.random() < 0.6 else x) * 2 * np.pi * weave.integers(4, 25))
         base = _mix(a, b, (wave > weave.uniform(-0.6, 0.6)).astype(float))
     elif kind == 4:
@@ -242,15 +242,11 @@ def paint(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
 
 def skin(dice: Dice, photos: Sequence[Texture] = ()) -> Texture:
     """Peel of fruit: a color with a blush, specks and streaks."""
-    base = dice("colour 0", 0.5)
-    r, g, b = colorsys.hsv_to_rgb(base.uniform(-0.04, 0.33) % 1, base.uniform(0.5, 0.95), base.uniform(0.45, 0.95))
-    blush_rng = dice("blush")
-    r2, g2, b2 = colorsys.hsv_to_rgb(
-        blush_rng.uniform(-0.05, 0.2) % 1, blush_rng.uniform(0.5, 1), blush_rng.uniform(0.3, 1)
-    )
-    a, c = ((int(x * 255), int(y * 255), int(z * 255)) for x, y, z in ((r, g, b), (r2, g2, b2)))
-    amount = (smooth_noise(blush_rng, SIZE, int(blush_rng.integers(2, 6))) * 1.6 - 0.5).clip(0, 1)
-    mixed = _mix(a, c, amount)
+    rng = dice("colour 0", 0.5)
+    base = _hsv(rng.uniform(-0.04, 0.33) % 1, rng.uniform(0.5, 0.95), rng.uniform(0.45, 0.95))
+    rng = dice("blush")
+    blush = _hsv(rng.uniform(-0.05, 0.2) % 1, rng.uniform(0.5, 1), rng.uniform(0.3, 1))
+    mixed = _mix(base, blush, (smooth_noise(rng, SIZE, int(rng.integers(2, 6))) * 1.6 - 0.5).clip(0, 1))
     specks = dice("specks", 0.3)
     if specks.random() < 0.6:
         mixed += (smooth_noise(specks, SIZE, 60) > specks.uniform(0.72, 0.9))[..., None] * specks.uniform(-60, 60)

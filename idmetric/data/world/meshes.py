@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idmetric.images.read import read_image
+
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
 Rng = Any  # numpy.random.Generator or idmetric.data.world.identity.Blend
@@ -36,12 +38,7 @@ def make_mesh(vertices: NDArray[np.floating], faces: NDArray[np.integer], uv: ND
 
     Args:
         vertices: (V, 3). faces: (F, 3). uv: (F, 3, 2) per corner, or (V, 2) per vertex.
-
-    Raises:
-        ValueError: if there are no faces.
     """
-    if not len(faces):
-        raise ValueError("a mesh needs at least one face")
     v = np.asarray(vertices, dtype=np.float32)
     f = np.asarray(faces, dtype=np.int64)
     used = v[f.ravel()]
@@ -128,13 +125,7 @@ def simplify(mesh: Mesh, cells: int = 40) -> Mesh:
 
 
 def load_texture(path: Path, size: int = 256) -> NDArray[np.uint8]:
-    """An image file as a texture of at most `size` pixels a side.
-
-    Raises:
-        ImageReadError: if it can't be read.
-    """
-    from idmetric.images.read import read_image  # imports torch, which nothing else here needs
-
+    """An image file as a texture of at most `size` pixels a side."""
     rgb = read_image(path)
     rgb.thumbnail((size, size))
     return np.asarray(rgb)

@@ -261,12 +261,8 @@ def _polydata(mesh: Mesh) -> Any:
     data = vtkPolyData()
     data.SetPoints(points)
     data.SetPolys(cells)
-
-    for values, name in ((mesh.normals.reshape(-1, 3), "normals"), (mesh.uv.reshape(-1, 2), "uv")):
-        array = numpy_to_vtk(np.ascontiguousarray(values), deep=1)
-        array.SetName(name)
-        (data.GetPointData().SetNormals if name == "normals" else data.GetPointData().SetTCoords)(array)
-
+    data.GetPointData().SetNormals(numpy_to_vtk(np.ascontiguousarray(mesh.normals.reshape(-1, 3)), deep=1))
+    data.GetPointData().SetTCoords(numpy_to_vtk(np.ascontiguousarray(mesh.uv.reshape(-1, 2)), deep=1))
     return data
 
 
@@ -285,5 +281,4 @@ def _texture(picture: Picture) -> Any:
 
 
 def _unit(image: Image.Image) -> Floats:
-    values: Floats = np.asarray(image, dtype=np.float32) / np.float32(255)
-    return values
+    return np.asarray(image, dtype=np.float32) / np.float32(255)

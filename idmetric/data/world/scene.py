@@ -44,26 +44,23 @@ class Shot:
         return 1.0 - float((self.part_mask > 127).sum()) / max(int((self.mask > 127).sum()), 1)
 
 
-def _inside(before: Shot, after: Shot, where: Picture | None) -> NDArray[np.bool_]:
-    """Where either picture shows the object, or within a mask."""
-    return (before.mask | after.mask) > 127 if where is None else where > 127
+def _changes(before: Shot, after: Shot, where: Picture | None) -> NDArray[np.int16]:
+    """Absolute differences (N, 3) of the pixels where either picture shows the object, or within a mask."""
+    inside = (before.mask | after.mask) > 127 if where is None else where > 127
+    changes: NDArray[np.int16] = np.abs(before.picture[inside].astype(np.int16) - after.picture[inside])
+    return changes
 
 
 def mean_change(before: Shot, after: Shot, where: Picture | None = None) -> float:
     """Mean absolute difference of pixels (0..255) where either picture shows the object, or within a mask."""
-    inside = _inside(before, after, where)
-    if not inside.any():
-        return 0.0
-    return float(np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).mean())
+    changes = _changes(before, after, where)
+    return float(changes.mean()) if len(changes) else 0.0
 
 
 def share_changed(before: Shot, after: Shot, where: Picture | None = None) -> float:
     """Share of the same pixels that change by at least `_STEP` in some channel."""
-    inside = _inside(before, after, where)
-    if not inside.any():
-        return 0.0
-    moved = np.abs(before.picture[inside].astype(np.int16) - after.picture[inside]).max(-1)
-    return float((moved >= _STEP).mean())
+    changes = _changes(before, after, where)
+    return float((changes.max(-1) >= _STEP).mean()) if len(changes) else 0.0
 
 
 def share_reshaped(before: Shot, after: Shot) -> float:
@@ -109,8 +106,7 @@ def names(parts: Sequence[Part]) -> tuple[str, ...]:
 
 def _solid(mask: Floats) -> Picture:
     """The mask with sharp edges: 255 where the coverage exceeds one half."""
-    solid: Picture = np.where(mask > 0.5, np.uint8(255), np.uint8(0))
-    return solid
+    return np.where(mask > 0.5, np.uint8(255), np.uint8(0))
 
 
 def _shade(picture: Floats, alpha: Floats, context: Context) -> None:

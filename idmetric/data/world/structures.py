@@ -16,13 +16,7 @@ import numpy as np
 from numpy.random import Generator
 
 from idmetric.data.world.assets import shared_assets
-from idmetric.data.world.context import (
-    Context,
-    draw_background,
-    sample_background,
-    sample_context,
-    sample_light,
-)
+from idmetric.data.world.context import Context, draw_background, sample_background, sample_context, sample_light
 from idmetric.data.world.identity import DOMAINS, Edit, Identity, stream
 from idmetric.data.world.render import Light
 from idmetric.data.world.scene import Shot, mean_change, names, render_scene, share_changed, share_reshaped
@@ -142,10 +136,16 @@ class World:
         """
         tail = f"near-{strength:.2f}" + (f"-{copy}" if copy else "")
         place = [self.seed, views[0].number, 2, round(strength * 1000), copy]
+        return self._others(views, strength, place, "distractor", tail, f"{views[0].key}~{tail}")
+
+    def _others(
+        self, views: Sequence[Take], strength: float, place: list[int], role: str, tail: str, key: str
+    ) -> list[Take]:
+        """One other object in the contexts of the views; `place` selects the random streams that draw it."""
         other, shots = self._visible(views, lambda again: edit(views[0].identity, strength, stream(*place, again)))
         return [
             _edited(
-                v, tail, shot, "distractor", identity=other, key=f"{v.key}~{tail}", change=mean_change(v.shot, shot),
+                v, tail, shot, role, identity=other, key=key, change=mean_change(v.shot, shot),
                 about={"strength": strength},
             )
             for v, shot in zip(views, shots, strict=True)
@@ -207,12 +207,8 @@ class World:
     def identity_edit(self, view: Take, strength: float, copy: int = 0) -> Take:
         """The object changed, in the same context (ID-Sim, subset 2b): as `near`, with another change for each view."""
         place = [self.seed, view.number, 5, _place(view), round(strength * 1000), copy]
-        other, [shot] = self._visible([view], lambda again: edit(view.identity, strength, stream(*place, again)))
         tail = f"edit-{strength:.2f}-{copy}"
-        return _edited(
-            view, tail, shot, "identity-edit", identity=other, key=f"{view.key}~{view.name}-{tail}",
-            change=mean_change(view.shot, shot), about={"strength": strength},
-        )  # fmt: skip
+        return self._others([view], strength, place, "identity-edit", tail, f"{view.key}~{view.name}-{tail}")[0]
 
     def grid(self, number: int, factors: Sequence[str] = FACTORS) -> Iterator[Take]:
         """Identity changes crossed with changes of context factors, one at a time (ID-Sim, 4.4 and supplement F).

@@ -31,7 +31,6 @@ from idmetric.io.output import OutputError, replacing, writing
 from idmetric.io.tables import first_few
 
 ROWS = "rows.jsonl"
-MANIFEST = "manifest.parquet"
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def write_world(
                 missing.append(number)
         _render_all(missing, min(workers or cores(), len(missing)), (folder, plan, assets), done)
         manifest = Manifest.from_rows((row for n in numbers for row in read_rows(folder, n)), folder)
-        manifest.write(folder / MANIFEST)
+        manifest.write(folder / "manifest.parquet")
         return manifest
 
 
@@ -149,15 +148,11 @@ def place_of(number: int) -> str:
 
 
 def read_rows(folder: Path, number: int) -> list[Row]:
-    """The rows of a finished identity, with paths relative to the world's folder.
-
-    Raises:
-        ValueError: naming the damaged file.
-    """
+    """The rows of a finished identity, with paths relative to the world's folder; ValueError if they are damaged."""
     place = place_of(number)
     file = folder / place / ROWS
     try:
-        given = [json_file.parse(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        given = json_file.lines(file)
         return [Row(**values | {c: f"{place}/{values[c]}" for c in PATHS if c in values}) for values in given]
     except (ValueError, TypeError) as error:
         says = f"{file} is damaged ({error}): delete its folder and run the same command again to render it"
@@ -165,23 +160,15 @@ def read_rows(folder: Path, number: int) -> list[Row]:
 
 
 def _claim(note: Path, settings: dict[str, dict[str, Any]]) -> None:
-    """Write the plan and the hashes of the assets to world.json, or compare them with an existing world.json.
-
-    Raises:
-        ValueError: if the folder holds another world, or its world.json is unreadable.
-    """
+    """Write the plan and the hashes of the assets to world.json; ValueError if it holds those of another world."""
     if not note.exists():
         with replacing(note) as making:
             making.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         return
 
-    now = json.loads(json.dumps(settings))  # tuples are lists in the file
-    try:
-        noted = json_file.read(note)
-        pairs = [(noted[kind], now[kind]) for kind in ("plan", "assets")]
-        changed = [name for old, new in pairs for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise ValueError(f"{note} is damaged: restore it, or take another folder ({error})") from error
+    noted, now = json_file.read(note), json.loads(json.dumps(settings))  # tuples are lists in the file
+    pairs = [(noted[kind], now[kind]) for kind in ("plan", "assets")]
+    changed = [name for old, new in pairs for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     if changed:
         listed = ", ".join(first_few(changed))
         raise ValueError(f"{note.parent} holds a world with other settings ({listed}); take another folder")
@@ -256,7 +243,6 @@ def _render(number: int) -> int:
             rows = [_saved(take, world, plan.quality, making) for take in takes(world, number, plan)]
             with (making / ROWS).open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
-            shutil.rmtree(final, ignore_errors=True)  # an unfinished folder
             making.rename(final)
     except OutputError as error:
         kept = "finished identities are kept, and the same command renders the rest"
