@@ -1,4 +1,4 @@
-"""The page of `idmetric eval --html`: the table with intervals and the papers' values, plots, and the hardest items.
+"""The page of `idmetric eval --html`: verdict, table with intervals and the papers' values, plots, the hardest items.
 
 See `idmetric.report.page` for the common parts of all pages.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -19,19 +20,23 @@ import numpy as np
 
 from idmetric.evaluate.arrays import comparable
 from idmetric.images.read import ImageReadError, read_image
+from idmetric.protocols.common.measures import measure
 from idmetric.protocols.common.result import Columns, Result, Value, footnotes, names_of
 from idmetric.report.page import render
 from idmetric.report.pictures import data_uri, room
+from idmetric.report.verdict import verdict
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 LINES = 200  # of a list of items: the hardest
 UNFOLDED = 20  # of these, the lines that are shown at first
+_WARNING = "WARNING: "
 _SMALL = 12_000  # bytes of an item's picture, at most
 _HEADS = {
     "id": "query", "right": "first right", "right_rank": "its rank", "wrong_1": "nearest wrong", "wrong_2": "second",
-    "wrong_3": "third",
+    "wrong_3": "third", "lowest": "identity", "worst": "worst image",
+    "worst_score": "identity of the worst image",
 }  # fmt: skip
 _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
@@ -52,15 +57,20 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     """
     rows = [(result, row) for result in results for row in result.rows]
     printed = {k for _, row in rows for k, v in row.items() if isinstance(v, Value) and v.paper is not None}
+    metrics, protocol = names_of(results, Value), ", ".join(dict.fromkeys(r.protocol for r in results))
     ids = {} if data is None else {name: row for row, name in enumerate(data.column("id"))}
+    first_screens = [(result, found) for result in results if (found := verdict(result))]
     tables = [table for result in results for table in _tables(result, ids)]
+    albums = [_album(result, ids, found.rows) for result, found in first_screens if ids]
+    notes = footnotes(results)
     return render(
-        "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, data)},
-        protocol=", ".join(dict.fromkeys(r.protocol for r in results)), models=[r.model for r in results],
-        labels=names_of(results, str), metrics=names_of(results, Value), printed=printed, results=results,
-        lines=[{"model": result.model, "row": row} for result, row in rows],
-        notes=footnotes(results), plots=_plots(results), tables=tables, unfolded=UNFOLDED,
-        methods=list(dict.fromkeys(table.method for table in tables if table.method)),
+        "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
+        protocol=protocol, models=[r.model for r in results], labels=names_of(results, str), metrics=metrics,
+        printed=printed, results=results, lines=[{"model": result.model, "row": row} for result, row in rows],
+        says={name: about for name in metrics if (about := measure(name, protocol))}, verdicts=[found for _, found in first_screens],
+        warnings=[note.replace(_WARNING, "", 1) for note in notes if _WARNING in note],
+        notes=[note for note in notes if _WARNING not in note], plots=_plots(results), tables=tables, albums=albums,
+        unfolded=UNFOLDED, owners=list(dict.fromkeys(shot.owner for album in albums for shot in album.worst)),
     )  # fmt: skip
 
 
@@ -103,9 +113,9 @@ class Table:
     """A list of items of a model, the hardest first.
 
     Attributes:
-        method: the generator that these items are of; empty for items of all.
         title, about: shown above the list; `about` names the order and the columns with one value.
         columns: headings. numbers: the headings of numbers.
+        lines: cells, and the generator that a line is of; empty for lines of all.
     """
 
     model: str
@@ -113,23 +123,18 @@ class Table:
     about: str
     columns: list[str]
     numbers: set[str]
-    lines: list[list[Cell]]
-    method: str = ""
+    lines: list[tuple[str, list[Cell]]]
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
-    """List the items of a result that name images of the data: all, those of each generator, and identities' means."""
+    """List the items of a result that name images of the data, and identities' means."""
     found = []
     for kind, columns in result.items.items():
-        if not any(_are_images(values, ids) for values in columns.values()):
+        in_album = kind in ("images", "side_by_side") and "identity" in result.items["images"]
+        if in_album or not any(_are_images(values, ids) for values in columns.values()):
             continue
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
         found.append(_table(result.model, kind, shown, *_hardest(shown), ids))
-        methods = list(dict.fromkeys(shown.get("method", ())))
-        for method in methods if len(methods) > 1 else ():
-            own = [k for k, name in enumerate(shown["method"]) if name == method]
-            part = {name: [values[k] for k in own] for name, values in shown.items() if name != "method"}
-            found.append(_table(result.model, kind, part, *_hardest(part), ids, str(method)))
         if kind == "queries" and "identity" in shown:
             means = _by_identity(shown)
             found.append(_table(result.model, "identities", means, *_hardest(means), ids))
@@ -137,9 +142,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
     return found
 
 
-def _table(
-    model: str, kind: str, columns: Columns, order: Sequence[int], about: str, ids: Mapping[str, int], method: str = ""
-) -> Table:
+def _table(model: str, kind: str, columns: Columns, order: Sequence[int], about: str, ids: Mapping[str, int]) -> Table:
     """The list of the columns' items in this order; images come first, with their scores."""
     total = len(next(iter(columns.values())))
     pictured = [name for name, values in columns.items() if _are_images(values, ids)]
@@ -148,15 +151,16 @@ def _table(
     names = [*pictured, *(name for name in own if name not in alike)]
     none = [None] * total
     lines = [
-        [_image(columns[name][k], columns.get(f"{name}_score", none)[k], ids) if name in pictured
-         else _cell(columns[name][k]) for name in names]
+        (str(columns["method"][k]) if "method" in columns else "",
+         [_image(columns[name][k], columns.get(f"{name}_score", none)[k], ids) if name in pictured
+          else _cell(columns[name][k]) for name in names])
         for k in order
     ]  # fmt: skip
     few = f"all {total}" if len(order) == total else f"{len(order)} of {total}"
     constant = "".join(f"; {name}: {text}" for name, text in alike.items())
     numbers = {_HEADS.get(name, name) for name in names if name not in pictured and _is_numeric(columns[name])}
     heads = [_HEADS.get(name, name) for name in names]
-    return Table(model, kind, f"{few}, {about}{constant}", heads, numbers, lines, method)
+    return Table(model, kind, f"{few}, {about}{constant}", heads, numbers, lines)
 
 
 def _by_identity(queries: Columns) -> dict[str, list[Any]]:
@@ -213,7 +217,19 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
     if first is None:
         return list(range(min(count, LINES))), "in their order"
     values = np.array([math.nan if v is None else float(v) for v in columns[first]])
-    return [int(k) for k in np.argsort(comparable(values), kind="stable")[:LINES]], f"lowest {mean}{first} first"
+    order = np.argsort(comparable(values), kind="stable").tolist()
+    return _first_of_each(order, columns.get("method")), f"lowest {mean}{_HEADS.get(first, first)} first"
+
+
+def _first_of_each(order: Sequence[int], owners: Sequence[Any] | None) -> list[int]:
+    """The first items in this order of each owner, or of all without owners."""
+    counts: Counter[Any] = Counter()
+    kept = []
+    for k in order:
+        counts[None if owners is None else owners[k]] += 1
+        if counts[None if owners is None else owners[k]] <= LINES:
+            kept.append(k)
+    return kept
 
 
 def _image(name: str | None, score: float | None, ids: Mapping[str, int]) -> Cell:
@@ -232,11 +248,79 @@ def _cell(value: Any) -> Cell:
     return Cell("–" if value is None else str(value))
 
 
-def _pictures(tables: Sequence[Table], data: Manifest | None) -> dict[str, str]:
+# Images of methods and steps
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A generated image: its row `at` in the manifest, its method or step, and the reference shown with it.
+
+    Attributes:
+        beside: row of the image that it copies, or else of the nearest reference.
+    """
+
+    at: int
+    name: str
+    owner: str
+    identity: float
+    copy: bool
+    beside: int
+    beside_name: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Album:
+    """The images of a model's result, the worst first, and side by side: place, row of a reference, the images of each
+    method or step, or None."""
+
+    model: str
+    worst: list[Shot]
+    scenes: list[tuple[str, int, list[tuple[str, Shot | None]]]]
+    count: int
+    places: int
+
+
+def _album(result: Result, ids: Mapping[str, int], names: Iterable[str]) -> Album:
+    """The images of the methods or steps of these names."""
+    items = result.items["images"]
+    prefix = "step " if "step" in items else ""
+    owners = [f"{prefix}{name}" for name in items[prefix.strip() or "method"]]
+    copied = items.get("copied", [None] * len(owners))
+    places = list(zip(items["subject"], items["prompt"], items["seed"], strict=True))
+    shots = [
+        Shot(ids[name], name, owner, identity, copy is not None, ids[copy or near], copy or near, _words(*place))
+        for name, owner, identity, copy, near, place in zip(
+            items["image"], owners, items["identity"], copied, items["nearest"], places, strict=True
+        )
+    ]
+    at: dict[tuple[str, ...], dict[str, Shot]] = {}
+    for place, shot in zip(places, shots, strict=True):
+        at.setdefault(place, {})[shot.owner] = shot
+    side = result.items.get("side_by_side", {"reference": [], "subject": [], "prompt": [], "seed": []})
+    scenes = [
+        (_words(*place), ids[reference], [(f"{prefix}{name}", at[place].get(f"{prefix}{name}")) for name in names])
+        for reference, *place_ in zip(side["reference"], side["subject"], side["prompt"], side["seed"], strict=True)
+        for place in [tuple(place_)]
+    ]
+    order = np.argsort(comparable(np.array([shot.identity for shot in shots])), kind="stable").tolist()
+    lowest = sorted(scenes, key=lambda scene: min(shot.identity for _, shot in scene[2] if shot))
+    return Album(result.model, [shots[k] for k in _first_of_each(order, owners)], lowest[:LINES], len(shots), len(at))
+
+
+def _words(subject: str, prompt: str, seed: str) -> str:
+    """A place in words."""
+    return ", ".join(part for part in (subject, prompt.replace("_", " "), f"seed {seed}" if seed else "") if part)
+
+
+def _pictures(tables: Sequence[Table], albums: Sequence[Album], data: Manifest | None) -> dict[str, str]:
     """Return name -> picture of the listed images, without unreadable ones."""
     if data is None:
         return {}
-    wanted = dict.fromkeys(c.at for table in tables for line in table.lines for c in line if c.at is not None)
+    wanted = dict.fromkeys(c.at for table in tables for _, line in table.lines for c in line if c.at is not None)
+    for album in albums:
+        shots = [*album.worst, *(shot for *_, own in album.scenes for _, shot in own if shot)]
+        wanted |= dict.fromkeys([*(row for _, row, _ in album.scenes), *(k for s in shots for k in (s.at, s.beside))])
     limit, found = min(_SMALL, room(len(wanted))), {}
 
     for row in wanted:

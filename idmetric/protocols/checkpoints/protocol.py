@@ -177,7 +177,7 @@ def measured(data: Manifest, models: Models, settings: Settings, options: Checkp
     drifting = _drifting(every, bound.manifest, options.drift_prompt)
     images = every.take(~drifting) if options.drift_prompt else every
     unit, notes = _units(images)
-    agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
+    copies, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ") + gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
@@ -191,7 +191,7 @@ def measured(data: Manifest, models: Models, settings: Settings, options: Checkp
     }  # fmt: skip
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
-        found = score(images, scorer, agreement, fidelity)
+        found = score(images, scorer, copies, fidelity)
         rows = {int(step): columns_of(images, found, images.method == step, unit, settings) for step in images.methods}
         if not len(own):
             result.notes.append("no drift: there are no images of the base model (--base DIR, or step 0)")

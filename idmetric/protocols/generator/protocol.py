@@ -193,14 +193,14 @@ def run(
     bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
     groups = dict(_groups(images, bound.manifest, options.by))
-    agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
+    copies, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
     notes = notes_on(bound.manifest, images, options.held_out) + gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        found = score(images, scorer, agreement, fidelity)
+        found = score(images, scorer, copies, fidelity)
         taus, remark = limits[result.model]
         named, reason = published(models[result.model], images, settings)
         result.notes.extend([*remark, *reason])
