@@ -1,4 +1,4 @@
-"""Tables of the documentation that say what the columns of evaluations are, made of `idmetric.protocols.common.measures`.
+"""What the columns of evaluations are: tables of the documentation, made of `idmetric.protocols.common.measures`.
 
 python docs/columns.py      writes them into the pages, between the marks
 """

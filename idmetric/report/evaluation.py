@@ -67,7 +67,8 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
         protocol=protocol, models=[r.model for r in results], labels=names_of(results, str), metrics=metrics,
         printed=printed, results=results, lines=[{"model": result.model, "row": row} for result, row in rows],
-        says={name: about for name in metrics if (about := measure(name, protocol))}, verdicts=[found for _, found in first_screens],
+        says={name: about for name in metrics if (about := measure(name, protocol))},
+        verdicts=[found for _, found in first_screens],
         warnings=[note.replace(_WARNING, "", 1) for note in notes if _WARNING in note],
         notes=[note for note in notes if _WARNING not in note], plots=_plots(results), tables=tables, albums=albums,
         unfolded=UNFOLDED, owners=list(dict.fromkeys(shot.owner for album in albums for shot in album.worst)),
@@ -288,8 +289,18 @@ def _album(result: Result, ids: Mapping[str, int], names: Iterable[str]) -> Albu
     owners = [f"{prefix}{name}" for name in items[prefix.strip() or "method"]]
     copied = items.get("copied", [None] * len(owners))
     places = list(zip(items["subject"], items["prompt"], items["seed"], strict=True))
+    several = len(set(items["subject"])) > 1
     shots = [
-        Shot(ids[name], name, owner, identity, copy is not None, ids[copy or near], copy or near, _words(*place))
+        Shot(
+            ids[name],
+            name,
+            owner,
+            identity,
+            copy is not None,
+            ids[copy or near],
+            copy or near,
+            _words(*place[not several :]),
+        )
         for name, owner, identity, copy, near, place in zip(
             items["image"], owners, items["identity"], copied, items["nearest"], places, strict=True
         )
@@ -299,7 +310,11 @@ def _album(result: Result, ids: Mapping[str, int], names: Iterable[str]) -> Albu
         at.setdefault(place, {})[shot.owner] = shot
     side = result.items.get("side_by_side", {"reference": [], "subject": [], "prompt": [], "seed": []})
     scenes = [
-        (_words(*place), ids[reference], [(f"{prefix}{name}", at[place].get(f"{prefix}{name}")) for name in names])
+        (
+            _words(*place[not several :]),
+            ids[reference],
+            [(f"{prefix}{name}", at[place].get(f"{prefix}{name}")) for name in names],
+        )
         for reference, *place_ in zip(side["reference"], side["subject"], side["prompt"], side["seed"], strict=True)
         for place in [tuple(place_)]
     ]
@@ -308,9 +323,10 @@ def _album(result: Result, ids: Mapping[str, int], names: Iterable[str]) -> Albu
     return Album(result.model, [shots[k] for k in _first_of_each(order, owners)], lowest[:LINES], len(shots), len(at))
 
 
-def _words(subject: str, prompt: str, seed: str) -> str:
-    """A place in words."""
-    return ", ".join(part for part in (subject, prompt.replace("_", " "), f"seed {seed}" if seed else "") if part)
+def _words(*place: str) -> str:
+    """A place, which ends in prompt and seed, in words."""
+    *subject, prompt, seed = place
+    return ", ".join(filter(None, [*subject, prompt.replace("_", " "), f"seed {seed}" if seed else ""]))
 
 
 def _pictures(tables: Sequence[Table], albums: Sequence[Album], data: Manifest | None) -> dict[str, str]:

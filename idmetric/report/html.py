@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from idmetric.report.album import Album, Entry
     from idmetric.scoring.scores import Scores
 
+_COPY = " repeats the pixels of "  # in the warning of a copy
 _BINS = 100  # in the strip of distances
 _DOT = 9.0  # distance between stacked dots in pixels, if there is room
 _STRIP = 96  # greatest height of the strip in pixels
@@ -76,9 +77,11 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     rows = [entry.row for entry in entries]
     return render(
         "score", ("theme.js", "score.js", "compare.js"), {"record": found, "matches": _matches(entries)},
-        signature=found["signature"], skipped=found["skipped"], messages=messages, details=album.details,
+        signature=found["signature"], skipped=found["skipped"], details=album.details,
+        messages=[message for message in messages if _COPY not in message],
+        copy_messages=[message for message in messages if _COPY in message],
         baseline=baseline, baseline_note=found.get("baseline_note"), named=found["summary"].get("named"),
-        new=found["summary"].get("without_copies"),
+        summary=found["summary"], new=found["summary"].get("without_copies"),
         pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
         thresholds=thresholds, enough=ENOUGH,
         basis=next((row["probability_basis"] for row in rows if "probability_basis" in row), None),

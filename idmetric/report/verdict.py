@@ -118,7 +118,7 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
             lead += ", without an interval"
         else:
             beyond = "within" if level else "beyond"
-            lead += f", {beyond} the 95 % interval ({_interval(closest)})"
+            lead += f", {beyond} the 95\u00a0% interval ({_interval(closest)})"
     headline = f"{first} keeps identity best"
     if level:
         headline = f"No clear winner: {first} and {listed(level)} keep identity equally well"
@@ -129,9 +129,10 @@ def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
     """A sentence on what returns copies, if anything does."""
     if not copies:
         return []
-    shares = [f"{name} ({100 * found[name]['copies'].value:.0f}\u00a0%)" for name in copies]
-    named = f"{'steps ' if label == 'step' else ''}{listed(shares)}"
-    return [f"Copies of references or training images, which raise identity: {named} of the images."]
+    shares = [f"{name} ({100 * found[name]['copies'].value:.0f}\u00a0% of the images)" for name in copies]
+    verb = "copies" if len(copies) == 1 else "copy"
+    start = f"{label.capitalize()}{'s' if len(copies) > 1 else ''} " if label == "step" else ""
+    return [f"{start}{', '.join(shares)} {verb} references or training images, which raises identity."]
 
 
 def _tiles(label: str, found: Numbers, best: Sequence[str], copies: Sequence[str]) -> list[tuple[str, str, bool]]:
