@@ -62,6 +62,8 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     first_screens = [(result, found) for result in results if (found := verdict(result))]
     tables = [table for result in results for table in _tables(result, ids)]
     albums = [_album(result, ids, found.rows) for result, found in first_screens if ids]
+    owners = [owner for album in albums for owner in album.owners]
+    owners += [owner for table in tables for owner, _ in table.lines if owner]
     notes = footnotes(results)
     return render(
         "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
@@ -71,7 +73,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         verdicts=[found for _, found in first_screens],
         warnings=[note.replace(_WARNING, "", 1) for note in notes if _WARNING in note],
         notes=[note for note in notes if _WARNING not in note], plots=_plots(results), tables=tables, albums=albums,
-        unfolded=UNFOLDED, owners=list(dict.fromkeys(shot.owner for album in albums for shot in album.worst)),
+        unfolded=UNFOLDED, owners=list(dict.fromkeys(owners)),
     )  # fmt: skip
 
 
@@ -257,7 +259,7 @@ class Shot:
     """A generated image: its row `at` in the manifest, its method or step, and the reference shown with it.
 
     Attributes:
-        beside: row of the image that it copies, or else of the nearest reference.
+        source: row of the image that it copies, or else of the nearest reference.
     """
 
     at: int
@@ -265,17 +267,23 @@ class Shot:
     owner: str
     identity: float
     copy: bool
-    beside: int
-    beside_name: str
+    source: int
+    source_name: str
     place: str
 
 
 @dataclass(frozen=True)
 class Album:
-    """The images of a model's result, the worst first, and side by side: place, row of a reference, the images of each
-    method or step, or None."""
+    """The images of a model's result.
+
+    Attributes:
+        owners: methods or steps. worst: their images, the worst first.
+        scenes: place, row of a reference, and the image of each method or step, or None.
+        count, places: how many there are of both.
+    """
 
     model: str
+    owners: list[str]
     worst: list[Shot]
     scenes: list[tuple[str, int, list[tuple[str, Shot | None]]]]
     count: int
@@ -289,38 +297,29 @@ def _album(result: Result, ids: Mapping[str, int], names: Iterable[str]) -> Albu
     owners = [f"{prefix}{name}" for name in items[prefix.strip() or "method"]]
     copied = items.get("copied", [None] * len(owners))
     places = list(zip(items["subject"], items["prompt"], items["seed"], strict=True))
-    several = len(set(items["subject"])) > 1
+    subjects = len(set(items["subject"]))
+    words = [_words(*place[subjects == 1 :]) for place in places]
     shots = [
-        Shot(
-            ids[name],
-            name,
-            owner,
-            identity,
-            copy is not None,
-            ids[copy or near],
-            copy or near,
-            _words(*place[not several :]),
-        )
-        for name, owner, identity, copy, near, place in zip(
-            items["image"], owners, items["identity"], copied, items["nearest"], places, strict=True
+        Shot(ids[name], name, owner, identity, copy is not None, ids[copy or near], copy or near, said)
+        for name, owner, identity, copy, near, said in zip(
+            items["image"], owners, items["identity"], copied, items["nearest"], words, strict=True
         )
     ]
     at: dict[tuple[str, ...], dict[str, Shot]] = {}
     for place, shot in zip(places, shots, strict=True):
         at.setdefault(place, {})[shot.owner] = shot
     side = result.items.get("side_by_side", {"reference": [], "subject": [], "prompt": [], "seed": []})
-    scenes = [
-        (
-            _words(*place[not several :]),
-            ids[reference],
-            [(f"{prefix}{name}", at[place].get(f"{prefix}{name}")) for name in names],
-        )
-        for reference, *place_ in zip(side["reference"], side["subject"], side["prompt"], side["seed"], strict=True)
-        for place in [tuple(place_)]
-    ]
+    names = [f"{prefix}{name}" for name in names]
+    scenes = []
+    for reference, *own_place in zip(side["reference"], side["subject"], side["prompt"], side["seed"], strict=True):
+        shown = at[tuple(own_place)]
+        own = [(name, shown.get(name)) for name in names]
+        scenes.append((next(iter(shown.values())).place, ids[reference], own))
     order = np.argsort(comparable(np.array([shot.identity for shot in shots])), kind="stable").tolist()
     lowest = sorted(scenes, key=lambda scene: min(shot.identity for _, shot in scene[2] if shot))
-    return Album(result.model, [shots[k] for k in _first_of_each(order, owners)], lowest[:LINES], len(shots), len(at))
+    return Album(
+        result.model, names, [shots[k] for k in _first_of_each(order, owners)], lowest[:LINES], len(shots), len(at)
+    )
 
 
 def _words(*place: str) -> str:
@@ -336,7 +335,7 @@ def _pictures(tables: Sequence[Table], albums: Sequence[Album], data: Manifest |
     wanted = dict.fromkeys(c.at for table in tables for _, line in table.lines for c in line if c.at is not None)
     for album in albums:
         shots = [*album.worst, *(shot for *_, own in album.scenes for _, shot in own if shot)]
-        wanted |= dict.fromkeys([*(row for _, row, _ in album.scenes), *(k for s in shots for k in (s.at, s.beside))])
+        wanted |= dict.fromkeys([*(row for _, row, _ in album.scenes), *(k for s in shots for k in (s.at, s.source))])
     limit, found = min(_SMALL, room(len(wanted))), {}
 
     for row in wanted:

@@ -129,10 +129,12 @@ def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
     """A sentence on what returns copies, if anything does."""
     if not copies:
         return []
-    shares = [f"{name} ({100 * found[name]['copies'].value:.0f}\u00a0% of the images)" for name in copies]
-    verb = "copies" if len(copies) == 1 else "copy"
-    start = f"{label.capitalize()}{'s' if len(copies) > 1 else ''} " if label == "step" else ""
-    return [f"{start}{', '.join(shares)} {verb} references or training images, which raises identity."]
+    shares = [f"{name} ({100 * found[name]['copies'].value:.0f}\u00a0%)" for name in copies]
+    shares[0] = shares[0].replace("%", "% of the images")
+    several = len(copies) > 1
+    start = f"Step{'s' if several else ''} " if label == "step" else ""
+    names = f"{', '.join(shares[:-1])} and {shares[-1]} copy" if several else f"{shares[0]} copies"
+    return [f"{start}{names} references or training images, which raises identity."]
 
 
 def _tiles(label: str, found: Numbers, best: Sequence[str], copies: Sequence[str]) -> list[tuple[str, str, bool]]:

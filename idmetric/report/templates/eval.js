@@ -70,12 +70,15 @@
   function place(chart) {
     const room = chart.getBoundingClientRect(), plot = chart.querySelector(".plot").getBoundingClientRect();
     const taken = [...chart.querySelectorAll(".taken")].map((one) => one.getBoundingClientRect());
-    const apart = (a) => taken.every((b) => a.right < b.left || b.right < a.left || a.bottom < b.top || b.bottom < a.top);
+    const points = [...chart.querySelectorAll(".point")].map((one) => one.getBoundingClientRect());
+    const far = (a, b, by) => a.right + by < b.left || b.right + by < a.left || a.bottom + by < b.top || b.bottom + by < a.top;
     for (const label of chart.querySelectorAll(".label")) {
       const { width, height } = label.getBoundingClientRect(), own = label.parentElement.querySelector(".point").getBoundingClientRect();
       const x = (own.left + own.right) / 2, y = (own.top + own.bottom) / 2;
-      const places = [10, 16, 24, 34, 46, 60].flatMap((far) => SIDES.map(([dx, dy]) => {
-        const left = x + dx * far + (dx - 1) * width / 2, top = y + dy * far + (dy - 1) * height / 2;
+      const others = points.filter((one) => one.left !== own.left || one.top !== own.top);
+      const apart = (a) => taken.every((b) => far(a, b, 0)) && others.every((b) => far(a, b, 12));  // nearest to its own
+      const places = [10, 16, 24, 34, 46, 60].flatMap((by) => SIDES.map(([dx, dy]) => {
+        const left = x + dx * by + (dx - 1) * width / 2, top = y + dy * by + (dy - 1) * height / 2;
         return { left, top, right: left + width, bottom: top + height };
       })).filter((one) => one.left >= room.left && one.right <= room.right && one.top >= room.top && one.bottom <= plot.bottom);
       const best = places.find(apart) ?? places[0];
