@@ -1,15 +1,10 @@
-"""Charts of pages, drawn by the browser: axes with round ticks, and points in percent of the space between their ends.
-
-Colors and text follow the page, in light and dark, and a chart is as wide as its place.
-"""
+"""Axes of the charts that pages draw: round ends and ticks, and positions in percent of the space between the ends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from idmetric.protocols.common.result import Value
+from dataclasses import dataclass
 
 
 def percent(value: float, low: float, high: float) -> float:
@@ -44,43 +39,3 @@ class Scale:
     def at(self, value: float) -> float:
         """The position of a value in percent."""
         return percent(value, self.low, self.high)
-
-    def span(self, value: Value) -> tuple[float, float] | None:
-        """The positions of an interval's ends; None without an interval."""
-        return None if value.low is None or value.high is None else (self.at(value.low), self.at(value.high))
-
-
-@dataclass(frozen=True)
-class Point:
-    """A point with its label, the spans of its intervals, and whether it is the best or stands for copies."""
-
-    label: str
-    x: float
-    y: float
-    x_span: tuple[float, float] | None = None
-    y_span: tuple[float, float] | None = None
-    best: bool = False
-    copies: bool = False
-
-
-@dataclass(frozen=True)
-class Chart:
-    """A chart of points.
-
-    Attributes:
-        about: what it shows, in words. line: the points that a line joins, in percent.
-        real: the position of real photos on the axis of identity, which `real_on` names ("x" or "y").
-    """
-
-    about: str
-    x: Scale
-    y: Scale
-    points: list[Point]
-    line: list[tuple[float, float]] = field(default_factory=list)
-    real: float | None = None
-    real_on: str = "x"
-
-
-def ends_of(values: Sequence[Value]) -> list[float]:
-    """The values and the ends of their intervals."""
-    return [end for v in values for end in (v.value, v.low, v.high) if end is not None]

@@ -24,7 +24,7 @@ from idmetric.protocols.common.measures import measure
 from idmetric.protocols.common.result import Columns, Result, Value, footnotes, names_of
 from idmetric.report.page import render
 from idmetric.report.pictures import data_uri, room
-from idmetric.report.verdict import verdict
+from idmetric.report.verdict import JUDGED, verdict
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -35,8 +35,7 @@ _WARNING = "WARNING: "
 _SMALL = 12_000  # bytes of an item's picture, at most
 _HEADS = {
     "id": "query", "right": "first right", "right_rank": "its rank", "wrong_1": "nearest wrong", "wrong_2": "second",
-    "wrong_3": "third", "lowest": "identity", "worst": "worst image",
-    "worst_score": "identity of the worst image",
+    "wrong_3": "third", "lowest": "identity", "worst": "worst image", "worst_score": "identity of the worst image",
 }  # fmt: skip
 _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
@@ -62,8 +61,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     first_screens = [(result, found) for result in results if (found := verdict(result))]
     tables = [table for result in results for table in _tables(result, ids)]
     albums = [_album(result, ids, found.rows) for result, found in first_screens if ids]
-    owners = [owner for album in albums for owner in album.owners]
-    owners += [owner for table in tables for owner, _ in table.lines if owner]
+    owners = [*(o for album in albums for o in album.owners), *(o for table in tables for o, _ in table.lines if o)]
     notes = footnotes(results)
     return render(
         "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
@@ -78,22 +76,20 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
 
 
 def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Draw all plots that the items allow, as SVG data URIs."""
+    """Draw all plots that the items allow, as SVG data URIs; their files are plot.DATASET.KIND.svg or plot.KIND.svg."""
     from idmetric.report.plots import draw
+
+    def caption(path: Path) -> str:
+        *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
+        return ", ".join([_PLOTS.get(kind, kind), *dataset])
 
     with tempfile.TemporaryDirectory() as folder:
         drawn = draw(results, Path(folder), "plot", "svg")
         return [
-            {"name": _caption(path),
+            {"name": caption(path),
              "picture": f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"}
             for path in drawn
         ]  # fmt: skip
-
-
-def _caption(path: Path) -> str:
-    """Return the caption of plot.DATASET.KIND.svg or plot.KIND.svg."""
-    *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
-    return ", ".join([_PLOTS.get(kind, kind), *dataset])
 
 
 # Items
@@ -133,7 +129,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
     """List the items of a result that name images of the data, and identities' means."""
     found = []
     for kind, columns in result.items.items():
-        in_album = kind in ("images", "side_by_side") and "identity" in result.items["images"]
+        in_album = kind in ("images", "side_by_side") and result.protocol in JUDGED
         if in_album or not any(_are_images(values, ids) for values in columns.values()):
             continue
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
@@ -221,16 +217,18 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
         return list(range(min(count, LINES))), "in their order"
     values = np.array([math.nan if v is None else float(v) for v in columns[first]])
     order = np.argsort(comparable(values), kind="stable").tolist()
-    return _first_of_each(order, columns.get("method")), f"lowest {mean}{_HEADS.get(first, first)} first"
+    return _first_of_each(
+        order, columns.get("method", [None] * count)
+    ), f"lowest {mean}{_HEADS.get(first, first)} first"
 
 
-def _first_of_each(order: Sequence[int], owners: Sequence[Any] | None) -> list[int]:
-    """The first items in this order of each owner, or of all without owners."""
+def _first_of_each(order: Sequence[int], owners: Sequence[Any]) -> list[int]:
+    """The first items in this order of each owner."""
     counts: Counter[Any] = Counter()
     kept = []
     for k in order:
-        counts[None if owners is None else owners[k]] += 1
-        if counts[None if owners is None else owners[k]] <= LINES:
+        counts[owners[k]] += 1
+        if counts[owners[k]] <= LINES:
             kept.append(k)
     return kept
 
@@ -256,14 +254,14 @@ def _cell(value: Any) -> Cell:
 
 @dataclass(frozen=True)
 class Shot:
-    """A generated image: its row `at` in the manifest, its method or step, and the reference shown with it.
+    """An image of a method or step (`owner`), and the image that it copies or else the nearest reference (`source`).
 
     Attributes:
-        source: row of the image that it copies, or else of the nearest reference.
+        at, source: rows of the manifest. place: subject, prompt and seed in words.
     """
 
-    at: int
     name: str
+    at: int
     owner: str
     identity: float
     copy: bool
@@ -274,58 +272,42 @@ class Shot:
 
 @dataclass(frozen=True)
 class Album:
-    """The images of a model's result.
-
-    Attributes:
-        owners: methods or steps. worst: their images, the worst first.
-        scenes: place, row of a reference, and the image of each method or step, or None.
-        count, places: how many there are of both.
-    """
+    """The images of methods or steps: the worst, and for each place the row of a reference and owner -> image."""
 
     model: str
     owners: list[str]
     worst: list[Shot]
-    scenes: list[tuple[str, int, list[tuple[str, Shot | None]]]]
-    count: int
-    places: int
+    scenes: list[tuple[int, dict[str, Shot]]]
 
 
 def _album(result: Result, ids: Mapping[str, int], names: Iterable[str]) -> Album:
-    """The images of the methods or steps of these names."""
+    """The images of the methods or steps of these names, the worst first."""
     items = result.items["images"]
     prefix = "step " if "step" in items else ""
     owners = [f"{prefix}{name}" for name in items[prefix.strip() or "method"]]
     copied = items.get("copied", [None] * len(owners))
     places = list(zip(items["subject"], items["prompt"], items["seed"], strict=True))
-    subjects = len(set(items["subject"]))
-    words = [_words(*place[subjects == 1 :]) for place in places]
+    first = int(len(set(items["subject"])) == 1)  # the only subject needs no name
+    said = [
+        ", ".join(filter(None, [*place[first:1], place[1].replace("_", " "), f"seed {place[2]}"])) for place in places
+    ]
     shots = [
-        Shot(ids[name], name, owner, identity, copy is not None, ids[copy or near], copy or near, said)
-        for name, owner, identity, copy, near, said in zip(
-            items["image"], owners, items["identity"], copied, items["nearest"], words, strict=True
+        Shot(name, ids[name], owner, identity, copy is not None, ids[copy or near], copy or near, words)
+        for name, owner, identity, copy, near, words in zip(
+            items["image"], owners, items["identity"], copied, items["nearest"], said, strict=True
         )
     ]
-    at: dict[tuple[str, ...], dict[str, Shot]] = {}
-    for place, shot in zip(places, shots, strict=True):
-        at.setdefault(place, {})[shot.owner] = shot
-    side = result.items.get("side_by_side", {"reference": [], "subject": [], "prompt": [], "seed": []})
-    names = [f"{prefix}{name}" for name in names]
-    scenes = []
-    for reference, *own_place in zip(side["reference"], side["subject"], side["prompt"], side["seed"], strict=True):
-        shown = at[tuple(own_place)]
-        own = [(name, shown.get(name)) for name in names]
-        scenes.append((next(iter(shown.values())).place, ids[reference], own))
-    order = np.argsort(comparable(np.array([shot.identity for shot in shots])), kind="stable").tolist()
-    lowest = sorted(scenes, key=lambda scene: min(shot.identity for _, shot in scene[2] if shot))
-    return Album(
-        result.model, names, [shots[k] for k in _first_of_each(order, owners)], lowest[:LINES], len(shots), len(at)
+    order = np.argsort(comparable([shot.identity for shot in shots]), kind="stable").tolist()
+    at: dict[Any, dict[str, Shot]] = {}
+    for k in order:
+        at.setdefault(places[k], {})[owners[k]] = shots[k]
+    side = result.items.get("side_by_side", dict.fromkeys(("reference", "subject", "prompt", "seed"), ()))
+    references = dict(
+        zip(zip(side["subject"], side["prompt"], side["seed"], strict=True), side["reference"], strict=True)
     )
-
-
-def _words(*place: str) -> str:
-    """A place, which ends in prompt and seed, in words."""
-    *subject, prompt, seed = place
-    return ", ".join(filter(None, [*subject, prompt.replace("_", " "), f"seed {seed}" if seed else ""]))
+    scenes = [(ids[references[place]], own) for place, own in at.items() if place in references]
+    worst = [shots[k] for k in _first_of_each(order, owners)]
+    return Album(result.model, [f"{prefix}{name}" for name in names], worst, scenes[:LINES])
 
 
 def _pictures(tables: Sequence[Table], albums: Sequence[Album], data: Manifest | None) -> dict[str, str]:
@@ -334,8 +316,8 @@ def _pictures(tables: Sequence[Table], albums: Sequence[Album], data: Manifest |
         return {}
     wanted = dict.fromkeys(c.at for table in tables for _, line in table.lines for c in line if c.at is not None)
     for album in albums:
-        shots = [*album.worst, *(shot for *_, own in album.scenes for _, shot in own if shot)]
-        wanted |= dict.fromkeys([*(row for _, row, _ in album.scenes), *(k for s in shots for k in (s.at, s.source))])
+        shots = [*album.worst, *(shot for _, own in album.scenes for shot in own.values())]
+        wanted |= dict.fromkeys([*(row for row, _ in album.scenes), *(k for s in shots for k in (s.at, s.source))])
     limit, found = min(_SMALL, room(len(wanted))), {}
 
     for row in wanted:

@@ -63,7 +63,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     cards = [
         {
             "row": entry.row, "name": name, "path": entry.image[0], "picture": album.pictures[entry.image],
-            "reference": number[entry.reference], "bar": axis.percent(entry.row["distance"]),
+            "reference": number[entry.reference], "bar": percent(entry.row["distance"], axis.low, axis.high),
             "itself": _is_itself(entry), "copied": bool(entry.row.get("copy")) and not _is_itself(entry),
             "agreement": entry.row.get("copy_agreement", 0.0), "closer": _closer(entry.row, real),
         }
@@ -141,10 +141,6 @@ class Axis:
     dots: list[dict[str, float]]
     height: float
     real: list[tuple[str, float]]
-
-    def percent(self, value: float) -> float:
-        """Return the position of a distance between the ends, 0..100."""
-        return percent(value, self.low, self.high)
 
 
 def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Sequence[float]) -> Axis:

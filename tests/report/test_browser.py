@@ -307,7 +307,7 @@ def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
     accent = [int(v) for v in ring[3][4:-1].split(",")]
     shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     for along in (0.25, 0.5, 0.75):  # it is seen above the picture too
-        assert shot.getpixel((int(ring[0] + along * ring[2]), int(ring[1]) + 1)) == pytest.approx(accent, abs=3)
+        assert shot.getpixel((int(ring[0] + along * ring[2]), round(ring[1]) + 2)) == pytest.approx(accent, abs=3)
     page.keyboard.press("Enter")
     assert is_open(page)
     page.keyboard.press("ArrowRight")
@@ -587,7 +587,7 @@ def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -
     page = visit(generators)
     page.select_option("#model", "pixels")
     cards = page.locator(".card:visible")
-    numbers = [float(text) for text in cards.locator(".distance").all_inner_texts()]
+    numbers = [float(text.replace("−", "-")) for text in cards.locator(".distance").all_inner_texts()]
     assert len(numbers) == 18
     assert numbers == sorted(numbers)
     page.select_option("#method", "near")

@@ -202,7 +202,7 @@ def measured(data: Manifest, models: Models, settings: Settings, options: Checkp
         result.keep("images", **items, step=step_of)  # last: pages sort by the first number
         if len(images.methods) > 1:
             result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
-        keep_missing(images, result, "step", int)
+        keep_missing(images, result, "step")
         results.append(result)
     return results
 

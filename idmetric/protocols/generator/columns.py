@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, cast
 
@@ -181,7 +181,7 @@ def image_items(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
     }  # fmt: skip
     if found.copies is not None:
         copy = found.copies.agreement >= THRESHOLD
-        copied = np.where(copy, ids[found.copies.of], None)
+        copied = [name if is_copy else None for name, is_copy in zip(ids[found.copies.of], copy, strict=True)]
         columns |= {"copy": copy, "copy_agreement": found.copies.agreement, "copied": copied}
     if not np.isnan(found.leaning).all():
         columns["leaning"] = known(found.leaning)
@@ -241,14 +241,14 @@ def keep_items(
         result.keep("scenes", **_scenes(images, found, scenes, ids))
     if len(images.methods) > 1:
         result.keep("side_by_side", **side_by_side(images, found, ids))
-    keep_missing(images, result, "method", str)
+    keep_missing(images, result, "method")
 
 
-def keep_missing(images: Images, result: Result, column: str, named: Callable[[str], object]) -> None:
-    """Keep the places that a method lacks; `named` gives its name in this column."""
+def keep_missing(images: Images, result: Result, column: str) -> None:
+    """Keep the places that a method lacks, or a step, which is a number."""
     for method, lacking in images.missing().items():
         subjects, prompts, seeds = zip(*lacking, strict=True)
-        names = {column: [named(method)] * len(lacking)}
+        names = {column: [int(method) if column == "step" else method] * len(lacking)}
         result.keep("missing", **names, subject=subjects, prompt=prompts, seed=seeds)
 
 

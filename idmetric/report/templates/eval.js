@@ -63,28 +63,35 @@
     model.addEventListener("change", choose);
   }
 
-  // labels of a chart: next to their point, on no other label or point
+  // labels of a chart: near their point, and on no other label; if there is room, on no point or interval either
   const charts = [...document.querySelectorAll(".chart")];
-  const SIDES = [[1, 0], [-1, 0], [0, -1], [0, 1], [1, -1], [1, 1], [-1, -1], [-1, 1]];
+  const SIDES = [[1, 0], [-1, 0], [0, -1], [0, 1], [1, -1], [1, 1], [-1, -1], [-1, 1]], FAR = [10, 16, 24, 34, 46, 60, 80, 105, 135, 170];
+  const boxes = (chart, which) => [...chart.querySelectorAll(which)].map((one) => one.getBoundingClientRect());
+  const apart = (a, b, by) => a.right + by < b.left || b.right + by < a.left || a.bottom + by < b.top || b.bottom + by < a.top;
 
   function place(chart) {
     const room = chart.getBoundingClientRect(), plot = chart.querySelector(".plot").getBoundingClientRect();
-    const taken = [...chart.querySelectorAll(".taken")].map((one) => one.getBoundingClientRect());
-    const points = [...chart.querySelectorAll(".point")].map((one) => one.getBoundingClientRect());
-    const far = (a, b, by) => a.right + by < b.left || b.right + by < a.left || a.bottom + by < b.top || b.bottom + by < a.top;
+    const leads = chart.querySelector(".leads"), labels = boxes(chart, "small.taken"), points = boxes(chart, ".point"), spreads = boxes(chart, ".spread");
+    leads.replaceChildren();
     for (const label of chart.querySelectorAll(".label")) {
       const { width, height } = label.getBoundingClientRect(), own = label.parentElement.querySelector(".point").getBoundingClientRect();
       const x = (own.left + own.right) / 2, y = (own.top + own.bottom) / 2;
-      const others = points.filter((one) => one.left !== own.left || one.top !== own.top);
-      const apart = (a) => taken.every((b) => far(a, b, 0)) && others.every((b) => far(a, b, 12));  // nearest to its own
-      const places = [10, 16, 24, 34, 46, 60].flatMap((by) => SIDES.map(([dx, dy]) => {
-        const left = x + dx * by + (dx - 1) * width / 2, top = y + dy * by + (dy - 1) * height / 2;
-        return { left, top, right: left + width, bottom: top + height };
+      const places = FAR.flatMap((far) => SIDES.map(([dx, dy]) => {
+        const left = x + dx * far + (dx - 1) * width / 2, top = y + dy * far + (dy - 1) * height / 2;
+        return { left, top, right: left + width, bottom: top + height, far };
       })).filter((one) => one.left >= room.left && one.right <= room.right && one.top >= room.top && one.bottom <= plot.bottom);
-      const best = places.find(apart) ?? places[0];
+      const free = places.filter((one) => labels.every((other) => apart(one, other, 1)));
+      const others = points.filter((one) => one.left !== own.left || one.top !== own.top);
+      const clear = free.filter((one) => others.every((other) => apart(one, other, 12)));  // nearest to its own point
+      const best = clear.find((one) => spreads.every((other) => apart(one, other, 0))) ?? clear[0] ?? free[0] ?? places[0];
       if (!best) continue;
-      taken.push(best);
+      labels.push(best);
       Object.assign(label.style, { left: `${best.left - plot.left}px`, top: `${best.top - plot.top}px`, bottom: "auto", transform: "none" });
+      if (best.far < 24) continue;
+      const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+      const ends = { x1: x, y1: y, x2: Math.min(Math.max(x, best.left), best.right), y2: Math.min(Math.max(y, best.top), best.bottom) };
+      for (const [name, at] of Object.entries(ends)) line.setAttribute(name, at - (name[0] === "x" ? plot.left : plot.top));
+      leads.append(line);
     }
   }
 
