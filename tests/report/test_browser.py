@@ -99,6 +99,24 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of four steps, which show another subject, mix the references in, and at last copy one."""
+    pytest.importorskip("matplotlib")
+    root = tmp_path_factory.mktemp("steps")
+    for folder in ("held_out", "base", *(f"samples/step_{step}/a_desk" for step in (100, 200, 300))):
+        (root / folder).mkdir(parents=True)
+    for k in range(2):
+        detailed(k).save(root / "held_out" / f"{k}.png")
+        for step, share in ((100, 0.2), (200, 0.5), (300, 1.0)):
+            mixed = Image.blend(detailed(10 + k), detailed(k), share)
+            mixed.save(root / f"samples/step_{step}/a_desk/{k}.png")
+    given = ["checkpoints", "--data", str(root / "samples"), "--references", str(root / "held_out"), "--held-out"]
+    given += ["--model", "pixels", "--device", "cpu", "--bootstrap", "20", "--html", str(root / "page.html")]
+    assert eval_cli.main(given) == 0
+    return root / "page.html"
+
+
+@pytest.fixture(scope="module")
 def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page without images, of nine methods with long names and almost the same numbers."""
     pytest.importorskip("matplotlib")
@@ -253,6 +271,17 @@ def test_images_are_filtered_by_text_and_status(page: Any, found: dict[str, Any]
     assert page.locator(".lost li:visible").count() == 2
     page.fill("#filter", "cut")
     assert page.locator(".lost li:visible").all_inner_texts()[0].startswith(f"unreadable {Path('gen') / 'cut.png'} ")
+
+
+def test_warnings_of_copies_are_folded_and_means_are_listed(page: Any, found: dict[str, Any]) -> None:
+    folded = page.locator("#copies")
+    assert folded.locator("summary").inner_text() == "1 copy"
+    assert folded.locator("li").is_hidden()
+    folded.locator("summary").click()
+    assert "copied.png repeats the pixels of ref2.png" in folded.locator("li").inner_text()
+    cells = [row.locator("td").all_inner_texts() for row in page.locator(".means tbody tr").all()]
+    everything, new = (found["summary"], found["summary"]["without_copies"])
+    assert cells == [[str(of["n"]), f"{of['mean']:.4f}", f"{of['std']:.4f}"] for of in (everything, new)]
 
 
 def test_copies_the_reference_itself_and_unreadable_files_are_told_apart(visit: Open, folder: Path) -> None:
@@ -603,6 +632,27 @@ def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -
     assert not overflows(visit(generators, 390, 844))
 
 
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_says_which_step_to_keep(visit: Open, steps: Path, width: int, height: int) -> None:
+    page = visit(steps, width, height)
+    assert page.inner_text("h1") == "Which training step to keep?"
+    assert page.inner_text(".verdict h2") == "Keep step 200"
+    words = page.inner_text(".verdict")
+    assert "Step 200 is the earliest with an identity of at least" in words
+    assert "Step 300 (100\u00a0% of the images) copies references" in words
+    assert page.locator(".verdict").bounding_box()["y"] < height
+    assert page.locator(".chart .label").all_inner_texts() == ["step 200"]
+    assert page.locator(".chart .at.copies").count() == 1
+    assert page.locator(".bars tbody th").all_inner_texts() == ["100", "200 best", "300 copies"]
+    [first, *_] = page.locator(".scenes > li").all()
+    assert [text.split(" 0.")[0].split(" −")[0] for text in first.locator("figcaption").all_inner_texts()] == [
+        "Reference", "step 100", "step 200", "step 300"
+    ]  # fmt: skip
+    page.select_option("#method", "step 200")
+    assert page.locator(".card:visible").count() == 2
+    assert not overflows(page)
+
+
 def test_pairs_are_a_matrix_of_signs(visit: Open, generators: Path) -> None:
     page = visit(generators)
     page.select_option("#model", "pixels")
@@ -626,12 +676,14 @@ def test_a_long_list_shows_its_rest_on_demand(visit: Open, generators: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["scores", "evaluation", "generators"])
+@pytest.mark.parametrize("which", ["scores", "evaluation", "generators", "steps"])
 def test_pages_are_accessible(
-    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, which: str, scheme: str
-) -> None:
-    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators}
-    page = visit(paths[which], color_scheme=scheme)
+    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, steps: Path, which: str,
+    scheme: str,
+) -> None:  # fmt: skip
+    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators, "steps": steps}
+    page = visit(paths[which], 1440 if scheme == "light" else 390, color_scheme=scheme)
+    page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
     assert faults_of(page) == []
     if which == "scores":
         page.click(".open")
