@@ -1,4 +1,4 @@
-"""The page of `idmetric eval --html`: the table with intervals and the papers' values, plots, and the hardest items.
+"""The page of `idmetric eval --html`: verdict, table with intervals and the papers' values, plots, the hardest items.
 
 See `idmetric.report.page` for the common parts of all pages.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import base64
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -19,19 +20,22 @@ import numpy as np
 
 from idmetric.evaluate.arrays import comparable
 from idmetric.images.read import ImageReadError, read_image
+from idmetric.protocols.common.measures import measure
 from idmetric.protocols.common.result import Columns, Result, Value, footnotes, names_of
 from idmetric.report.page import render
 from idmetric.report.pictures import data_uri, room
+from idmetric.report.verdict import JUDGED, verdict
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 LINES = 200  # of a list of items: the hardest
 UNFOLDED = 20  # of these, the lines that are shown at first
+_WARNING = "WARNING: "
 _SMALL = 12_000  # bytes of an item's picture, at most
 _HEADS = {
     "id": "query", "right": "first right", "right_rank": "its rank", "wrong_1": "nearest wrong", "wrong_2": "second",
-    "wrong_3": "third",
+    "wrong_3": "third", "lowest": "identity", "worst": "worst image", "worst_score": "identity of the worst image",
 }  # fmt: skip
 _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
@@ -52,35 +56,40 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     """
     rows = [(result, row) for result in results for row in result.rows]
     printed = {k for _, row in rows for k, v in row.items() if isinstance(v, Value) and v.paper is not None}
+    metrics, protocol = names_of(results, Value), ", ".join(dict.fromkeys(r.protocol for r in results))
     ids = {} if data is None else {name: row for row, name in enumerate(data.column("id"))}
+    first_screens = [(result, found) for result in results if (found := verdict(result))]
     tables = [table for result in results for table in _tables(result, ids)]
+    albums = [_album(result, ids, found.rows) for result, found in first_screens if ids]
+    owners = [*(o for album in albums for o in album.owners), *(o for table in tables for o, _ in table.lines if o)]
+    notes = footnotes(results)
     return render(
-        "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, data)},
-        protocol=", ".join(dict.fromkeys(r.protocol for r in results)), models=[r.model for r in results],
-        labels=names_of(results, str), metrics=names_of(results, Value), printed=printed, results=results,
-        lines=[{"model": result.model, "row": row} for result, row in rows],
-        notes=footnotes(results), plots=_plots(results), tables=tables, unfolded=UNFOLDED,
-        methods=list(dict.fromkeys(table.method for table in tables if table.method)),
+        "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
+        protocol=protocol, models=[r.model for r in results], labels=names_of(results, str), metrics=metrics,
+        printed=printed, results=results, lines=[{"model": result.model, "row": row} for result, row in rows],
+        says={name: about for name in metrics if (about := measure(name, protocol))},
+        verdicts=[found for _, found in first_screens],
+        warnings=[note.replace(_WARNING, "", 1) for note in notes if _WARNING in note],
+        notes=[note for note in notes if _WARNING not in note], plots=_plots(results), tables=tables, albums=albums,
+        unfolded=UNFOLDED, owners=list(dict.fromkeys(owners)),
     )  # fmt: skip
 
 
 def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
-    """Draw all plots that the items allow, as SVG data URIs."""
+    """Draw all plots that the items allow, as SVG data URIs; their files are plot.DATASET.KIND.svg or plot.KIND.svg."""
     from idmetric.report.plots import draw
+
+    def caption(path: Path) -> str:
+        *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
+        return ", ".join([_PLOTS.get(kind, kind), *dataset])
 
     with tempfile.TemporaryDirectory() as folder:
         drawn = draw(results, Path(folder), "plot", "svg")
         return [
-            {"name": _caption(path),
+            {"name": caption(path),
              "picture": f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"}
             for path in drawn
         ]  # fmt: skip
-
-
-def _caption(path: Path) -> str:
-    """Return the caption of plot.DATASET.KIND.svg or plot.KIND.svg."""
-    *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
-    return ", ".join([_PLOTS.get(kind, kind), *dataset])
 
 
 # Items
@@ -103,9 +112,9 @@ class Table:
     """A list of items of a model, the hardest first.
 
     Attributes:
-        method: the generator that these items are of; empty for items of all.
         title, about: shown above the list; `about` names the order and the columns with one value.
         columns: headings. numbers: the headings of numbers.
+        lines: cells, and the generator that a line is of; empty for lines of all.
     """
 
     model: str
@@ -113,23 +122,18 @@ class Table:
     about: str
     columns: list[str]
     numbers: set[str]
-    lines: list[list[Cell]]
-    method: str = ""
+    lines: list[tuple[str, list[Cell]]]
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
-    """List the items of a result that name images of the data: all, those of each generator, and identities' means."""
+    """List the items of a result that name images of the data, and identities' means."""
     found = []
     for kind, columns in result.items.items():
-        if not any(_are_images(values, ids) for values in columns.values()):
+        in_album = kind in ("images", "side_by_side") and result.protocol in JUDGED
+        if in_album or not any(_are_images(values, ids) for values in columns.values()):
             continue
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
         found.append(_table(result.model, kind, shown, *_hardest(shown), ids))
-        methods = list(dict.fromkeys(shown.get("method", ())))
-        for method in methods if len(methods) > 1 else ():
-            own = [k for k, name in enumerate(shown["method"]) if name == method]
-            part = {name: [values[k] for k in own] for name, values in shown.items() if name != "method"}
-            found.append(_table(result.model, kind, part, *_hardest(part), ids, str(method)))
         if kind == "queries" and "identity" in shown:
             means = _by_identity(shown)
             found.append(_table(result.model, "identities", means, *_hardest(means), ids))
@@ -137,9 +141,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
     return found
 
 
-def _table(
-    model: str, kind: str, columns: Columns, order: Sequence[int], about: str, ids: Mapping[str, int], method: str = ""
-) -> Table:
+def _table(model: str, kind: str, columns: Columns, order: Sequence[int], about: str, ids: Mapping[str, int]) -> Table:
     """The list of the columns' items in this order; images come first, with their scores."""
     total = len(next(iter(columns.values())))
     pictured = [name for name, values in columns.items() if _are_images(values, ids)]
@@ -148,15 +150,16 @@ def _table(
     names = [*pictured, *(name for name in own if name not in alike)]
     none = [None] * total
     lines = [
-        [_image(columns[name][k], columns.get(f"{name}_score", none)[k], ids) if name in pictured
-         else _cell(columns[name][k]) for name in names]
+        (str(columns["method"][k]) if "method" in columns else "",
+         [_image(columns[name][k], columns.get(f"{name}_score", none)[k], ids) if name in pictured
+          else _cell(columns[name][k]) for name in names])
         for k in order
     ]  # fmt: skip
     few = f"all {total}" if len(order) == total else f"{len(order)} of {total}"
     constant = "".join(f"; {name}: {text}" for name, text in alike.items())
     numbers = {_HEADS.get(name, name) for name in names if name not in pictured and _is_numeric(columns[name])}
     heads = [_HEADS.get(name, name) for name in names]
-    return Table(model, kind, f"{few}, {about}{constant}", heads, numbers, lines, method)
+    return Table(model, kind, f"{few}, {about}{constant}", heads, numbers, lines)
 
 
 def _by_identity(queries: Columns) -> dict[str, list[Any]]:
@@ -213,7 +216,21 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
     if first is None:
         return list(range(min(count, LINES))), "in their order"
     values = np.array([math.nan if v is None else float(v) for v in columns[first]])
-    return [int(k) for k in np.argsort(comparable(values), kind="stable")[:LINES]], f"lowest {mean}{first} first"
+    order = np.argsort(comparable(values), kind="stable").tolist()
+    return _first_of_each(
+        order, columns.get("method", [None] * count)
+    ), f"lowest {mean}{_HEADS.get(first, first)} first"
+
+
+def _first_of_each(order: Sequence[int], owners: Sequence[Any]) -> list[int]:
+    """The first items in this order of each owner."""
+    counts: Counter[Any] = Counter()
+    kept = []
+    for k in order:
+        counts[owners[k]] += 1
+        if counts[owners[k]] <= LINES:
+            kept.append(k)
+    return kept
 
 
 def _image(name: str | None, score: float | None, ids: Mapping[str, int]) -> Cell:
@@ -232,11 +249,75 @@ def _cell(value: Any) -> Cell:
     return Cell("–" if value is None else str(value))
 
 
-def _pictures(tables: Sequence[Table], data: Manifest | None) -> dict[str, str]:
+# Images of methods and steps
+
+
+@dataclass(frozen=True)
+class Shot:
+    """An image of a method or step (`owner`), and the image that it copies or else the nearest reference (`source`).
+
+    Attributes:
+        at, source: rows of the manifest. place: subject, prompt and seed in words.
+    """
+
+    name: str
+    at: int
+    owner: str
+    identity: float
+    copy: bool
+    source: int
+    source_name: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Album:
+    """The images of methods or steps: the worst, and for each place the row of a reference and owner -> image."""
+
+    model: str
+    owners: list[str]
+    worst: list[Shot]
+    scenes: list[tuple[int, dict[str, Shot]]]
+
+
+def _album(result: Result, ids: Mapping[str, int], names: Iterable[str]) -> Album:
+    """The images of the methods or steps of these names, the worst first."""
+    items = result.items["images"]
+    prefix = "step " if "step" in items else ""
+    owners = [f"{prefix}{name}" for name in items[prefix.strip() or "method"]]
+    copied = items.get("copied", [None] * len(owners))
+    places = list(zip(items["subject"], items["prompt"], items["seed"], strict=True))
+    first = int(len(set(items["subject"])) == 1)  # the only subject needs no name
+    said = [
+        ", ".join(filter(None, [*place[first:1], place[1].replace("_", " "), f"seed {place[2]}"])) for place in places
+    ]
+    shots = [
+        Shot(name, ids[name], owner, identity, copy is not None, ids[copy or near], copy or near, words)
+        for name, owner, identity, copy, near, words in zip(
+            items["image"], owners, items["identity"], copied, items["nearest"], said, strict=True
+        )
+    ]
+    order = np.argsort(comparable([shot.identity for shot in shots]), kind="stable").tolist()
+    at: dict[Any, dict[str, Shot]] = {}
+    for k in order:
+        at.setdefault(places[k], {})[owners[k]] = shots[k]
+    side = result.items.get("side_by_side", dict.fromkeys(("reference", "subject", "prompt", "seed"), ()))
+    references = dict(
+        zip(zip(side["subject"], side["prompt"], side["seed"], strict=True), side["reference"], strict=True)
+    )
+    scenes = [(ids[references[place]], own) for place, own in at.items() if place in references]
+    worst = [shots[k] for k in _first_of_each(order, owners)]
+    return Album(result.model, [f"{prefix}{name}" for name in names], worst, scenes[:LINES])
+
+
+def _pictures(tables: Sequence[Table], albums: Sequence[Album], data: Manifest | None) -> dict[str, str]:
     """Return name -> picture of the listed images, without unreadable ones."""
     if data is None:
         return {}
-    wanted = dict.fromkeys(c.at for table in tables for line in table.lines for c in line if c.at is not None)
+    wanted = dict.fromkeys(c.at for table in tables for _, line in table.lines for c in line if c.at is not None)
+    for album in albums:
+        shots = [*album.worst, *(shot for _, own in album.scenes for shot in own.values())]
+        wanted |= dict.fromkeys([*(row for row, _ in album.scenes), *(k for s in shots for k in (s.at, s.source))])
     limit, found = min(_SMALL, room(len(wanted))), {}
 
     for row in wanted:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.references import ENOUGH
+from idmetric.report.chart import percent, round_step
 from idmetric.report.heatmap import colors
 from idmetric.report.page import render
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from idmetric.report.album import Album, Entry
     from idmetric.scoring.scores import Scores
 
+_COPY = " repeats the pixels of "  # in the warning of a copy
 _BINS = 100  # in the strip of distances
 _DOT = 9.0  # distance between stacked dots in pixels, if there is room
 _STRIP = 96  # greatest height of the strip in pixels
@@ -61,7 +63,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     cards = [
         {
             "row": entry.row, "name": name, "path": entry.image[0], "picture": album.pictures[entry.image],
-            "reference": number[entry.reference], "bar": axis.percent(entry.row["distance"]),
+            "reference": number[entry.reference], "bar": percent(entry.row["distance"], axis.low, axis.high),
             "itself": _is_itself(entry), "copied": bool(entry.row.get("copy")) and not _is_itself(entry),
             "agreement": entry.row.get("copy_agreement", 0.0), "closer": _closer(entry.row, real),
         }
@@ -75,9 +77,11 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     rows = [entry.row for entry in entries]
     return render(
         "score", ("theme.js", "score.js", "compare.js"), {"record": found, "matches": _matches(entries)},
-        signature=found["signature"], skipped=found["skipped"], messages=messages, details=album.details,
+        signature=found["signature"], skipped=found["skipped"], details=album.details,
+        messages=[message for message in messages if _COPY not in message],
+        copy_messages=[message for message in messages if _COPY in message],
         baseline=baseline, baseline_note=found.get("baseline_note"), named=found["summary"].get("named"),
-        new=found["summary"].get("without_copies"),
+        summary=found["summary"], new=found["summary"].get("without_copies"),
         pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
         thresholds=thresholds, enough=ENOUGH,
         basis=next((row["probability_basis"] for row in rows if "probability_basis" in row), None),
@@ -138,43 +142,29 @@ class Axis:
     height: float
     real: list[tuple[str, float]]
 
-    def percent(self, value: float) -> float:
-        """Return the position of a distance between the ends, 0..100; NaN lies at the far end."""
-        return _percent(value, self.low, self.high)
-
-
-def _percent(value: float, low: float, high: float) -> float:
-    return round(100 * min(1.0, max(0.0, (value - low) / (high - low))), 2) if math.isfinite(value) else 100.0
-
 
 def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Sequence[float]) -> Axis:
     known = [d for d in (*distances, *real.values()) if math.isfinite(d)] or [1.0]
     farthest = max(max(known), 1e-3)
     known += [t for t in thresholds if 0 <= t <= 2 * farthest]
-    unit = _round_step((max(farthest, *known) - min(0.0, *known)) / 5)
+    unit = round_step((max(farthest, *known) - min(0.0, *known)) / 5)
     low, high = math.floor(min(0.0, *known) / unit) * unit, math.ceil(max(farthest, *known) / unit) * unit
     count = round((high - low) / unit)
-    bins = [int(_percent(d, low, high) * _BINS / 100.001) for d in distances]
+    bins = [int(percent(d, low, high) * _BINS / 100.001) for d in distances]
     stacked: Counter[int] = Counter()
     places = []
     apart = min(_DOT, _STRIP / max(Counter(bins).values()))
     for distance, cell in zip(distances, bins, strict=True):
         # a few dots stand at their distances, many in columns
-        x = _percent(distance, low, high) if apart == _DOT else round(100 * (cell + 0.5) / _BINS, 2)
+        x = percent(distance, low, high) if apart == _DOT else round(100 * (cell + 0.5) / _BINS, 2)
         places.append({"x": x, "y": round(2 + apart * stacked[cell], 1)})
         stacked[cell] += 1
     return Axis(
         round(low, 10), round(high, 10), round(unit / 200, 12),
         [{"x": round(100 * k / count, 2), "text": f"{round(low + k * unit, 9) + 0.0:.4f}"} for k in range(count + 1)],
         places, round(max(36.0, apart * max(stacked.values()) + 10)),
-        [(name, _percent(d, low, high)) for name, d in real.items()],
+        [(name, percent(d, low, high)) for name, d in real.items()],
     )  # fmt: skip
-
-
-def _round_step(least: float) -> float:
-    """Return the smallest of 1, 2, 5 times a power of ten that is at least this."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
 
 
 def _short(paths: Sequence[str]) -> list[str]:

@@ -57,8 +57,13 @@ def _environment() -> Environment:
     made = Environment(
         loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters["breaking"] = _breaking
+    made.filters |= {"breaking": _breaking, "number": number}
     return made
+
+
+def number(value: float) -> str:
+    """Three decimals, with a minus sign; none for a number that rounds to 0."""
+    return f"{round(value, 3) + 0.0:.3f}".replace("-", "−")
 
 
 def _breaking(name: str) -> Markup:

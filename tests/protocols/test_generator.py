@@ -294,6 +294,7 @@ def test_copies_of_references_and_of_training_images_count(folder: Path, photos:
     items = result.items["images"]
     copied = [name for name, copy in zip(items["image"], items["copy"], strict=True) if copy]
     assert copied == ["a/cat/on_a_beach_0.png", "b/dog/on_a_beach_0.png"]
+    assert list(filter(None, items["copied"])) == ["../refs/cat/photo.jpg", "../train/dog/0.jpg"]
     assert values(result, method="a")["copies"].value == pytest.approx(1 / 18)
 
 

@@ -200,5 +200,6 @@ def test_a_measure_has_a_sentence_a_direction_and_its_own_name() -> None:
         assert not about.says.endswith("."), name
     assert measure("mAP@100") is MEASURES["mAP"]
     assert measure("real SCR@0.5") is MEASURES["real SCR"]
+    assert measure("real", "sets") is not measure("real", "generator")
     assert measure("identity", "sensitivity") is not measure("identity", "generator")
     assert measure("unheard of") is None

@@ -10,15 +10,17 @@ import io
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from idmetric.cli import eval as eval_cli
 from idmetric.cli.score import main
+from idmetric.protocols.common.measures import measure
+from idmetric.protocols.common.result import Result, Row, Value
 from tests.browser_parts import Open, faults_of, overflows
 from tests.report_parts import EVERYTHING, NAMES, inside, make_folder, make_photos, score
 
@@ -59,24 +61,78 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "page.html"
 
 
+SUBJECTS = ("mug", "vase", "lamp")
+
+
+def detailed(seed: int) -> Image.Image:
+    """A picture in which copies are found."""
+    small = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8) // (1 + seed % 3)
+    return Image.fromarray(small).resize((96, 96), Image.Resampling.BICUBIC)
+
+
 @pytest.fixture(scope="module")
 def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of two methods and two models."""
+    """The page of three methods and two models: near mixes references in, far shows others, repeat copies."""
     pytest.importorskip("matplotlib")
     root = tmp_path_factory.mktemp("generators")
-    photos = make_photos(root, ("mug", "vase", "lamp"))
-    for subject in ("mug", "vase"):
-        for k, photo in enumerate(sorted((photos / subject).iterdir())):
-            for method in ("lora", "adapter") if k else ("references",):
-                (root / method / subject).mkdir(parents=True, exist_ok=True)
-                shutil.copy(photo, root / method / subject / f"desk_{k}.png")
-    (root / "out").mkdir()
-    for method in ("lora", "adapter"):
-        (root / method).rename(root / "out" / method)
+
+    def save(picture: Image.Image, *parts: str) -> None:
+        path = root.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+
+    for s, subject in enumerate(SUBJECTS):
+        for k in range(2):
+            reference = detailed(10 * s + k)
+            save(reference, "references", subject, f"{k}.png")
+            other = detailed(100 + 10 * s + 5 * k)
+            save(Image.blend(other, reference, 0.4), "out", "near", subject, f"on_a_desk_{k}.png")
+            save(other, "out", "far", subject, f"on_a_desk_{k}.png")
+            save(reference.resize((90, 90)), "out", "repeat", subject, f"on_a_desk_{k}.png")
+    save(detailed(0), "training", "mug", "0.png")  # a reference
+    save(detailed(300), "training", "vase", "0.png")
     given = ["generator", "--data", str(root / "out"), "--pattern", "{method}/{subject}/{prompt}_{seed}.png"]
-    given += ["--references", str(root / "references"), "--scr", "0.5", "--device", "cpu", "--bootstrap", "20"]
-    assert eval_cli.main([*given, "--model", "hsv", "--model", "pixels", "--html", str(root / "page.html")]) == 0
+    given += ["--references", str(root / "references"), "--training", str(root / "training"), "--scr", "0.5"]
+    given += ["--device", "cpu", "--bootstrap", "20", "--model", "hsv", "--model", "pixels"]
+    assert eval_cli.main([*given, "--html", str(root / "page.html")]) == 0
     return root / "page.html"
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of four steps, which show another subject, mix the references in, and at last copy one."""
+    pytest.importorskip("matplotlib")
+    root = tmp_path_factory.mktemp("steps")
+    for folder in ("held_out", "base", *(f"samples/step_{step}/a_desk" for step in (100, 200, 300))):
+        (root / folder).mkdir(parents=True)
+    for k in range(2):
+        detailed(k).save(root / "held_out" / f"{k}.png")
+        for step, share in ((100, 0.2), (200, 0.5), (300, 1.0)):
+            mixed = Image.blend(detailed(10 + k), detailed(k), share)
+            mixed.save(root / f"samples/step_{step}/a_desk/{k}.png")
+    given = ["checkpoints", "--data", str(root / "samples"), "--references", str(root / "held_out"), "--held-out"]
+    given += ["--model", "pixels", "--device", "cpu", "--bootstrap", "20", "--html", str(root / "page.html")]
+    assert eval_cli.main(given) == 0
+    return root / "page.html"
+
+
+@pytest.fixture(scope="module")
+def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page without images, of nine methods with long names and almost the same numbers."""
+    pytest.importorskip("matplotlib")
+    from idmetric.report.evaluation import eval_page
+
+    rows: list[Row] = [
+        {"method": f"a-method-with-a-name-{k}", "group": "all",
+         **{name: Value(0.6 + 0.01 * k * sign, 0.5, 0.8, 40) for name, sign in METRICS.items()}}
+        for k in range(9)
+    ]  # fmt: skip
+    path = tmp_path_factory.mktemp("close") / "page.html"
+    path.write_text(eval_page([Result("generator", "tiny", rows)]), encoding="utf-8")
+    return path
+
+
+METRICS = {"identity": 1, "worst": 1, "real": 0, "SCR": -1, "diversity": -1, "Vendi": 1, "CLIP-T": 1, "leaning": 1}
 
 
 def shown(page: Any, key: str = "path") -> list[str]:
@@ -217,6 +273,17 @@ def test_images_are_filtered_by_text_and_status(page: Any, found: dict[str, Any]
     assert page.locator(".lost li:visible").all_inner_texts()[0].startswith(f"unreadable {Path('gen') / 'cut.png'} ")
 
 
+def test_warnings_of_copies_are_folded_and_means_are_listed(page: Any, found: dict[str, Any]) -> None:
+    folded = page.locator("#copies")
+    assert folded.locator("summary").inner_text() == "1 copy"
+    assert folded.locator("li").is_hidden()
+    folded.locator("summary").click()
+    assert "copied.png repeats the pixels of ref2.png" in folded.locator("li").inner_text()
+    cells = [row.locator("td").all_inner_texts() for row in page.locator(".means tbody tr").all()]
+    everything, new = (found["summary"], found["summary"]["without_copies"])
+    assert cells == [[str(of["n"]), f"{of['mean']:.4f}", f"{of['std']:.4f}"] for of in (everything, new)]
+
+
 def test_copies_the_reference_itself_and_unreadable_files_are_told_apart(visit: Open, folder: Path) -> None:
     given = ("ref2.png", "ref2.png", "gen/copied.png", "gen/sample2.png", "gen/cut.png", "--include-refs")
     score(folder, *given, "--on-error", "skip", "--quiet", "--html", "apart.html")
@@ -269,7 +336,7 @@ def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
     accent = [int(v) for v in ring[3][4:-1].split(",")]
     shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     for along in (0.25, 0.5, 0.75):  # it is seen above the picture too
-        assert shot.getpixel((int(ring[0] + along * ring[2]), int(ring[1]) + 1)) == pytest.approx(accent, abs=3)
+        assert shot.getpixel((int(ring[0] + along * ring[2]), round(ring[1]) + 2)) == pytest.approx(accent, abs=3)
     page.keyboard.press("Enter")
     assert is_open(page)
     page.keyboard.press("ArrowRight")
@@ -471,35 +538,152 @@ def test_an_evaluation_shows_a_model_at_a_time_and_folds_long_lists(visit: Open,
     assert rows.count() == 20
 
 
-def test_each_method_of_a_generator_has_its_lists(visit: Open, generators: Path) -> None:
-    page = visit(generators)
-    seen = page.locator("section[data-model]:visible")
-    assert [title.split(" of ")[0] for title in seen.locator("h2").all_inner_texts()] == [
-        "images", "subjects", "side by side"
-    ]  # fmt: skip
-    places = seen.nth(2)
-    assert places.locator("th").all_inner_texts()[:3] == ["reference", "by adapter", "by lora"]
-    assert places.locator("tbody tr").first.locator("img").count() == 3
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_says_which_method_is_best(visit: Open, generators: Path, width: int, height: int) -> None:
+    page = visit(generators, width, height)
+    page.select_option("#model", "pixels")
+    [verdict] = page.locator(".verdict:visible").all()
+    assert verdict.locator("h2").inner_text().startswith("near keeps identity best")
+    words = verdict.inner_text()
+    for part in ("beyond the 95\u00a0% interval", "repeat (100\u00a0% of the images) copies"):
+        assert part in words
+    assert re.search(r"Best identity\n0\.\d{3}", words)
+    warnings = page.locator(".warnings")
+    assert "trained on 1 of 6 references" in warnings.inner_text()
+    for part in (verdict, warnings):
+        box = part.bounding_box()
+        assert 0 <= box["y"] < height
+    order = [page.locator(f"{part}:visible").first.bounding_box()["y"] for part in
+             (".verdict", ".warnings", ".chart", "#choose", ".scenes", ".cards", ".matrix", ".items")]  # fmt: skip
+    assert order == sorted(order)
+    if width > 1000:
+        assert page.locator(".bars:visible").bounding_box()["y"] < height
+    text = page.inner_text("body")
+    for stale in ("lowest lowest", "Small print", "where they were asked for"):
+        assert stale not in text
+    assert not overflows(page)
 
-    for method in ("lora", "adapter"):
-        page.select_option("#model", "pixels")
-        page.select_option("#method", method)
-        assert seen.count() == 2
-        for k, kind in enumerate(("images", "subjects")):
-            assert seen.nth(k).locator("h2").inner_text().startswith(f"{kind} by {method} of pixels")
-        pictures = seen.nth(0).locator("tbody td:first-child")
-        assert {text.split("\n")[-1].split("/")[0] for text in pictures.all_inner_texts()} == {method}
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_labels_of_a_chart_do_not_overlap(visit: Open, close: Path, width: int) -> None:
+    page = visit(close, width, 900)
+    boxes = [label.bounding_box() for label in page.locator(".chart .label").all()]
+    assert len(boxes) == 9
+    for k, a in enumerate(boxes):
+        assert a["x"] >= 0
+        assert a["x"] + a["width"] <= width
+        for b in boxes[k + 1 :]:
+            apart = [a[at] + a[size] <= b[at] + 0.5 or b[at] + b[size] <= a[at] + 0.5
+                     for at, size in (("x", "width"), ("y", "height"))]  # fmt: skip
+            assert any(apart), (a, b)
+
+
+def test_the_summary_has_five_numbers_as_bars_and_sorts(visit: Open, close: Path) -> None:
+    page = visit(close, 1440, 900)
+    heads = [text.split("\n")[0] for text in page.locator(".bars thead th").all_inner_texts()]
+    assert heads == ["method", "identity", "worst", "diversity", "CLIP-T", "SCR"]
+    for name in heads[1:]:
+        about = str(measure(name, "generator"))
+        button = page.locator(".bars thead button", has_text=re.compile(f"^{name}$"))
+        assert button.get_attribute("title") == about
+        assert about in page.locator("#legend dd").all_text_contents()
+    page.locator(".bars thead button", has_text="SCR").click()
+    values = page.eval_on_selector_all(".bars tbody tr", "rows => rows.map(r => Number(r.cells[5].dataset.value))")
+    assert values == sorted(values, reverse=True)
+    cell = page.locator(".bars tbody td").first
+    bar, line = (cell.locator(part).bounding_box() for part in (".bar > span", ".bar > i"))
+    assert line["x"] < bar["x"] + bar["width"] < line["x"] + line["width"]
+
+
+def test_side_by_side_marks_copies_and_shows_what_they_repeat(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    scenes = page.locator(".scenes:visible > li:visible")
+    assert scenes.count() == 6
+    for scene in scenes.all():
+        subject, _, seed = scene.locator("h3").inner_text().split(", ")
+        names = [text.split()[0] for text in scene.locator("figcaption").all_inner_texts()]
+        assert names == ["Reference", "near", "far", "repeat"]  # each under its picture, whatever is scrolled
+        copy = scene.locator("figure[data-method=repeat]")
+        assert copy.locator(".badge").inner_text() == "copy"
+        inset = copy.locator(".inset")
+        assert inset.get_attribute("alt").endswith(f"references/{subject}/{seed.removeprefix('seed ')}.png")
+        assert inset.evaluate("img => img.naturalWidth") > 0
+        assert scene.locator("figure:not([data-method=repeat]) .badge").count() == 0
+
+
+def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    cards = page.locator(".card:visible")
+    numbers = [float(text.replace("−", "-")) for text in cards.locator(".distance").all_inner_texts()]
+    assert len(numbers) == 18
+    assert numbers == sorted(numbers)
+    page.select_option("#method", "near")
+    assert cards.count() == 6
+    assert {text.split("\n")[1] for text in cards.all_inner_texts()} == {"near"}
+    assert page.locator(".items:visible tbody tr:visible").count() == 3
+    page.fill("#filter", "VASE")
+    assert cards.count() == 2
+    assert page.locator(".scenes:visible > li:visible").count() == 2
+    page.select_option("#method", "")
+    assert cards.count() == 6
     assert page.evaluate(DRAWN) > 0
     assert not overflows(visit(generators, 390, 844))
 
 
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_says_which_step_to_keep(visit: Open, steps: Path, width: int, height: int) -> None:
+    page = visit(steps, width, height)
+    assert page.inner_text("h1") == "Which training step to keep?"
+    assert page.inner_text(".verdict h2") == "Keep step 200"
+    words = page.inner_text(".verdict")
+    assert "Step 200 is the earliest with an identity of at least" in words
+    assert "Step 300 (100\u00a0% of the images) copies references" in words
+    assert page.locator(".verdict").bounding_box()["y"] < height
+    assert page.locator(".chart .label").all_inner_texts() == ["step 200"]
+    assert page.locator(".chart .at.copies").count() == 1
+    assert page.locator(".bars tbody th").all_inner_texts() == ["100", "200 best", "300 copies"]
+    [first, *_] = page.locator(".scenes > li").all()
+    assert [text.split(" 0.")[0].split(" −")[0] for text in first.locator("figcaption").all_inner_texts()] == [
+        "Reference", "step 100", "step 200", "step 300"
+    ]  # fmt: skip
+    page.select_option("#method", "step 200")
+    assert page.locator(".card:visible").count() == 2
+    assert not overflows(page)
+
+
+def test_pairs_are_a_matrix_of_signs(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    matrix = page.locator(".matrix:visible").first
+    assert matrix.locator("th").all_inner_texts() == ["identity", "near", "far", "repeat", "near", "far", "repeat"]
+    rows = [row.locator("td").all_inner_texts() for row in matrix.locator("tbody tr").all()]
+    assert [[text[:1] for text in row] for row in rows] == [["", "+", "−"], ["−", "", "−"], ["+", "+", ""]]
+    assert rows[0][1][1:] == rows[1][0][1:]
+    assert "near less far: 0." in matrix.locator("td").nth(1).get_attribute("title")
+
+
+def test_a_long_list_shows_its_rest_on_demand(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    rows, button = page.locator(".items:visible tbody tr:visible"), page.locator(".more:visible")
+    assert (rows.count(), button.all_inner_texts()) == (6, ["Show all 9"])
+    button.click()
+    assert (rows.count(), button.inner_text()) == (9, "Show the first 6")
+    page.select_option("#method", "far")
+    assert (rows.count(), button.count()) == (3, 0)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["scores", "evaluation", "generators"])
+@pytest.mark.parametrize("which", ["scores", "evaluation", "generators", "steps"])
 def test_pages_are_accessible(
-    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, which: str, scheme: str
-) -> None:
-    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators}
-    page = visit(paths[which], color_scheme=scheme)
+    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, steps: Path, which: str,
+    scheme: str,
+) -> None:  # fmt: skip
+    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators, "steps": steps}
+    page = visit(paths[which], 1440 if scheme == "light" else 390, color_scheme=scheme)
+    page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
     assert faults_of(page) == []
     if which == "scores":
         page.click(".open")

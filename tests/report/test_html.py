@@ -437,9 +437,9 @@ def test_the_numbers_of_an_evaluation_are_those_of_json(album: Path, capsys: pyt
                 assert (cell["data-metric"], float(cell["data-value"])) == (metric, value["value"])
                 small = next(s for s in bounds if "data-low" in s)
                 assert (float(small["data-low"]), float(small["data-high"])) == (value["low"], value["high"])
-    assert "queries of hsv all 9, sorted by the nearest wrong image's similarity" in page.visible
-    assert "identities of hsv all 3, lowest mean mAP first; dataset: " in page.visible
-    assert "pairs of hsv all 36" in page.visible
+    assert "Queries by hsv all 9, sorted by the nearest wrong image's similarity" in page.visible
+    assert "Identities by hsv all 3, lowest mean mAP first; dataset: " in page.visible
+    assert "Pairs by hsv all 36" in page.visible
     pictures = page.data("pictures")
     assert len(pictures) == 9
     assert {img["data-picture"] for img in page.all("img") if "data-picture" in img} == set(pictures)

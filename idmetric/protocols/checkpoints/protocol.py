@@ -7,20 +7,9 @@
 
 A row for each step; without --pattern, samples are named as kohya sd-scripts, ai-toolkit or diffusers name them.
 
-| column | meaning |
-|---|---|
-| identity | mean over images of the mean similarity to the subject's references |
-| real | the same of real photos: mean similarity of a subject's references to each other |
-| copies | share of images that repeat the pixels of a reference or training image |
-| leaning | how much nearer images are to training images than to references, -1 to 1; above 0, they lean to copying |
-| diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
-| Vendi | effective number of different images of a prompt, from 1 to the number of seeds |
-| CLIP-T | mean cosine of image and prompt in CLIP (--clip-t) |
-| drift | distance from the base model's images of equal prompts and seeds, 0 to 1 (--base, or step 0) |
-
-Intervals draw whole subjects again, or whole prompts where there is one subject. The best step is the earliest that
-reaches the interval of the highest identity, among steps without copies (--max-copies) and, with --clip-t, without a
-loss of CLIP-T (--clip-tolerance).
+The columns: --explain, or docs/columns.md. Intervals draw whole subjects again, or whole prompts where there is one
+subject. The best step is the earliest that reaches the interval of the highest identity, among steps without copies
+(--max-copies) and, with --clip-t, without a loss of CLIP-T (--clip-tolerance).
 """
 
 from __future__ import annotations
@@ -177,7 +166,7 @@ def measured(data: Manifest, models: Models, settings: Settings, options: Checkp
     drifting = _drifting(every, bound.manifest, options.drift_prompt)
     images = every.take(~drifting) if options.drift_prompt else every
     unit, notes = _units(images)
-    agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
+    copies, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
     notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ") + gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
@@ -191,7 +180,7 @@ def measured(data: Manifest, models: Models, settings: Settings, options: Checkp
     }  # fmt: skip
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
-        found = score(images, scorer, agreement, fidelity)
+        found = score(images, scorer, copies, fidelity)
         rows = {int(step): columns_of(images, found, images.method == step, unit, settings) for step in images.methods}
         if not len(own):
             result.notes.append("no drift: there are no images of the base model (--base DIR, or step 0)")
@@ -213,7 +202,7 @@ def measured(data: Manifest, models: Models, settings: Settings, options: Checkp
         result.keep("images", **items, step=step_of)  # last: pages sort by the first number
         if len(images.methods) > 1:
             result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
-        keep_missing(images, result, "step", int)
+        keep_missing(images, result, "step")
         results.append(result)
     return results
 

@@ -44,6 +44,7 @@ MEASURES: dict[str, Measure] = {
     "drift": Measure("mean of (1 - cos) / 2 with the base model's images, 0 = alike", -1, "peft"),
     # sets of images
     "score": Measure("the measure named in the row", 0),
+    "sets/real": Measure("the noise floor: the same of two halves of n real photos each, split at random", 0),
     "beyond": Measure("share of subjects with a score worse than 97.5 % of the splits of their own photos", -1),
     # retrieval and verification
     "mAP": Measure("mean average precision over queries, in 0..1"),

@@ -120,12 +120,10 @@ def _lines(results: Sequence[Result]) -> list[Line]:
             name, value = _group(row)
             if name or value in ("all", "paired"):
                 del labels["group"]
-            found.append((labels | ({name: value} if name else {}), _numbers(row)))
+            found.append(
+                (labels | ({name: value} if name else {}), {k: v for k, v in row.items() if isinstance(v, Value)})
+            )
     return found
-
-
-def _numbers(row: Row) -> dict[str, Value]:
-    return {k: v for k, v in row.items() if isinstance(v, Value)}
 
 
 def _group(row: Row) -> tuple[str, str]:
@@ -311,7 +309,8 @@ def _terminal(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
             shown = False
         else:
             kept -= 1
-    left = (["intervals"] if intervals and not shown and _has_intervals(grid) else []) + grid.metrics[kept:]
+    spread = any(value is not None and value.low is not None for _, numbers in grid.lines for value in numbers)
+    left = (["intervals"] if intervals and not shown and spread else []) + grid.metrics[kept:]
     title = [f"{grid.title}:"] if grid.title else []
     more = [f"not shown for lack of room: {', '.join(left)}{f' ({elsewhere})' if elsewhere else ''}"] if left else []
     return "\n".join([*title, *lines, *_below(grid), *more]) + "\n"
@@ -328,10 +327,6 @@ def _aligned(grid: Grid, kept: int, intervals: bool) -> list[str]:
         ).rstrip()
         for line in cells
     ]
-
-
-def _has_intervals(grid: Grid) -> bool:
-    return any(value is not None and value.low is not None for _, numbers in grid.lines for value in numbers)
 
 
 def _below(grid: Grid) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import Bound, Models, Settings, VectorScorer
-from idmetric.protocols.generator.images import Images, Names, Scores
+from idmetric.protocols.generator.images import Copies, Images, Names, Scores
 from idmetric.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.scoring.copies import is_gray, small_picture
 
@@ -76,15 +76,15 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
 # Scores of each image
 
 
-def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Array, list[str]]:
-    """The highest agreement (G,) of each image with a reference or training image of its subject.
+def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Copies, list[str]]:
+    """The highest agreement of each image with a reference or training image of its subject.
 
     See `idmetric.evaluate.copies`; a warning names gray images of subjects with all references in color, because their
     similarities are too low.
     """
     own = {name: np.flatnonzero(images.subject == name) for name in dict.fromkeys(images.subject)}
     rows = [int(row) for name, of in own.items() for row in (*images.shown(name), *images.rows[of])]
-    best, gray = np.empty(len(images.rows)), []
+    best, at, gray = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64), []
     done, total = 0, sum(len(of) * len(images.shown(name)) for name, of in own.items())
 
     def small(row: int) -> Any:
@@ -98,14 +98,15 @@ def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Arra
             for k in of:
                 picture = next(pictures)
                 image = take_print(picture)
-                best[k] = max(compare(reference, image).agreement for reference in prints)
+                found = [compare(reference, image).agreement for reference in prints]
+                at[k], best[k] = images.shown(name)[np.argmax(found)], max(found)
                 if in_color and is_gray(picture):
                     gray.append(data.column("id")[images.rows[k]])
                 done += len(prints)
                 if settings.pair_progress is not None:
                     settings.pair_progress(done, total)
     warning = f"WARNING: {len(gray)} images are gray where the references are in color, which lowers their scores: "
-    return best, [warning + listed(gray)] if gray else []
+    return Copies(best, at), [warning + listed(gray)] if gray else []
 
 
 def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[str]) -> Array | None:
@@ -146,7 +147,7 @@ def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, setti
         chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
     """
     every = np.arange(len(chosen))
-    copies = None if found.agreement is None else (found.agreement >= THRESHOLD).astype(float)
+    copies = None if found.copies is None else (found.copies.agreement >= THRESHOLD).astype(float)
     # values of each image, or of all images of a prompt by the first of them
     columns: dict[str, tuple[Array | None, Ints]] = {
         "identity": (found.identity, every),
@@ -178,8 +179,10 @@ def image_items(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
         "image": ids[images.rows], "nearest": ids[found.nearest], "method": images.method,
         "subject": images.subject, "prompt": images.prompt, "seed": images.seed, "identity": found.identity,
     }  # fmt: skip
-    if found.agreement is not None:
-        columns |= {"copy": found.agreement >= THRESHOLD, "copy_agreement": found.agreement}
+    if found.copies is not None:
+        copy = found.copies.agreement >= THRESHOLD
+        copied = [name if is_copy else None for name, is_copy in zip(ids[found.copies.of], copy, strict=True)]
+        columns |= {"copy": copy, "copy_agreement": found.copies.agreement, "copied": copied}
     if not np.isnan(found.leaning).all():
         columns["leaning"] = known(found.leaning)
     if found.fidelity is not None:
@@ -238,14 +241,14 @@ def keep_items(
         result.keep("scenes", **_scenes(images, found, scenes, ids))
     if len(images.methods) > 1:
         result.keep("side_by_side", **side_by_side(images, found, ids))
-    keep_missing(images, result, "method", str)
+    keep_missing(images, result, "method")
 
 
-def keep_missing(images: Images, result: Result, column: str, named: Callable[[str], object]) -> None:
-    """Keep the places that a method lacks; `named` gives its name in this column."""
+def keep_missing(images: Images, result: Result, column: str) -> None:
+    """Keep the places that a method lacks, or a step, which is a number."""
     for method, lacking in images.missing().items():
         subjects, prompts, seeds = zip(*lacking, strict=True)
-        names = {column: [named(method)] * len(lacking)}
+        names = {column: [int(method) if column == "step" else method] * len(lacking)}
         result.keep("missing", **names, subject=subjects, prompt=prompts, seed=seeds)
 
 

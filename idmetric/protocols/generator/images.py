@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,6 +118,13 @@ def _grouped(keys: Iterable[Hashable]) -> list[Ints]:
     return [np.array(of) for of in found.values()]
 
 
+class Copies(NamedTuple):
+    """The highest agreement (G,) of each image with a reference or training image, and the row (G,) of that one."""
+
+    agreement: Array
+    of: Ints
+
+
 @dataclass(frozen=True)
 class Scores:
     """Scores of the images by a model.
@@ -128,7 +135,7 @@ class Scores:
         leaning: (G,) see `_leaning`; NaN without training images, unseen references or cosines.
         several: (C,) an image of each method, subject and prompt with two images or more. diversity: (C,) their mean
             pairwise distance. vendi: (C,) their Vendi score; NaN without cosines.
-        agreement: (G,) highest agreement with a reference or training image; None if not asked for.
+        copies: highest agreements with references and training images; None if not asked for.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
     """
 
@@ -139,12 +146,12 @@ class Scores:
     several: Ints
     diversity: Array
     vendi: Array
-    agreement: Array | None = None
+    copies: Copies | None = None
     fidelity: Array | None = None
 
 
-def score(images: Images, scorer: Scorer, agreement: Array | None = None, fidelity: Array | None = None) -> Scores:
-    """Score images by a bound model, subject by subject; `agreement` and `fidelity` are kept as they are."""
+def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity: Array | None = None) -> Scores:
+    """Score images by a bound model, subject by subject; `copies` and `fidelity` are kept as they are."""
     count, cosines = len(images.rows), are_cosines(scorer)
     identity, nearest, leaning = np.empty(count), np.empty(count, np.int64), np.full(count, np.nan)
     real = {}
@@ -165,7 +172,7 @@ def score(images: Images, scorer: Scorer, agreement: Array | None = None, fideli
     return Scores(
         identity, nearest, real, leaning, np.array([of[0] for of in cells], np.int64),
         np.array([mean_pairwise_distance(found) for found in alike]),
-        np.array([vendi_score(found) if cosines else np.nan for found in alike]), agreement, fidelity,
+        np.array([vendi_score(found) if cosines else np.nan for found in alike]), copies, fidelity,
     )  # fmt: skip
 
 

@@ -8,23 +8,8 @@
 A row for each method (and each value of --by), then one for each two methods: the difference on equal subjects, prompts
 and seeds.
 
-| column | meaning |
-|---|---|
-| identity | mean over images of the mean similarity to the subject's references |
-| weakest | mean over images of the lowest identity of their subjects, where an image has several |
-| worst | the lowest mean identity of a subject |
-| real | the same of real photos: mean similarity of a subject's references to each other |
-| SCR | share of subjects with a mean identity under a threshold, of the model's calibration or given by --scr |
-| real SCR | the same of real photos: share of subjects with `real` under the threshold |
-| copies | share of images that repeat the pixels of a reference or training image |
-| leaning | how much nearer images are to training images than to references, -1 to 1; above 0, they lean to copying |
-| diversity | mean of 1 - similarity of two images of a prompt that differ by seed |
-| Vendi | effective number of different images of a prompt (Friedman and Dieng 2023), from 1 to the number of seeds |
-| CLIP-T | mean cosine of image and prompt in CLIP (--clip-t) |
-| published | the number of a published score that the model names (docs/named-scores.md), in that source's unit |
-| p | of the difference in identity: Wilcoxon's signed-rank test over subjects, corrected by Holm |
-
-Intervals draw whole subjects again. Places (subject, prompt, seed) that a method lacks are listed.
+The columns: --explain, or docs/columns.md. Intervals draw whole subjects again. Places (subject, prompt, seed) that a
+method lacks are listed.
 """
 
 from __future__ import annotations
@@ -193,14 +178,14 @@ def run(
     bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
     groups = dict(_groups(images, bound.manifest, options.by))
-    agreement, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
+    copies, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
     notes = notes_on(bound.manifest, images, options.held_out) + gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        found = score(images, scorer, agreement, fidelity)
+        found = score(images, scorer, copies, fidelity)
         taus, remark = limits[result.model]
         named, reason = published(models[result.model], images, settings)
         result.notes.extend([*remark, *reason])

@@ -14,14 +14,9 @@ For each subject, three distances of the generated and the real set, from the mo
 Each depends on the number of images, so sets are compared at equal numbers n = 2, 4, 8, ...: the mean over random draws
 of n images of each set.
 
-| column | meaning |
-|---|---|
-| score | n generated images against n real photos |
-| real | the noise floor: two disjoint halves of n real photos each, split at random |
-| beyond | share of subjects with a score worse than 97.5 % of the splits of their real photos |
-
-n "all" has all images of both sets, which no floor belongs to. Intervals draw subjects again; for a single subject they
-hold 95 % of the draws. --pool takes all subjects as one set. Subjects need four photos, and two generated images.
+The columns: --explain, or docs/columns.md. n "all" has all images of both sets, which no floor belongs to. Intervals
+draw subjects again; for a single subject they hold 95 % of the draws. --pool takes all subjects as one set. Subjects
+need four photos, and two generated images.
 """
 
 from __future__ import annotations
