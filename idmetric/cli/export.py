@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     from idmetric.images.paths import listed
-    from idmetric.models.export import TOLERANCE, check_target, export
+    from idmetric.models.export import TOLERANCE, check_target, export, export_int8
     from idmetric.models.load import load
 
     target = Path(args.out)
@@ -68,8 +68,6 @@ def _export(args: argparse.Namespace) -> int:
 
     metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))
     if images:
-        from idmetric.models.quantize import export_int8
-
         apart = export_int8(metric, target, images)
         note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
     else:

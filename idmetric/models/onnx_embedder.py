@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from idmetric.calibration.apply import Model
 from idmetric.distance.embedding import Embedding
+from idmetric.images.opening import mark_of
 from idmetric.models.embedder import Embedder
-from idmetric.models.exported import OnnxIdentity
 
 
-class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[override]  # `decode` cannot be set
+class OnnxEmbedder(Embedder):
     """An `OnnxModel` as an `Embedder`: the same scores and signature, as tensors on the CPU, without gradients."""
 
     model_type = "onnx"
@@ -31,10 +32,22 @@ class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[override]  # `decode
             preprocessing=facts.preprocessing,
         )
         self.exported, self.facts = model, facts
-        self._decode, self._revision = model.decode, model.revision
-        self._calibration = model.calibration
+        self._decode, self._calibration = model.decode, model.calibration
         self.place = nn.Parameter(torch.zeros(1))  # has the device and the type of pixels and features
         self._finish("cpu", None)
+
+    @property
+    def label(self) -> str:
+        """As of the `OnnxModel`."""
+        return f"{self.facts.shown_label}{mark_of(self.decode)}"
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """As of the `OnnxModel`; the dtype is that of the weights in the file."""
+        return {**super().signature(distance), "dtype": self.exported.dtype}
+
+    def calibrated_model(self, files: bool = True) -> Model:
+        """As of the `OnnxModel`."""
+        return Model("OnnxModel", f":{self.label}", self.revision, None, self.resolution)
 
     def config(self) -> dict[str, Any]:
         """The facts in the file's metadata."""

@@ -20,7 +20,6 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from idmetric.images.arrays import check_pixels
 from idmetric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 from idmetric.models.batches import in_batches
 from idmetric.models.embedder import Embedder
@@ -47,7 +47,6 @@ from idmetric.models.visid_files import (
     FILES,
     SETTINGS,
     folder_revision,
-    import_transformers,
     open_model,
     read_normalization,
     read_settings,
@@ -95,7 +94,9 @@ class VisIDEmbed(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        transformers = import_transformers()
+        need("visid", "VisIDEmbed", transformers="transformers")
+        import transformers
+
         name = os.fspath(source)
         known = f"visid_{name}"
         hub = Hub(revision, cache_dir, token, local_files_only)
@@ -145,7 +146,9 @@ class VisIDEmbed(Embedder):
     @property
     def positions(self) -> str:
         """The kind of positions: "vision" or "sequential"."""
-        return self.settings.position_kind
+        if self.settings.positions != "auto":
+            return self.settings.positions
+        return "sequential" if self.settings.prompt_style == "vlm2vec" else "vision"
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
@@ -241,8 +244,7 @@ class VisIDEmbed(Embedder):
             items, said = loaded
             return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
 
-        check = partial(self._check, singles)
-        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check)
+        return in_batches(load, run, singles, self.dtype, batch_size, patches, progress, workers)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.

@@ -99,10 +99,3 @@ class VisIDConfig:
             short, long = min(rows, columns), max(STEP, high // (min(rows, columns) * STEP) * STEP)
             rows, columns = (long, short) if rows > columns else (short, long)
         return rows, columns
-
-    @property
-    def position_kind(self) -> Literal["vision", "sequential"]:
-        """The kind of positions that "auto" stands for."""
-        if self.positions != "auto":
-            return self.positions
-        return "sequential" if self.prompt_style == "vlm2vec" else "vision"
