@@ -53,9 +53,9 @@ def build(
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
     """
-    if weights is None and name in lite_trunk.SIZES and not args:
+    if weights is None and name == lite_trunk.NAME and not args:
         with torch.device("meta"):
-            lite = lite_trunk.LiteTrunk(name)
+            lite = lite_trunk.LiteTrunk()
         if not empty:  # random weights as timm draws them
             lite.load_state_dict(timm.create_model(name, num_classes=0).state_dict(), assign=True)
         return lite
@@ -337,8 +337,6 @@ def _hub_model(
             raise CheckpointError(f"{name}@{pinned} names another revision than revision={hub.revision!r}")
         hub = replace(hub, revision=pinned)
     files = Files(name.removeprefix(HUB), hub)
-    if files.local:
-        raise CheckpointError(f"{name!r} names a repository of the Hub, and there is a folder of that name: rename it")
     found = checkpoint.read_json(files[checkpoint.CONFIG])
     try:
         if not timm.is_model(found["architecture"]):

@@ -79,7 +79,7 @@ class Embedder(Identity, nn.Module):
     still flow to the pixels.
     """
 
-    model_type = ""
+    model_type = ""  # in config.json; models without one cannot be saved
     named: NamedScore | None = None  # the published score that it was opened by
     scales_files = True  # whether images are resized with antialiasing, before which files may be scaled
     _decode: Decode = "exact"
@@ -667,6 +667,8 @@ class Embedder(Identity, nn.Module):
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
+        if not self.model_type:
+            raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
         checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
         self._name_saved(folder, checkpoint.revision)
 

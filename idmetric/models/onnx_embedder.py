@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from idmetric.models.embedder import Embedder
 
 class OnnxEmbedder(Embedder):
     """An `OnnxModel` as an `Embedder`: the same scores and signature, as tensors on the CPU, without gradients."""
-
-    model_type = "onnx"
 
     def __init__(self, model: Any) -> None:  # an OnnxModel; its module imports this one
         facts = model.facts
@@ -59,7 +56,3 @@ class OnnxEmbedder(Embedder):
             raise ValueError("an ONNX model has no gradients: use the model that it was exported from")
         found: Embedding = self.exported.run(pixels.float().contiguous().cpu().numpy())
         return found.tensors()
-
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Refused: an ONNX file is not a model folder."""
-        raise ValueError(f"{self.name!r} is a file already: copy it")

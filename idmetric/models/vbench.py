@@ -30,15 +30,12 @@ class VBenchDino(Backbone):
         source: "dino:vbench". options: those of `Backbone` that do not change the transform.
     """
 
+    model_type = ""  # a folder holds no such transform
     scales_files = False  # without antialiasing, fewer pixels would be other pixels
 
     def __init__(self, source: str = "dino:vbench", **options: Any) -> None:
         super().__init__(source, **options)
         self.interpolation = "bilinear"
-
-    def save_pretrained(self, folder: Any) -> None:
-        """Refused: a folder holds no such transform."""
-        raise NotImplementedError("dino:vbench is opened by its name and cannot be saved")
 
     @property
     def resolution(self) -> str:

@@ -33,7 +33,6 @@ from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.distance.embedding import Embedding
-from idmetric.images.arrays import check_pixels
 from idmetric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place
@@ -158,11 +157,9 @@ class VisIDEmbed(Embedder):
         """See `VisIDConfig.size_for`."""
         return self.settings.size_for(height, width)
 
-    def forward(self, pixels: Tensor) -> Embedding:
-        """Embed pixels (B, 3, H, W) in [0, 1] under the default instruction, differentiably."""
-        if not torch.compiler.is_compiling():
-            check_pixels(pixels)
-        return self._run(list(self.fit_pixels(pixels)), [self.settings.instruction] * len(pixels))
+    def embed_pixels(self, pixels: Tensor) -> Embedding:
+        """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
+        return self._run(list(pixels), [self.settings.instruction] * len(pixels))
 
     def embed(
         self,

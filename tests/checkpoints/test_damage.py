@@ -29,15 +29,6 @@ def words(metric: IDSim, tmp_path: Path) -> list[str]:
             "--cache", str(tmp_path / "cache"), "--format", "json"]  # fmt: skip
 
 
-@pytest.fixture
-def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images each pass of a model was given."""
-    seen: list[int] = []
-    original = IDSim.embed_pixels
-    monkeypatch.setattr(IDSim, "embed_pixels", lambda self, x: seen.append(len(x)) or original(self, x))
-    return seen
-
-
 # The cache of scores
 
 

@@ -5,7 +5,6 @@ The oracle is `published.PublishedIDSim`, wrapped, trained and saved by peft.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,21 +166,6 @@ def test_trained_biases_and_whole_modules_are_read(options: dict[str, Any], tmp_
                     assert "bias" in name or "modules_to_save" in name
 
     agrees(tmp_path, change=train, **options)
-
-
-@pytest.mark.parametrize(
-    ("setting", "value", "message"),
-    [("peft_type", "LOHA", "not LOHA"), ("fan_in_fan_out", True, "with fan_in_fan_out"),
-     ("init_lora_weights", "pissa_niter_4", "init_lora_weights 'pissa_niter_4' changes the base model"),
-     ("layer_replication", [[0, 2]], "with layer_replication"), ("use_qalora", True, "with use_qalora"),
-     ("target_parameters", ["x"], "with target_parameters"), ("use_dora", True, "with use_dora")],
-)  # fmt: skip
-def test_adapters_that_cannot_be_folded_are_refused(setting: str, value: Any, message: str, tmp_path: Path) -> None:
-    adapter, trunk, _ = publish(tmp_path)
-    file = adapter / "adapter_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), setting: value}))
-    with pytest.raises(CheckpointError, match=message):
-        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
 
 
 # Names and places
