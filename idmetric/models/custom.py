@@ -91,10 +91,6 @@ class Custom(Embedder):
         """See `Embedder.size_for`."""
         return height, width
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
-        """Refused: the object reads images."""
-        raise NotImplementedError(f"{self.name} takes images, not pixels with a gradient")
-
     def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
         pictures = [image_of_pixels(pixels) for pixels, _ in loaded]
         return _checked(self.name, self.model.embed(pictures), len(pictures), self._maker())

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self, get_args, overload
 
@@ -49,6 +50,7 @@ from idmetric.models.batches import in_batches
 from idmetric.models.identity import Identity
 from idmetric.models.named import NamedScore
 
+LATER = {"later": True}  # of fields that config.json leaves out at their defaults: hashes of older files stay
 Loaded = tuple[Tensor, Tensor | None]  # pixels (3, h, w) of an image, and how much of each its mask covers
 
 
@@ -62,7 +64,7 @@ def auto_device() -> torch.device:
 class Embedder(Identity, nn.Module):
     """A model that embeds images, bound to its own preprocessing.
 
-    A subclass calls this constructor and defines `forward_features` and `config`.
+    A subclass calls this constructor and defines `forward_features` and `settings`, or `config`.
 
     Args:
         name: the name by which the user opened it, e.g. "tiny".
@@ -80,6 +82,7 @@ class Embedder(Identity, nn.Module):
     """
 
     model_type = ""  # in config.json; models without one cannot be saved
+    settings: Any  # the dataclass that is saved in config.json
     named: NamedScore | None = None  # the published score that it was opened by
     scales_files = True  # whether images are resized with antialiasing, before which files may be scaled
     _decode: Decode = "exact"
@@ -127,8 +130,10 @@ class Embedder(Identity, nn.Module):
         self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
 
     def config(self) -> dict[str, Any]:
-        """The settings that config.json needs to rebuild this model, as plain JSON values."""
-        raise NotImplementedError(f"{type(self).__name__} does not define config")
+        """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
+        found = asdict(self.settings)
+        later = {entry.name: entry.default for entry in fields(self.settings) if entry.metadata == LATER}
+        return {name: value for name, value in found.items() if name not in later or value != later[name]}
 
     # Pixels in, embedding out
 
@@ -282,14 +287,9 @@ class Embedder(Identity, nn.Module):
         Args:
             whole: False leaves out the pixels that `embed` does not decode without a mask (see `decode`).
         """
-
-        def needed(height: int, width: int) -> tuple[int, int]:
-            return self.fit.plan(height, width, self.size_for(height, width))[0]
-
-        return read_image(
-            image, background=self.background, preprocessing=self.preprocessing,
-            needed=None if whole or self.decode == "exact" else needed,
-        )  # fmt: skip
+        exact = whole or self.decode == "exact"
+        needed = None if exact else lambda height, width: self.fit.plan(height, width, self.size_for(height, width))[0]
+        return read_image(image, background=self.background, preprocessing=self.preprocessing, needed=needed)
 
     def load_image(
         self,

@@ -19,9 +19,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,6 +76,7 @@ class VisIDEmbed(Embedder):
     """
 
     model_type = "visid"
+    settings: VisIDConfig
 
     @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
     def __init__(
@@ -148,10 +147,6 @@ class VisIDEmbed(Embedder):
         if self.settings.positions != "auto":
             return self.settings.positions
         return "sequential" if self.settings.prompt_style == "vlm2vec" else "vision"
-
-    def config(self) -> dict[str, Any]:
-        """See `Embedder.config`."""
-        return asdict(self.settings)
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """See `VisIDConfig.size_for`."""

@@ -12,7 +12,6 @@ from typing import Any
 import peft
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from idmetric import CheckpointError, IDSim, load
@@ -210,17 +209,6 @@ def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
         assert model.revision == folder.revision
         assert (model(x).cls - expected).abs().max() < 2e-6
     assert len({by_type.model_id, by_name.model_id, short.model_id}) == 1
-
-
-def test_the_names_given_for_modes_are_the_releases_numbers() -> None:
-    metric = random_model("dinov3")
-    x, y = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
-    a, b = metric(x), metric(y)
-    pooled = 1 - F.cosine_similarity(a["patch"].mean(1), b["patch"].mean(1))
-    cls = 1 - F.cosine_similarity(a["cls"], b["cls"])
-    assert metric(x, y, "patch_pooled").sub(pooled).abs().max() < 1e-6
-    assert metric(x, y, "joint_pooled").sub(cls + pooled).abs().max() < 1e-6
-    assert (metric(x, y, "joint") - cls - pooled).abs().min() > 1e-3  # another number under the release's name
 
 
 def test_an_embedding_answers_to_the_keys_of_the_releases_dict() -> None:
