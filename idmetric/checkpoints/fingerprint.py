@@ -13,11 +13,7 @@ _SAMPLED = 1024  # values of each tensor
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Return a hash of a module's weights as they are in memory: 32 hex digits.
-
-    It covers names, shapes, types and bytes of all parameters and saved buffers, in order, and takes about 1.5 s per
-    gigabyte.
-    """
+    """Return `tensors_digest` of a module's parameters and saved buffers in memory, in about 1.5 s per gigabyte."""
     return tensors_digest(module.state_dict().items())
 
 
