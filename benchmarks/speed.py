@@ -138,10 +138,9 @@ def _compiled(metric: Embedder) -> Embedder:
 
 def _exported(metric: Embedder, images: list[Any] | None = None) -> Embedder:
     """The model exported to ONNX and opened again; with images, quantized to their ranges."""
-    from idmetric.models.export import export
+    from idmetric.models.export import export, export_int8
     from idmetric.models.onnx import OnnxModel
     from idmetric.models.onnx_embedder import OnnxEmbedder
-    from idmetric.models.quantize import export_int8
 
     with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
         file = Path(folder) / "model.onnx"

@@ -13,11 +13,7 @@ _SAMPLED = 1024  # values of each tensor
 
 
 def weights_digest(module: nn.Module) -> str:
-    """Return a hash of a module's weights as they are in memory: 32 hex digits.
-
-    It covers names, shapes, types and bytes of all parameters and saved buffers, in order, and takes about 1.5 s per
-    gigabyte.
-    """
+    """Return `tensors_digest` of a module's parameters and saved buffers in memory, in about 1.5 s per gigabyte."""
     return tensors_digest(module.state_dict().items())
 
 
@@ -53,7 +49,9 @@ class WeightsName:
         Args:
             look: compare values even if PyTorch counted no write since the last time, which waits for the device.
         """
-        now = writes(module)
+        # an object and version that differ after every write that PyTorch counts, but not after those through `.data`
+        # (as PEFT merges adapters) and NumPy views
+        now = [(id(tensor), -1 if tensor.is_inference() else tensor._version) for tensor in _saved(module)]
         if look or now != self._writes:
             self._writes, self._changed = now, self._sample is None or not self._sample.fits(module)
         return self._changed
@@ -90,14 +88,6 @@ class Sample:
                 old.to(part.dtype) for old, part in zip(torch.split(expected, self._sizes), parts, strict=True)
             )
         return torch.equal(expected, _joined(parts))
-
-
-def writes(module: nn.Module) -> list[tuple[int, int]]:
-    """Return the object and version of each tensor: they differ after every write that PyTorch counts.
-
-    It does not count writes through `.data` (as PEFT merges adapters) and through NumPy views.
-    """
-    return [(id(tensor), -1 if tensor.is_inference() else tensor._version) for tensor in _saved(module)]
 
 
 def _parts(module: nn.Module) -> list[Tensor]:

@@ -114,9 +114,7 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
         made = kind(**values)
         configs.check_view(*(getattr(made, name) for name in ("image_size", "mean", "std")))
         configs.check_arguments(getattr(made, "backbone_args", {}))
-    except TypeError as error:
-        raise CheckpointError(f"the config of {saved.name!r} is incomplete: {error}") from error
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise CheckpointError(f"the config of {saved.name!r}: {error}") from error
     return made
 

@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
     check_model(args.model)
     with warnings_as_lines(), fixable(RuntimeError, MemoryError, in_one_line=True):
         from idmetric.images.paths import listed
-        from idmetric.models.export import TOLERANCE, check_target, export
+        from idmetric.models.export import TOLERANCE, check_target, export, export_int8
         from idmetric.models.load import load
 
         target = Path(args.out)
@@ -63,8 +63,6 @@ def _run(args: argparse.Namespace) -> int:
 
         metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))
         if images:
-            from idmetric.models.quantize import export_int8
-
             apart = export_int8(metric, target, images)
             note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
         else:

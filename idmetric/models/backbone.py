@@ -27,7 +27,7 @@ from idmetric.images.kinds import check_interpolation
 from idmetric.io.lazy import LazyModule
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite, lite_trunk
-from idmetric.models.embedder import Embedder
+from idmetric.models.embedder import LATER, Embedder
 from idmetric.models.named import NAMED
 from idmetric.models.tokens import Pool, final_tokens, resample_positions
 
@@ -53,9 +53,9 @@ def build(
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
     """
-    if weights is None and name in lite_trunk.SIZES and not args:
+    if weights is None and name == lite_trunk.NAME and not args:
         with torch.device("meta"):
-            lite = lite_trunk.LiteTrunk(name)
+            lite = lite_trunk.LiteTrunk()
         if not empty:  # random weights as timm draws them
             lite.load_state_dict(timm.create_model(name, num_classes=0).state_dict(), assign=True)
         return lite
@@ -168,7 +168,7 @@ class BackboneConfig:
     interpolation: str = "bicubic"
     pool: Pool = "auto"
     backbone_args: dict[str, Any] = field(default_factory=dict)
-    resize: Resize = "squash"
+    resize: Resize = field(default="squash", metadata=LATER)
     crop_pct: float = 1.0
 
     def __post_init__(self) -> None:
@@ -259,7 +259,7 @@ class Backbone(Embedder):
                         "owner for safetensors, or pass weights= a file that you trust"
                     )
             if weights is not None and is_pickled(weights):
-                state = _states(fitted(config.backbone, read_weights(weights), weights, config.backbone_args))
+                state = _states(pretrained_state(config.backbone, weights, config.backbone_args))
         else:
             saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
@@ -309,9 +309,7 @@ class Backbone(Embedder):
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
-        found = asdict(self.settings)
-        if self.settings.resize == "squash":  # without them, files are as before: their hash stays
-            del found["resize"]
+        found = super().config()
         if self.settings.resize != "crop":
             del found["crop_pct"]
         return found
@@ -337,8 +335,6 @@ def _hub_model(
             raise CheckpointError(f"{name}@{pinned} names another revision than revision={hub.revision!r}")
         hub = replace(hub, revision=pinned)
     files = Files(name.removeprefix(HUB), hub)
-    if files.local:
-        raise CheckpointError(f"{name!r} names a repository of the Hub, and there is a folder of that name: rename it")
     found = checkpoint.read_json(files[checkpoint.CONFIG])
     try:
         if not timm.is_model(found["architecture"]):

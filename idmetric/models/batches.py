@@ -9,6 +9,7 @@ from typing import TypeVar
 import torch
 
 from idmetric.distance.embedding import Embedding, concatenate
+from idmetric.images.kinds import ImageLike, describe
 from idmetric.io.threads import in_order
 
 Loaded = TypeVar("Loaded")  # a batch that is ready for the model
@@ -17,30 +18,33 @@ Loaded = TypeVar("Loaded")  # a batch that is ready for the model
 def in_batches(
     load: Callable[[slice], Loaded],
     run: Callable[[Loaded], Embedding],
-    count: int,
+    images: Sequence[ImageLike | None],
+    dtype: torch.dtype,
     batch_size: int,
     patches: bool,
     progress: Callable[[int, int], None] | None,
     workers: int = 0,
-    check: Callable[[Embedding, slice], None] | None = None,
 ) -> Embedding:
-    """Load and embed `count` items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
+    """Load and embed items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
 
     Args:
-        check: called with each batch's embedding and place, unless it is part of a graph or compiled.
+        load, run: from the place of a batch to what the model takes, and from that to its embedding.
+        images: of each item; None for a text alone. dtype: of the model. Both are for the message about features that
+            are not finite, which is not looked for in a graph or a compiled model.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if workers < 0:
         raise ValueError(f"workers must be at least 0, got {workers}")
+    count = len(images)
     places = [slice(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
     parts = []
     with closing(_ahead(load, places, workers)) as batches:
         for where, loaded in zip(places, batches, strict=True):
             part = run(loaded)
             part = part if patches else Embedding(part.cls, model=part.model)
-            if check is not None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                check(part, where)
+            if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                part.check_finite(["a text" if one is None else describe(one) for one in images[where]], dtype)
             parts.append(part)
             if progress is not None:
                 progress(where.stop, count)

@@ -56,7 +56,6 @@ class Custom(Embedder):
         CheckpointError: if it lacks a label or `embed`.
     """
 
-    model_type = "custom"
     scales_files = False  # its object gets images at their own size
 
     def __init__(self, name: str, model: Any) -> None:
@@ -91,14 +90,6 @@ class Custom(Embedder):
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """See `Embedder.size_for`."""
         return height, width
-
-    def save_pretrained(self, folder: Any) -> None:
-        """Refused: the weights and code are the user's."""
-        raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
-
-    def forward(self, pixels: Tensor) -> Embedding:
-        """Refused: the object reads images."""
-        raise NotImplementedError(f"{self.name} takes images, not pixels with a gradient")
 
     def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
         pictures = [image_of_pixels(pixels) for pixels, _ in loaded]

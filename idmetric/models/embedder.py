@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self, get_args, overload
 
@@ -47,9 +47,10 @@ from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
 from idmetric.io.progress import Progress
 from idmetric.models.batches import in_batches
+from idmetric.models.identity import Identity
 from idmetric.models.named import NamedScore
-from idmetric.version import __version__
 
+LATER = {"later": True}  # of fields that config.json leaves out at their defaults: hashes of older files stay
 Loaded = tuple[Tensor, Tensor | None]  # pixels (3, h, w) of an image, and how much of each its mask covers
 
 
@@ -60,10 +61,10 @@ def auto_device() -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-class Embedder(nn.Module):
+class Embedder(Identity, nn.Module):
     """A model that embeds images, bound to its own preprocessing.
 
-    A subclass calls this constructor and defines `forward_features`, `config` and `from_pretrained`'s constructor.
+    A subclass calls this constructor and defines `forward_features` and `settings`, or `config`.
 
     Args:
         name: the name by which the user opened it, e.g. "tiny".
@@ -80,7 +81,8 @@ class Embedder(nn.Module):
     still flow to the pixels.
     """
 
-    model_type = ""
+    model_type = ""  # in config.json; models without one cannot be saved
+    settings: Any  # the dataclass that is saved in config.json
     named: NamedScore | None = None  # the published score that it was opened by
     scales_files = True  # whether images are resized with antialiasing, before which files may be scaled
     _decode: Decode = "exact"
@@ -128,8 +130,10 @@ class Embedder(nn.Module):
         self._compiled = torch.compile(type(self).forward_features, *args, **options)  # unbound: copies stay apart
 
     def config(self) -> dict[str, Any]:
-        """The settings that config.json needs to rebuild this model, as plain JSON values."""
-        raise NotImplementedError(f"{type(self).__name__} does not define config")
+        """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
+        found = asdict(self.settings)
+        later = {entry.name: entry.default for entry in fields(self.settings) if entry.metadata == LATER}
+        return {name: value for name, value in found.items() if name not in later or value != later[name]}
 
     # Pixels in, embedding out
 
@@ -216,14 +220,12 @@ class Embedder(nn.Module):
         if not singles:
             raise ValueError("no images given")
         covers = split_masks(masks, singles)
-        return in_batches(
-            lambda part: self._load_batch(singles[part], covers[part], outside),
-            self._embed_batch, len(singles), batch_size, patches, progress, workers, partial(self._check, singles),
-        )  # fmt: skip
 
-    def _check(self, images: Sequence[ImageLike | None], embedding: Embedding, where: slice) -> None:
-        names = ["a text" if image is None else describe(image) for image in images[where]]
-        embedding.check_finite(names, self.dtype)
+        def load(part: slice) -> list[Loaded]:
+            pairs = zip(singles[part], covers[part], strict=True)
+            return [self.load_image(image, mask, outside) for image, mask in pairs]
+
+        return in_batches(load, self._embed_batch, singles, self.dtype, batch_size, patches, progress, workers)
 
     def encode(
         self,
@@ -285,14 +287,9 @@ class Embedder(nn.Module):
         Args:
             whole: False leaves out the pixels that `embed` does not decode without a mask (see `decode`).
         """
-
-        def needed(height: int, width: int) -> tuple[int, int]:
-            return self.fit.plan(height, width, self.size_for(height, width))[0]
-
-        return read_image(
-            image, background=self.background, preprocessing=self.preprocessing,
-            needed=None if whole or self.decode == "exact" else needed,
-        )  # fmt: skip
+        exact = whole or self.decode == "exact"
+        needed = None if exact else lambda height, width: self.fit.plan(height, width, self.size_for(height, width))[0]
+        return read_image(image, background=self.background, preprocessing=self.preprocessing, needed=needed)
 
     def load_image(
         self,
@@ -331,9 +328,6 @@ class Embedder(nn.Module):
         if not cover.any():
             raise ImageReadError(describe(image), "its mask selects nothing of the part of the image that is seen")
         return pixels, cover.to(pixels.device, pixels.dtype)
-
-    def _load_batch(self, images: list[ImageLike], masks: list[MaskLike | None], outside: Outside) -> list[Loaded]:
-        return [self.load_image(image, mask, outside) for image, mask in zip(images, masks, strict=True)]
 
     def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
         dtype = torch.float64 if any(x.dtype == torch.float64 for x, _ in loaded) else torch.float32
@@ -477,20 +471,17 @@ class Embedder(nn.Module):
         distance: str | None = None,
         *,
         prior: float | None = None,
-        calibration: str | os.PathLike[str] | Calibration | None = None,
         **options: Any,
     ) -> Tensor:
         """Probability that each image of a shows the same identity as its partner in b.
 
-        It holds for pairs like those of its calibration: see `idmetric eval calibrate`. A
+        It holds for pairs like those of `calibration`: see `idmetric eval calibrate`. A
         `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
 
         Args:
             a, b, options: as for a distance, such as mask_a= and outside=.
             distance: default the one that the calibration is for; another is refused.
             prior: share of same-identity pairs among your pairs; default the calibration's.
-            calibration: a file or a `Calibration`; default that of `calibrate_with`, or calibration.json in
-                the model's folder.
 
         Returns:
             Shape (B,), in (0, 1), without graph.
@@ -498,11 +489,11 @@ class Embedder(nn.Module):
         Raises:
             CalibrationError: if there is no calibration, or it was made for another model, distance or way of masking.
         """
-        found = self.calibration if calibration is None else self._checked(calibration)
+        found = self.calibration
         if found is None:
             raise CalibrationError(
                 f"{self.label} has no calibration in its folder: make one with `idmetric eval calibrate`, and pass it "
-                "to calibrate_with(file) or as calibration="
+                "to calibrate_with(file)"
             )
         if "joint_weight" in options:
             raise TypeError("a calibration is for joint_weight=1: probability() takes no other")
@@ -642,23 +633,6 @@ class Embedder(nn.Module):
         shape = "" if self.fit == SQUASH else f"[{self.fit}, {self.interpolation}]"
         return f"{type(self).__name__}:{self.short_name}{reading}{mark_of(self.decode)}{shape}"
 
-    @property
-    def resolution(self) -> str:
-        """Height x width in pixels at which images are seen."""
-        height, width = self.image_size
-        return f"{height}x{width}"
-
-    def signature(self, distance: str = "cls") -> dict[str, str]:
-        """Model, revision, distance, resolution, dtype, version: reported with a score, they make it reproducible."""
-        return {
-            "model": self.label,
-            "revision": self.revision,
-            "distance": distance,
-            "resolution": self.resolution,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "idmetric": __version__,
-        }
-
     def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
         """Everything that this model's embeddings depend on, the exact weights in memory included.
 
@@ -693,6 +667,8 @@ class Embedder(nn.Module):
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
+        if not self.model_type:
+            raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
         checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
         self._name_saved(folder, checkpoint.revision)
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from idmetric.calibration import apply as calibrations
 from idmetric.checkpoints import config as configs
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
 from idmetric.images.fit import SQUASH
-from idmetric.images.kinds import check_interpolation
-from idmetric.images.opening import Decode, mark_of
-from idmetric.images.read import Reading
+from idmetric.images.kinds import Color, Preprocessing
 from idmetric.version import __version__
 
 FORMAT = 1
 KEY = "idmetric"  # of the metadata of an ONNX file
-_LONGEST = 2**24  # characters
 
 
 class ExportError(RuntimeError):
@@ -49,8 +44,8 @@ class Exported:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     interpolation: str
-    background: tuple[int, int, int]
-    preprocessing: str
+    background: Color
+    preprocessing: Preprocessing
     grid: tuple[int, int] | None
     dim: int
     quantized: str = ""
@@ -62,13 +57,6 @@ class Exported:
         if self.format != FORMAT:
             raise ValueError(f"it has format {self.format}; this version of idmetric reads {FORMAT}")
         configs.check(type(self), {name: value for name, value in vars(self).items() if name != "calibration"})
-        for side in self.image_size:
-            configs.check_view(side, self.mean, self.std)
-        check_interpolation(self.interpolation)
-        if not all(0 <= value <= 255 for value in self.background):
-            raise ValueError(f"background = {self.background}: a color of three numbers from 0 to 255 is needed")
-        if self.preprocessing not in ("standard", "release"):
-            raise ValueError(f"unknown preprocessing {self.preprocessing!r}")
 
     @property
     def shown_label(self) -> str:
@@ -96,77 +84,11 @@ def read_facts(text: str | None, name: str) -> Exported:
             f"{name!r} was not written by `idmetric export`: it does not record how its model sees images"
         )
     try:
-        if len(text) > _LONGEST:
-            raise ValueError("they are too long")
-        found = json.loads(text)
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value
-            for key, value in found.items()
+            for key, value in json.loads(text).items()
             if key not in ("distances", "fit")
         }
         return Exported(**values)
-    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"the metadata of {name!r} are damaged: {error}") from error
-
-
-class OnnxIdentity:
-    """Who an exported model is: what `OnnxModel` and `OnnxEmbedder` have in common."""
-
-    facts: Exported
-    name: str
-    _decode: Decode
-    _revision: str
-
-    @property
-    def decode(self) -> Decode:
-        """How files are decoded, chosen when the file was opened (`Embedder.decode`)."""
-        return self._decode
-
-    @property
-    def label(self) -> str:
-        """The original's label, marked as exported, and where files are not decoded exactly."""
-        return f"{self.facts.shown_label}{mark_of(self.decode)}"
-
-    @property
-    def short_name(self) -> str:
-        """The name of the file."""
-        return os.path.basename(self.name)
-
-    @property
-    def revision(self) -> str:
-        """The original's revision and the file's hash."""
-        return self._revision
-
-    @property
-    def resolution(self) -> str:
-        """Height x width in pixels at which images are seen."""
-        return "{}x{}".format(*self.facts.image_size)
-
-    @property
-    def model_id(self) -> str:
-        """Model, exact file and resolution in one string, which every Embedding carries."""
-        return f"{self.label}@{self.revision}/{self.resolution}"
-
-    def signature(self, distance: str = "cls") -> dict[str, str]:
-        """As `Embedder.signature`."""
-        return {
-            "model": self.label,
-            "revision": self.revision,
-            "distance": distance,
-            "resolution": self.resolution,
-            "dtype": self.facts.quantized or "float32",
-            "idmetric": __version__,
-        }
-
-    def calibrated_model(self, files: bool = True) -> calibrations.Model:
-        """The model that a calibration is bound to; the revision is of the file."""
-        return calibrations.Model("OnnxModel", f":{self.label}", self.revision, None, self.resolution)
-
-    @property
-    def reading(self) -> Reading:
-        """How files become pixels, see `Embedder.reading`."""
-        facts = self.facts
-        return {
-            "background": facts.background, "interpolation": facts.interpolation, "decode": self.decode,
-            "preprocessing": facts.preprocessing,  # type: ignore[typeddict-item]  # checked
-        }  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -29,7 +29,7 @@ from idmetric.images.read import Preprocessing
 from idmetric.io.hints import did_you_mean
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
-from idmetric.models.embedder import Embedder
+from idmetric.models.embedder import LATER, Embedder
 from idmetric.models.released_idsim import read_idsim
 
 TINY = Path(__file__).parent / "weights" / "tiny"
@@ -57,8 +57,8 @@ class IDSimConfig:
     features: Literal["last-block", "final"] = "last-block"
     residual: bool = True
     center: bool = True
-    preprocessing: Preprocessing = "standard"
-    patch_stages: tuple[int, ...] = ()
+    preprocessing: Preprocessing = field(default="standard", metadata=LATER)
+    patch_stages: tuple[int, ...] = field(default=(), metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.patch_stages and self.features != "final":
@@ -199,15 +199,6 @@ class IDSim(Embedder):
         """Both heads on the backbone's features and patch tokens, scaled to unit length."""
         unit = center_and_normalize if self.settings.center else partial(F.normalize, dim=-1)
         return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches))
-
-    def config(self) -> dict[str, Any]:
-        """See `Embedder.config`."""
-        found = asdict(self.settings)
-        # without them, files are as before: their hash stays
-        for later in ("preprocessing", "patch_stages"):
-            if found[later] == IDSimConfig.__dataclass_fields__[later].default:
-                del found[later]
-        return found
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's

@@ -1,4 +1,4 @@
-"""EfficientNet-Lite for saved weights: timm's `tf_efficientnet_lite0` to 2 without timm, with folded BatchNorm.
+"""EfficientNet-Lite0 for saved weights: timm's `tf_efficientnet_lite0` without timm, with folded BatchNorm.
 
 Most of the time of a first score of "tiny" would go into importing timm, torchvision and, through them, torch's
 compiler. This module has timm's names of tensors, in timm's order, and the part of timm's interface that
@@ -7,7 +7,6 @@ compiler. This module has timm's names of tensors, in timm's order, and the part
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +16,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-# width and depth, as multiples of Lite0's, by timm's name (Tan and Le 2019, Sec. 3.3; Lite1 is B1's depth alone)
-SIZES = {"tf_efficientnet_lite0": (1.0, 1.0), "tf_efficientnet_lite1": (1.0, 1.1), "tf_efficientnet_lite2": (1.1, 1.2)}
+NAME = "tf_efficientnet_lite0"  # timm's
 
-# (blocks, kernel, stride of the first, expansion, channels) of each stage of Lite0 (Tan and Le 2019, Table 1; Lite: the
-# same without squeeze-and-excitation, ReLU6 in place of SiLU, and fixed width of stem and head)
+# (blocks, kernel, stride of the first, expansion, channels) of each stage (Tan and Le 2019, Table 1; Lite: the same
+# without squeeze-and-excitation, and ReLU6 in place of SiLU)
 _STAGES = ((1, 3, 1, 1, 16), (2, 3, 2, 6, 24), (2, 5, 2, 6, 40), (3, 3, 2, 6, 80), (3, 5, 1, 6, 112), (4, 5, 2, 6, 192),
            (1, 3, 1, 6, 320))  # fmt: skip
 _STEM, _HEAD = 32, 1280
@@ -29,31 +27,24 @@ _ENDS = (0, 1, 2, 4, 6)  # stages before the next halving of the map: timm's `fe
 
 
 class LiteTrunk(nn.Module):
-    """Pixels (B, 3, H, W), normalized, to a feature map (B, 1280, H/32, W/32); without classifier.
-
-    Args:
-        name: one of `SIZES`.
-    """
+    """Pixels (B, 3, H, W), normalized, to a feature map (B, 1280, H/32, W/32); without classifier."""
 
     num_features = _HEAD
     num_prefix_tokens = 0
 
-    def __init__(self, name: str = "tf_efficientnet_lite0") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        width, depth = SIZES[name]
         self.conv_stem, self.bn1 = _conv(3, _STEM, 3, stride=2), _norm(_STEM)
-        before, stages, widths = _STEM, [], []
-        for stage, (count, kernel, stride, expansion, base) in enumerate(_STAGES):
-            ends = stage in (0, len(_STAGES) - 1)  # the first and last stages do not grow deeper
-            channels, blocks = _eighths(base * width), []
-            widths.append(channels)
-            for k in range(count if ends else math.ceil(count * depth)):
+        before, stages = _STEM, []
+        for count, kernel, stride, expansion, channels in _STAGES:
+            blocks = []
+            for k in range(count):
                 blocks.append(_Block(before, channels, kernel, stride if k == 0 else 1, expansion))
                 before = channels
             stages.append(nn.Sequential(*blocks))
         self.blocks = nn.Sequential(*stages)
         self.conv_head, self.bn2 = _conv(before, _HEAD, 1), _norm(_HEAD)
-        self.feature_info = [{"num_chs": widths[end], "module": f"blocks.{end}"} for end in _ENDS]
+        self.feature_info = [{"num_chs": _STAGES[end][-1], "module": f"blocks.{end}"} for end in _ENDS]
         self._checkpointed = False
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -61,20 +52,16 @@ class LiteTrunk(nn.Module):
         self._checkpointed = enable
 
     def forward_intermediates(
-        self, x: Tensor, indices: Sequence[int] | int | None = None, norm: bool = False, output_fmt: str = "NCHW",
+        self, x: Tensor, indices: Sequence[int] | int, norm: bool = False, output_fmt: str = "NCHW",
         intermediates_only: bool = False,
     ) -> Any:  # fmt: skip
         """The final feature map and those of `feature_info`'s entries `indices`, as timm's method of that name.
 
         Args:
-            indices: entries, or how many of the last; None: all.
+            indices: entries, or how many of the last.
             norm, output_fmt: only timm's defaults.
         """
-        if norm or output_fmt != "NCHW":
-            raise ValueError("feature maps are NCHW, without a final norm")
-        entries = range(len(_ENDS))
-        wanted = entries[-indices:] if isinstance(indices, int) else entries if indices is None else indices
-        ends = {_ENDS[k] for k in wanted}
+        ends = _ENDS[-indices:] if isinstance(indices, int) else [_ENDS[k] for k in indices]
 
         found, x = [], _normed(self.conv_stem, self.bn1, x, act=True)
         for stage, blocks in enumerate(self.blocks):
@@ -125,12 +112,6 @@ class _Block(nn.Module):
             y = _normed(self.conv_dw, self.bn1, x, act=True)
             y = _normed(self.conv_pw, self.bn2, y, act=False)
         return x + y if self.adds else y
-
-
-def _eighths(channels: float) -> int:
-    """The nearest multiple of eight, at least nine tenths of it (timm's `make_divisible`)."""
-    rounded = max(8, int(channels + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def _conv(before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:

@@ -9,7 +9,7 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from idmetric.checkpoints.weights import load_state
 from idmetric.images.read import Preprocessing
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
-from idmetric.models.embedder import Embedder
+from idmetric.models.embedder import LATER, Embedder
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class NearIDConfig:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     # timm builds this trunk with the exact GELU, SigLIP2 was trained with its tanh approximation
     backbone_args: dict[str, Any] = field(default_factory=lambda: {"act_layer": "gelu_tanh"})
-    preprocessing: Preprocessing = "standard"
+    preprocessing: Preprocessing = field(default="standard", metadata=LATER)
 
 
 class NearID(Embedder):
@@ -105,10 +105,3 @@ class NearID(Embedder):
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
         pooled, tokens, grid = token_features.final_tokens(self.backbone, x)
         return F.normalize(pooled, dim=-1), F.normalize(tokens, dim=-1), grid
-
-    def config(self) -> dict[str, Any]:
-        """See `Embedder.config`."""
-        found = asdict(self.settings)
-        if self.settings.preprocessing == "standard":  # as files were before there was this field: their hash stays
-            del found["preprocessing"]
-        return found

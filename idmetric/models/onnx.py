@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,26 +22,24 @@ from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import is_float
 from idmetric.images.kinds import ImageLike, describe, is_array
-from idmetric.images.opening import checked
-from idmetric.images.read import read_image, split_images, to_image
+from idmetric.images.opening import checked, mark_of
+from idmetric.images.read import Reading, read_image, split_images, to_image
 from idmetric.io.hints import need
-from idmetric.models.exported import KEY, Exported, OnnxIdentity, read_facts
+from idmetric.models.exported import KEY, Exported, read_facts
+from idmetric.models.identity import Identity
 from idmetric.models.names import check_onnx
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from PIL import Image
 
     from idmetric.models.onnx_embedder import OnnxEmbedder
 
     Array = NDArray[np.float32]
 
-MOST = 2**31  # bytes of a file; more would need files of weights next to it, which are not read
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
-class OnnxModel(OnnxIdentity):
+class OnnxModel(Identity):
     """An exported model: what `idmetric.load("model.onnx")` opens; needs onnxruntime (`pip install 'idmetric[onnx]'`).
 
     >>> metric = idmetric.load("tiny.onnx")  # doctest: +SKIP
@@ -56,7 +54,7 @@ class OnnxModel(OnnxIdentity):
         decode: see `Embedder.decode`.
 
     Raises:
-        CheckpointError: if the file is absent, no exported model, damaged or too large.
+        CheckpointError: if the file is absent, no exported model, or damaged.
         MissingExtraError: without onnxruntime.
     """
 
@@ -67,15 +65,38 @@ class OnnxModel(OnnxIdentity):
         need("onnx", "an ONNX file", onnxruntime="onnxruntime")
         self.name = os.fspath(path)
         self.device = str(device or "cpu")
-        data = _read(Path(path))
+        check_onnx(path)
+        data = Path(path).read_bytes()
         self._session = _session(data, self.name, self.device)
         self.facts: Exported = read_facts(self._session.get_modelmeta().custom_metadata_map.get(KEY), self.name)
-        _check_graph(self._session, self.facts, self.name)
 
-        self._revision = f"{self.facts.revision or 'none'}+{hashlib.sha256(data).hexdigest()[:12]}"
-        self._decode = checked(decode)
+        self.revision = f"{self.facts.revision or 'none'}+{hashlib.sha256(data).hexdigest()[:12]}"
+        self.decode = checked(decode)
         self.dtype = self.facts.quantized or "float32"
         self.image_size, self.preprocessing = self.facts.image_size, self.facts.preprocessing
+
+    @property
+    def label(self) -> str:
+        """The original's label, marked as exported, and where files are not decoded exactly."""
+        return f"{self.facts.shown_label}{mark_of(self.decode)}"
+
+    @property
+    def short_name(self) -> str:
+        """The name of the file."""
+        return os.path.basename(self.name)
+
+    @property
+    def reading(self) -> Reading:
+        """How files become pixels, see `Embedder.reading`."""
+        facts = self.facts
+        return {
+            "background": facts.background, "interpolation": facts.interpolation, "decode": self.decode,
+            "preprocessing": facts.preprocessing,
+        }  # fmt: skip
+
+    def calibrated_model(self, files: bool = True) -> calibrations.Model:
+        """The model that a calibration is bound to; the revision is of the file."""
+        return calibrations.Model("OnnxModel", f":{self.label}", self.revision, None, self.resolution)
 
     @cached_property
     def calibration(self) -> calibrations.Calibration | None:
@@ -94,7 +115,7 @@ class OnnxModel(OnnxIdentity):
         """One image as 8-bit RGB at its own size; see `Embedder.read_image`."""
         facts = self.facts
         needed = None if whole or self.decode == "exact" else lambda height, width: self.image_size
-        return read_image(image, background=facts.background, preprocessing=facts.preprocessing, needed=needed)  # type: ignore[arg-type]  # checked
+        return read_image(image, background=facts.background, preprocessing=facts.preprocessing, needed=needed)
 
     def load_image(self, image: ImageLike, mask: None = None, *_: Any, **__: Any) -> tuple[NDArray[np.uint8], None]:
         """One image at the size at which the model sees it: an array (H, W, 3); no mask.
@@ -197,17 +218,6 @@ def _refuse_masks(masks: Any) -> None:
         raise ValueError("masks need torch: metric.embedder() takes them")
 
 
-def _read(path: Path) -> bytes:
-    """The bytes of a file of at most `MOST`."""
-    check_onnx(path)
-    if path.stat().st_size > MOST:
-        raise CheckpointError(f"{str(path)!r} has more than {MOST} bytes, more than an ONNX file can hold")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {str(path)!r}: {error}") from error
-
-
 def _session(data: bytes, name: str, device: str) -> Any:
     """A session of onnxruntime over the bytes of a file, so that the file that is hashed is the one that runs."""
     import onnxruntime
@@ -225,11 +235,3 @@ def _session(data: bytes, name: str, device: str) -> Any:
         return onnxruntime.InferenceSession(data, options, providers=[_PROVIDERS[kind]])
     except Exception as error:  # its classes of errors share no base
         raise CheckpointError(f"{name!r} is not an ONNX file that onnxruntime can run: {error}") from error
-
-
-def _check_graph(session: Any, facts: Exported, name: str) -> None:
-    """Refuse a graph that lacks the input and outputs of exported models."""
-    given, made = [x.name for x in session.get_inputs()], [x.name for x in session.get_outputs()]
-    needed = ["cls"] if facts.grid is None else ["cls", "patches"]
-    if given != ["pixels"] or made[: len(needed)] != needed:
-        raise CheckpointError(f"{name!r} takes {given} and gives {made}; exported models take pixels and give {needed}")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from idmetric.calibration.apply import Model
 from idmetric.distance.embedding import Embedding
+from idmetric.images.opening import mark_of
 from idmetric.models.embedder import Embedder
-from idmetric.models.exported import OnnxIdentity
 
 
-class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[override]  # `decode` cannot be set
+class OnnxEmbedder(Embedder):
     """An `OnnxModel` as an `Embedder`: the same scores and signature, as tensors on the CPU, without gradients."""
-
-    model_type = "onnx"
 
     def __init__(self, model: Any) -> None:  # an OnnxModel; its module imports this one
         facts = model.facts
@@ -31,10 +29,22 @@ class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[override]  # `decode
             preprocessing=facts.preprocessing,
         )
         self.exported, self.facts = model, facts
-        self._decode, self._revision = model.decode, model.revision
-        self._calibration = model.calibration
+        self._decode, self._calibration = model.decode, model.calibration
         self.place = nn.Parameter(torch.zeros(1))  # has the device and the type of pixels and features
         self._finish("cpu", None)
+
+    @property
+    def label(self) -> str:
+        """As of the `OnnxModel`."""
+        return f"{self.facts.shown_label}{mark_of(self.decode)}"
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """As of the `OnnxModel`; the dtype is that of the weights in the file."""
+        return {**super().signature(distance), "dtype": self.exported.dtype}
+
+    def calibrated_model(self, files: bool = True) -> Model:
+        """As of the `OnnxModel`."""
+        return Model("OnnxModel", f":{self.label}", self.revision, None, self.resolution)
 
     def config(self) -> dict[str, Any]:
         """The facts in the file's metadata."""
@@ -46,7 +56,3 @@ class OnnxEmbedder(OnnxIdentity, Embedder):  # type: ignore[override]  # `decode
             raise ValueError("an ONNX model has no gradients: use the model that it was exported from")
         found: Embedding = self.exported.run(pixels.float().contiguous().cpu().numpy())
         return found.tensors()
-
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Refused: an ONNX file is not a model folder."""
-        raise ValueError(f"{self.name!r} is a file already: copy it")

@@ -20,7 +20,6 @@ from idmetric.models.embedder import Loaded
 from idmetric.models.tokens import resample_positions
 
 SIDE, PATCH = 224, 16
-_MOST_RATIO = 20  # of a frame's sides
 
 
 class VBenchDino(Backbone):
@@ -30,15 +29,12 @@ class VBenchDino(Backbone):
         source: "dino:vbench". options: those of `Backbone` that do not change the transform.
     """
 
+    model_type = ""  # a folder holds no such transform
     scales_files = False  # without antialiasing, fewer pixels would be other pixels
 
     def __init__(self, source: str = "dino:vbench", **options: Any) -> None:
         super().__init__(source, **options)
         self.interpolation = "bilinear"
-
-    def save_pretrained(self, folder: Any) -> None:
-        """Refused: a folder holds no such transform."""
-        raise NotImplementedError("dino:vbench is opened by its name and cannot be saved")
 
     @property
     def resolution(self) -> str:
@@ -66,10 +62,7 @@ class VBenchDino(Backbone):
         if mask is not None:
             raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
         pixels = to_pixels(image, None, background=self.background)
-        try:
-            return self.fit_pixels(pixels[None])[0], None
-        except ValueError as error:
-            raise ImageReadError(describe(image), str(error)) from error
+        return self.fit_pixels(pixels[None])[0], None
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
         """See `Embedder.forward_features`."""
@@ -89,7 +82,5 @@ class VBenchDino(Backbone):
 
 def _resized(height: int, width: int) -> tuple[int, int]:
     shorter, longer = min(height, width), max(height, width)
-    if longer > _MOST_RATIO * shorter:
-        raise ValueError(f"its sides differ by more than {_MOST_RATIO} to 1: it is not a frame")
     other = int(SIDE * longer / shorter)  # as torchvision rounds
     return (SIDE, other) if height <= width else (other, SIDE)

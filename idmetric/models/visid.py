@@ -19,10 +19,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,10 +31,10 @@ from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.distance.embedding import Embedding
-from idmetric.images.arrays import check_pixels
 from idmetric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.images.read import ImageLike, Outside, split_images
 from idmetric.images.resize import place
+from idmetric.io.hints import need
 from idmetric.io.output import replacing
 from idmetric.models.batches import in_batches
 from idmetric.models.embedder import Embedder
@@ -47,7 +44,6 @@ from idmetric.models.visid_files import (
     FILES,
     SETTINGS,
     folder_revision,
-    import_transformers,
     open_model,
     read_normalization,
     read_settings,
@@ -80,6 +76,7 @@ class VisIDEmbed(Embedder):
     """
 
     model_type = "visid"
+    settings: VisIDConfig
 
     @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
     def __init__(
@@ -95,7 +92,9 @@ class VisIDEmbed(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        transformers = import_transformers()
+        need("visid", "VisIDEmbed", transformers="transformers")
+        import transformers
+
         name = os.fspath(source)
         known = f"visid_{name}"
         hub = Hub(revision, cache_dir, token, local_files_only)
@@ -145,21 +144,17 @@ class VisIDEmbed(Embedder):
     @property
     def positions(self) -> str:
         """The kind of positions: "vision" or "sequential"."""
-        return self.settings.position_kind
-
-    def config(self) -> dict[str, Any]:
-        """See `Embedder.config`."""
-        return asdict(self.settings)
+        if self.settings.positions != "auto":
+            return self.settings.positions
+        return "sequential" if self.settings.prompt_style == "vlm2vec" else "vision"
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """See `VisIDConfig.size_for`."""
         return self.settings.size_for(height, width)
 
-    def forward(self, pixels: Tensor) -> Embedding:
-        """Embed pixels (B, 3, H, W) in [0, 1] under the default instruction, differentiably."""
-        if not torch.compiler.is_compiling():
-            check_pixels(pixels)
-        return self._run(list(self.fit_pixels(pixels)), [self.settings.instruction] * len(pixels))
+    def embed_pixels(self, pixels: Tensor) -> Embedding:
+        """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
+        return self._run(list(pixels), [self.settings.instruction] * len(pixels))
 
     def embed(
         self,
@@ -241,8 +236,7 @@ class VisIDEmbed(Embedder):
             items, said = loaded
             return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
 
-        check = partial(self._check, singles)
-        return in_batches(load, run, len(singles), batch_size, patches, progress, workers, check)
+        return in_batches(load, run, singles, self.dtype, batch_size, patches, progress, workers)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.

@@ -16,7 +16,6 @@ TASKS = {
     "editing": "Find the image that this edit of the image leads to:",
 }
 CANDIDATE = "Represent the image"  # the example the paper gives
-_MOST_PIXELS = 2**25  # 42,799 tokens; Qwen2.5-VL's processor takes 16,384
 
 IMAGE, STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
 MOST_RATIO = 200  # of an image's longer side to its shorter one, as in Qwen2-VL's processor
@@ -71,8 +70,6 @@ class VisIDConfig:
         check(type(self), vars(self))
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
-        if self.max_pixels > _MOST_PIXELS:
-            raise ValueError(f"max_pixels = {self.max_pixels}: at most {_MOST_PIXELS} are possible")
         if not STEP**2 <= self.min_pixels <= self.max_pixels:
             raise ValueError(f"need {STEP**2} <= min_pixels <= max_pixels, got {self.min_pixels}, {self.max_pixels}")
 
@@ -99,10 +96,3 @@ class VisIDConfig:
             short, long = min(rows, columns), max(STEP, high // (min(rows, columns) * STEP) * STEP)
             rows, columns = (long, short) if rows > columns else (short, long)
         return rows, columns
-
-    @property
-    def position_kind(self) -> Literal["vision", "sequential"]:
-        """The kind of positions that "auto" stands for."""
-        if self.positions != "auto":
-            return self.positions
-        return "sequential" if self.prompt_style == "vlm2vec" else "vision"

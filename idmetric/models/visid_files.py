@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.format import read_json
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite
-from idmetric.io.hints import install
 from idmetric.io.quiet import quiet
 from idmetric.models.visid_config import VisIDConfig
 
@@ -22,14 +20,6 @@ SETTINGS = "visid.json"
 FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
 # model_type -> transformers' class; the paper trains both (Table 1)
 CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
-
-
-def import_transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(f"VisIDEmbed needs transformers: {install('visid')}") from error
-    return transformers
 
 
 def folder_revision(folder: Path) -> str:
@@ -74,9 +64,7 @@ def read_settings(folder: Path) -> VisIDConfig:
     if not (folder / SETTINGS).is_file():
         return VisIDConfig()
     values = read_json(folder / SETTINGS)
-    if unknown := values.keys() - {f.name for f in fields(VisIDConfig)}:
-        raise CheckpointError(f"{str(folder / SETTINGS)!r} has settings this version does not know: {sorted(unknown)}")
     try:
-        return replace(VisIDConfig(), **values)
+        return VisIDConfig(**values)
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{str(folder / SETTINGS)!r}: {error}") from error

@@ -267,17 +267,18 @@ def test_a_calibration_is_refused_for_anything_else(saved: Path, small: IDSim, t
         next(changed.parameters()).add_(1.0)
     changed.save_pretrained(other / "model")
     with pytest.raises(CalibrationError, match="other weights"):
-        opened(other).probability(a, b, calibration=made_for(metric))
+        opened(other).calibrate_with(made_for(metric))
+    patch = opened(saved).calibrate_with(made_for(metric, "patch"))
     with pytest.raises(CalibrationError, match="distance 'patch', not 'cls'"):
-        metric.probability(a, b, "cls", calibration=made_for(metric, "patch"))
-    assert metric.probability(a, b, calibration=made_for(metric, "patch")).item() == pytest.approx(
+        patch.probability(a, b, "cls")
+    assert patch.probability(a, b).item() == pytest.approx(
         1 / (1 + np.exp(-(6 * (1 - metric(a, b, "patch").item()) - 3))), abs=1e-5
     )
     mask = torch.ones(64, 64)
     with pytest.raises(CalibrationError, match="whole images, not for subjects cut by masks"):
-        metric.probability(a, b, calibration=made_for(metric), mask_a=mask, mask_b=mask)
+        opened(saved).calibrate_with(made_for(metric)).probability(a, b, mask_a=mask, mask_b=mask)
     with pytest.raises(CalibrationError, match=r"subjects cut by masks \(crop\), not for whole images"):
-        metric.probability(a, b, calibration=made_for(metric, outside="crop"))
+        opened(saved).calibrate_with(made_for(metric, outside="crop")).probability(a, b)
 
 
 def test_a_model_in_memory_has_no_calibration() -> None:

@@ -20,30 +20,13 @@ from tests.embed_parts import pictures, stored
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
 
 
-@pytest.fixture
-def words(metric: IDSim, tmp_path: Path) -> list[str]:
-    """A command that scores four pictures with a cache."""
+def test_a_prune_while_images_are_scored_costs_no_score(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     metric.save_pretrained(tmp_path / "run")
     paths = pictures(tmp_path / "photos", 4)
-    return [str(paths[0]), str(tmp_path / "photos"), "--model", str(tmp_path / "run"), "--device", "cpu",
-            "--cache", str(tmp_path / "cache"), "--format", "json"]  # fmt: skip
-
-
-@pytest.fixture
-def embedded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many images each pass of a model was given."""
-    seen: list[int] = []
-    original = IDSim.embed_pixels
-    monkeypatch.setattr(IDSim, "embed_pixels", lambda self, x: seen.append(len(x)) or original(self, x))
-    return seen
-
-
-# The cache of scores
-
-
-def test_a_prune_while_images_are_scored_costs_no_score(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    words = [str(paths[0]), str(tmp_path / "photos"), "--model", str(tmp_path / "run"), "--device", "cpu",
+             "--cache", str(tmp_path / "cache"), "--format", "json"]  # fmt: skip
     assert score.main(words) == 0
     expected = json.loads(capsys.readouterr().out)["rows"]
     metric = load(tmp_path / "run", device="cpu")
@@ -65,9 +48,6 @@ def test_a_prune_while_images_are_scored_costs_no_score(
         [r["distance"] for r in expected], abs=1e-6
     )
     assert "damaged" not in err
-
-
-# Shards
 
 
 def test_readable_looks_for_images_of_a_removed_shard_in_others(tmp_path: Path) -> None:

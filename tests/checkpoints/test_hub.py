@@ -35,17 +35,9 @@ from tests.models.test_visid import make_qwen
 @pytest.fixture
 def hub(metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     """A Hub with one model, and an empty cache."""
-    from huggingface_hub import constants
-
     metric.save_pretrained(tmp_path / "repo")
     with HubServer({"owner/model": tmp_path / "repo"}) as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
-        template = server.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
+        server.stands_in(monkeypatch, tmp_path)
         yield server
 
 

@@ -5,7 +5,6 @@ The oracle is `published.PublishedIDSim`, wrapped, trained and saved by peft.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import peft
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from idmetric import CheckpointError, IDSim, load
@@ -169,21 +167,6 @@ def test_trained_biases_and_whole_modules_are_read(options: dict[str, Any], tmp_
     agrees(tmp_path, change=train, **options)
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "message"),
-    [("peft_type", "LOHA", "not LOHA"), ("fan_in_fan_out", True, "with fan_in_fan_out"),
-     ("init_lora_weights", "pissa_niter_4", "init_lora_weights 'pissa_niter_4' changes the base model"),
-     ("layer_replication", [[0, 2]], "with layer_replication"), ("use_qalora", True, "with use_qalora"),
-     ("target_parameters", ["x"], "with target_parameters"), ("use_dora", True, "with use_dora")],
-)  # fmt: skip
-def test_adapters_that_cannot_be_folded_are_refused(setting: str, value: Any, message: str, tmp_path: Path) -> None:
-    adapter, trunk, _ = publish(tmp_path)
-    file = adapter / "adapter_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), setting: value}))
-    with pytest.raises(CheckpointError, match=message):
-        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
-
-
 # Names and places
 
 
@@ -226,17 +209,6 @@ def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
         assert model.revision == folder.revision
         assert (model(x).cls - expected).abs().max() < 2e-6
     assert len({by_type.model_id, by_name.model_id, short.model_id}) == 1
-
-
-def test_the_names_given_for_modes_are_the_releases_numbers() -> None:
-    metric = random_model("dinov3")
-    x, y = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
-    a, b = metric(x), metric(y)
-    pooled = 1 - F.cosine_similarity(a["patch"].mean(1), b["patch"].mean(1))
-    cls = 1 - F.cosine_similarity(a["cls"], b["cls"])
-    assert metric(x, y, "patch_pooled").sub(pooled).abs().max() < 1e-6
-    assert metric(x, y, "joint_pooled").sub(cls + pooled).abs().max() < 1e-6
-    assert (metric(x, y, "joint") - cls - pooled).abs().min() > 1e-3  # another number under the release's name
 
 
 def test_an_embedding_answers_to_the_keys_of_the_releases_dict() -> None:

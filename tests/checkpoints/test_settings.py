@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from idmetric import IDSim, load
 from idmetric.checkpoints.errors import CheckpointError
@@ -16,9 +15,11 @@ from idmetric.models.idsim import IDSimConfig
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A small ViT's model folder."""
-    size = {"embed_dim": 24, "depth": 2, "num_heads": 2}
-    IDSim(IDSimConfig("vit_tiny_patch16_224", 32, 8, backbone_args=size), device="cpu").save_pretrained(tmp_path)
+    """A small ViT's model folder, of settings that are right: whole numbers are numbers."""
+    size = {"embed_dim": 24, "depth": 2, "num_heads": 2, "drop_path_rate": 0.1, "class_token": True}
+    config = IDSimConfig("vit_tiny_patch16_224", 32, 8, backbone_args=size, mean=(0, 0.5, 1), std=(1, 1.0, 1))
+    IDSim(config, device="cpu").save_pretrained(tmp_path)
+    load(tmp_path, device="cpu")
     return tmp_path
 
 
@@ -58,20 +59,3 @@ def test_a_config_cannot_have_other_files_read_or_fetched(folder: Path, argument
     change(folder, **{argument: {"url": "http://127.0.0.1:1/x", "file": "/etc/passwd"}})
     with pytest.raises(CheckpointError, match=f"backbone_args may not hold '{argument}'"):
         load(folder, device="cpu")
-
-
-def test_settings_that_are_right_still_open_all_kinds_of_model(tmp_path: Path) -> None:
-    """The checks refuse nothing that `save_pretrained` writes."""
-    for k, (name, args) in enumerate({
-        "vit_tiny_patch16_224": {"embed_dim": 24, "depth": 1, "num_heads": 2, "drop_path_rate": 0.1,
-        "class_token": True},
-        "swin_tiny_patch4_window7_224": {"depths": [1, 1, 1, 1], "embed_dim": 12, "num_heads": [1, 1, 2, 2]},
-        "resnet18": {"channels": [4, 4, 8, 8], "output_stride": 16},
-        "convnext_atto": {"depths": [1, 1, 1, 1], "dims": [4, 8, 8, 8]},
-        "vit_small_patch16_dinov3": {"embed_dim": 24, "depth": 1, "num_heads": 2},
-    }.items()):  # fmt: skip
-        side = 224 if "swin" in name else 32
-        model = IDSim(IDSimConfig(name, side, 8, backbone_args=args, mean=(0, 0.5, 1), std=(1, 1.0, 1)), device="cpu")
-        model.save_pretrained(tmp_path / str(k))
-        x = torch.rand(1, 3, side, side)
-        assert load(tmp_path / str(k), device="cpu")(x).cls.equal(model(x).cls)

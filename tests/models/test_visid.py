@@ -196,14 +196,6 @@ def test_scores_do_not_depend_on_batch_padding_or_mates(metric: VisIDEmbed) -> N
     assert (matrix + torch.eye(3) > 1e-3).all()
 
 
-def test_an_image_is_at_distance_zero_from_itself_and_queries_differ(metric: VisIDEmbed) -> None:
-    image, other = photo(60, 60, 4), photo(60, 60, 5)
-    assert metric(image, [image, other])[0].item() < 1e-6
-    query = metric.embed(image, task="recognition")
-    assert metric(query, metric.embed([image, other])).min() > 1e-4
-    assert metric.embed(texts=["one", "two"]).cls.shape == (2, 32)
-
-
 def test_a_list_may_hold_images_texts_and_both(folder: Path) -> None:
     config = replace(SMALL, instruction="Look", text_instruction="Read")
     metric = VisIDEmbed(folder, config=config, device="cpu", dtype=torch.float32)
@@ -415,8 +407,5 @@ def test_every_inferred_setting_can_be_chosen(folder: Path) -> None:
     mean = VisIDEmbed(folder, config=replace(SMALL, pooling="mean"), device="cpu", dtype=torch.float32)
     both = mean.embed([image, photo(30, 90)], texts=["a", "longer words"])
     assert (both.cls[0] - mean.embed(image, texts="a").cls[0]).abs().max() < 1e-5
-    assert not both.cls[0].allclose(metric_cls(folder, image), atol=1e-2)
-
-
-def metric_cls(folder: Path, image: Image.Image) -> Tensor:
-    return VisIDEmbed(folder, config=SMALL, device="cpu", dtype=torch.float32).embed(image, texts="a").cls[0]
+    last = VisIDEmbed(folder, config=SMALL, device="cpu", dtype=torch.float32)
+    assert not both.cls[0].allclose(last.embed(image, texts="a").cls[0], atol=1e-2)
