@@ -533,7 +533,7 @@ def test_wrong_options_are_named(quick: None, tmp_path: Path, capsys: pytest.Cap
         (("--task", "ilgen"), "or --categories"),
         ((source, *drawn), "exclude each other"),
         ((source, "--task", "identity", "--engine", "powerpaint"), "--engine is not used"),
-        ((source, "--task", "context", "--resolution", 512), "--resolution is not used"),
+        ((source, "--task", "context", "--resolution", "native"), "--resolution is not used"),
         ((source, "--task", "context", "--views"), "--views is not used"),
         ((source, "--task", "context", "--categories", "x"), "--categories is not used"),
         ((source, "--task", "noise", "--copies", 2), "--copies is not used"),
