@@ -285,6 +285,9 @@ def test_missing_masks_and_classes_are_listed(tmp_path: Path) -> None:
     described = distractor_task(sources.replace(text="chipped blue mug"), engine(), WORDS, class_column="text")
     assert described.jobs[0].prompt == "Photo of a chipped blue mug"
     assert len(contextual_task(sources.replace(category=None), engine(), WORDS).jobs) == 4
+    worded = replace(WORDS, templates={"context": "a {class}: {background}, {lighting}"})
+    with pytest.raises(GenerateError, match="column 'category' is empty"):
+        contextual_task(sources.replace(category=None), engine(), worded)
 
 
 # Doing jobs
