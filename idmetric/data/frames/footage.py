@@ -25,7 +25,7 @@ from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, re
 from idmetric.data.frames.video import Video
 from idmetric.images.masks import SeveralLabelsError, read_mask
 from idmetric.images.paths import natural
-from idmetric.images.read import ImageLike, ImageReadError, read_image
+from idmetric.images.read import ImageLike, read_image
 
 if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
@@ -149,8 +149,8 @@ def _masked(mask: Any, _: object) -> list[FrameObject]:
     try:
         return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
     except SeveralLabelsError as error:
-        reason = "it shows several objects: save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
-        raise ImageReadError(error.source, reason) from error
+        advice = "save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
+        raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
