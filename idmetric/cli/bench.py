@@ -146,8 +146,8 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
     steps["whole"] = lambda: metric.embed(photos, batch_size=batch)
     steps["whole, 1 image"] = lambda: metric.embed(photos[:1])
 
-    kind = metric.device.type
-    cuda, wait = kind == "cuda", torch.mps.synchronize if kind == "mps" else lambda: None  # Timer waits for CUDA
+    cuda = metric.device.type == "cuda"  # Timer waits for it
+    wait = torch.mps.synchronize if metric.device.type == "mps" else lambda: None
     for what, run in steps.items():
         if cuda:
             torch.cuda.reset_peak_memory_stats(metric.device)

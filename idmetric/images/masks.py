@@ -148,18 +148,6 @@ def read_mask(
     return mask.float() if full == 1 else mask.float().div_(full)
 
 
-def read_indices(source: ImageLike) -> NDArray[np.uint16]:
-    """The object numbers (height, width) of an indexed mask: palette indices, or gray values as they are stored."""
-    name = describe(source)
-    image = open_image(source)
-    if image.mode not in ("1", "L", "P") and not image.mode.startswith("I"):
-        raise ImageReadError(name, f"its mode {image.mode} holds no object numbers: save it as a palette or gray PNG")
-    values = np.asarray(image)
-    if values.min() < 0 or values.max() > 65535:
-        raise ImageReadError(name, f"object numbers must lie in [0, 65535], found [{values.min()}, {values.max()}]")
-    return values.astype(np.uint16)
-
-
 def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
     """Whether two sizes (height, width) are one shape scaled, each side of the smaller rounded by up to a pixel."""
     return abs(a[0] * b[1] - a[1] * b[0]) <= max(sum(a), sum(b))

@@ -187,7 +187,7 @@ def finish(work: Work, results: Iterator[Done], on_error: OnError, progress: Pro
         images += chunk.count
         embedded += chunk.count - len(errors) if fresh else 0
         unreadable |= errors
-        for image, reason in errors.items() if on_error == "fail" else ():
+        for image, reason in errors.items() if on_error != "skip" else ():
             raise ScaleError(f"{image}: {reason}; replace it, or keep it as a row with its error (on_error 'skip')")
         if progress is not None:
             progress(images, total)

@@ -233,3 +233,5 @@ def test_mining_lists_unreadable_images_and_goes_on_where_told(run: Runner, phot
     run.fails("no pairs found", *command, "--on-error", "skip", "--ceiling", "-1")
     photos.replace(text=None).write(tmp_path / "photos.parquet")
     run.fails("it has no two identities with the same text", *command)
+    photos.filter(path="MET/2/1.png").write(tmp_path / "photos.parquet")
+    run.fails("no image could be read", "mine", "negatives", *command[2:], "--on-error", "skip")

@@ -285,6 +285,9 @@ def test_missing_masks_and_classes_are_listed(tmp_path: Path) -> None:
     described = distractor_task(sources.replace(text="chipped blue mug"), engine(), WORDS, class_column="text")
     assert described.jobs[0].prompt == "Photo of a chipped blue mug"
     assert len(contextual_task(sources.replace(category=None), engine(), WORDS).jobs) == 4
+    worded = replace(WORDS, templates={"context": "a {class}: {background}, {lighting}"})
+    with pytest.raises(GenerateError, match="column 'category' is empty"):
+        contextual_task(sources.replace(category=None), engine(), worded)
 
 
 # Doing jobs
@@ -533,7 +536,7 @@ def test_wrong_options_are_named(quick: None, tmp_path: Path, capsys: pytest.Cap
         (("--task", "ilgen"), "or --categories"),
         ((source, *drawn), "exclude each other"),
         ((source, "--task", "identity", "--engine", "powerpaint"), "--engine is not used"),
-        ((source, "--task", "context", "--resolution", 512), "--resolution is not used"),
+        ((source, "--task", "context", "--resolution", "native"), "--resolution is not used"),
         ((source, "--task", "context", "--views"), "--views is not used"),
         ((source, "--task", "context", "--categories", "x"), "--categories is not used"),
         ((source, "--task", "noise", "--copies", 2), "--copies is not used"),

@@ -793,6 +793,14 @@ def test_damaged_rows_of_wildlife_are_named(tmp_path: Path, line: str, message: 
     assert len(import_dataset("wildlife", tmp_path, on_error="skip")) == 5
 
 
+def test_a_folder_without_wildlifes_table_is_not_looked_up_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "animals").mkdir()
+    monkeypatch.chdir(tmp_path)
+    refuses("animals/metadata.csv: no such file", "wildlife", "animals")
+
+
 def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
     names = {
         "data/train-00000-of-00002.parquet": "train", "data/train-00001-of-00002.parquet": "train",

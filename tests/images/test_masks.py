@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFilter
 import idmetric
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.images.masks import Labeled, MaskWarning, read_indices, read_mask, same_shape
+from idmetric.images.masks import Labeled, MaskWarning, read_mask, same_shape
 from idmetric.images.read import ImageReadError, describe, read_image
 from idmetric.images.regions import cut_out
 from idmetric.losses.identity import IdentityLoss
@@ -517,9 +517,3 @@ def test_an_image_and_its_mask_take_less_than_sixteen_bytes_a_pixel(tmp_path: Pa
     Image.fromarray(subject().astype(np.uint8) * 255).save(tmp_path / "small.png")
     done = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 16
-
-
-def test_object_numbers_of_indexed_masks() -> None:
-    labels = np.array([[0, 3], [255, 3]], np.uint8)
-    assert np.array_equal(read_indices(palette(labels, {})), labels)
-    assert np.array_equal(read_indices(labels), labels)

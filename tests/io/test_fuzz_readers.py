@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idmetric.data.manifest.table import ManifestError, read
-from idmetric.images.masks import read_indices, read_mask
+from idmetric.images.masks import read_mask
 from idmetric.images.read import ImageReadError, load_batch, read_image
 from idmetric.images.regions import cut_out
 from idmetric.scoring.pairs import read_pairs
@@ -125,7 +125,6 @@ READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object],
     "image": (picture, read_image, ImageReadError, 30),
     "batch": (picture, lambda data: load_batch(data, (16, 16)), ImageReadError, 12),
     "mask": (picture, lambda data: read_mask(data, (16, 16)), ImageReadError, 15),
-    "indexed mask": (picture, read_indices, ImageReadError, 8),
     "masked image": (picture, lambda data: cut_out(data, data, "crop"), ImageReadError, 8),
     "manifest CSV": (manifest("csv"), use_manifest, ManifestError, 16),
     "manifest JSON lines": (manifest("jsonl"), use_manifest, ManifestError, 16),

@@ -119,8 +119,8 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
 
 
-def _side(text: str) -> int:
-    return 0 if text == "native" else positive(text)
+def _side(text: str) -> int | str:
+    return text if text == "native" else positive(text)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -221,7 +221,7 @@ def _task(args: argparse.Namespace, sources: Manifest, engine: Engine, words: Wo
     if args.copies is not None:
         given["copies"] = args.copies
     if args.resolution is not None:
-        given["side"] = args.resolution or None
+        given["side"] = None if args.resolution == "native" else args.resolution
     return tasks[args.task](sources, engine, words, **given)
 
 

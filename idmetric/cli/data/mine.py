@@ -105,6 +105,8 @@ def _mine(args: argparse.Namespace) -> int:
     if problems:
         names = manifest.column("id")
         leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
+    if len(problems) == len(rows):
+        raise ValueError("no image could be read")
     search: dict[str, Callable[..., Manifest]] = {
         "negatives": mine.hard_negatives, "pairs": mine.hard_pairs, "queries": mine.query_negatives,
     }  # fmt: skip

@@ -23,7 +23,7 @@ from PIL import Image
 
 from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
-from idmetric.images.masks import read_mask
+from idmetric.images.masks import SeveralLabelsError, read_mask
 from idmetric.images.paths import natural
 from idmetric.images.read import ImageLike, read_image
 
@@ -146,7 +146,11 @@ def _decoded(clip: Clip, codes: Sequence[Any], index: int, _: object) -> list[Fr
 
 
 def _masked(mask: Any, _: object) -> list[FrameObject]:
-    return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
+    try:
+        return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
+    except SeveralLabelsError as error:
+        advice = "save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
+        raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:

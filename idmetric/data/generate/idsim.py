@@ -54,7 +54,7 @@ def contextual_task(
     canvas. Each row gets a new background id, because the same words give a different picture each time; the words
     are in the parameters.
     """
-    require(manifest, "mask")
+    require(manifest, "mask", *([class_column] if "{class}" in words.templates["context"] else []))
     jobs: list[Job] = []
     used: dict[str, int] = {}
 
@@ -66,7 +66,7 @@ def contextual_task(
             background, lighting = scenes[order[used.get(identity, 0) % len(scenes)]]
             used[identity] = used.get(identity, 0) + 1
 
-            slots = {"background": background, "lighting": lighting, "class": getattr(row, class_column) or "object"}
+            slots = {"background": background, "lighting": lighting, "class": str(getattr(row, class_column))}
             prompt = words.prompt("context", **slots)
             settings = {
                 "task": "context", "mode": scale_mode(identity, seed), "background": background, "lighting": lighting,

@@ -27,7 +27,7 @@ _FREE = ("date", "orientation")  # for columns of their own
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
-    source = job.open("identity", "path", source=str(job.folder() / "metadata.csv"))
+    source = job.open("identity", "path", source=str(job.folder().absolute() / "metadata.csv"))
     for record in job.rows(source):
         cells = {column: _text(value) for column, value in record.values.items()}
         try:
