@@ -113,6 +113,7 @@ def test_compile_reaches_embed_and_a_copy_has_its_own_weights(files: tuple[bytes
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_writes_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +132,7 @@ def test_the_command_prints_tables_and_writes_everything(
     assert [row["model"].partition("@")[0] for row in found["rows"]] == ["IDSim:tiny"] * 9
     starts = {row["what"]: row["over import torch"] for row in found["rows"][6:]}
     assert starts["import torch"] == 1
-    assert starts["idmetric score --help"] < 1 < starts["idmetric score --model tiny, two images"]
+    assert starts["idmetric score --help"] < 0.8 * starts["idmetric score --model tiny, two images"]
 
 
 @pytest.mark.parametrize(
