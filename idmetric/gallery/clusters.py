@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -95,7 +96,7 @@ def near_duplicates(
     present = np.array([key in items for key in table.keys])
     a, b, far = (x[present[a] & present[b]] for x in (a, b, far))
     near = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
-    links = _Links(len(table.keys))
+    links = Links(len(table.keys))
     for one, other in zip(a[near].tolist(), b[near].tolist(), strict=True):
         links.join(one, other)
     unlike = list(zip(a[~near].tolist(), b[~near].tolist(), strict=True))
@@ -104,33 +105,46 @@ def near_duplicates(
         if agreement >= THRESHOLD:
             links.join(i, j)
     linked = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
-    groups = [group for some in linked for group in _groups(some, gallery, looks, keep, max_distance)]
+    kept = partial(_kept, sharp=looks.sharpness, keep=keep)
+    compared = partial(_compared, gallery=gallery, looks=looks, max_distance=max_distance)
+    found = grouped(linked, kept, compared, DUPLICATES)
     looks.save()
+    return found
+
+
+def grouped(
+    linked: Sequence[Sequence[Item]],
+    kept: Callable[[Sequence[Item]], Item],
+    compared: Callable[[Sequence[Item]], list[Record]],
+    columns: Sequence[str],
+) -> Records:
+    """Split linked images into groups: one that is kept, and the images that repeat it.
+
+    Args:
+        kept: chooses the image to keep. compared: rows of images, compared with the first; `reason` is empty for
+            images that do not repeat it.
+    """
+    groups = []
+    for items in linked:
+        rest = list(items)
+        while len(rest) > 1:
+            first = kept(rest)
+            rest = [first, *(item for item in rest if item is not first)]
+            rows = compared(rest)
+            rest = [item for item, row in zip(rest, rows, strict=True) if not row["reason"]]
+            if len(rest) < len(rows) - 1:
+                groups.append([row for row in rows if row["reason"]])
     groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
     rows = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
-    return Records(rows, DUPLICATES)
+    return Records(rows, columns)
 
 
-def _groups(
-    items: Sequence[Item], gallery: Gallery, looks: Looks, keep: Keep, max_distance: float | None
-) -> Iterator[list[Record]]:
-    """Yield the groups of linked images: rows of an image that is kept and of those that repeat it."""
-    rest = list(items)
-    while len(rest) > 1:
-        first = _kept(rest, looks.sharpness, keep)
-        compared = [first, *(item for item in rest if item is not first)]
-        rows = _rows(compared, gallery, looks, max_distance)
-        rest = [item for item, row in zip(compared, rows, strict=True) if not row["reason"]]
-        if len(rest) < len(rows) - 1:
-            for item, row in zip(compared, rows, strict=True):
-                untouched = bool(item.stamp) and stamp_of(item.files) == item.stamp
-                if row["reason"] and not untouched:
-                    gallery.read(item)  # an error if it has changed
-            yield [row for row in rows if row["reason"]]
+def _compared(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
+    """Rows of images, see `grouped`.
 
-
-def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
-    """Compare images with the first, which is kept; `reason` is empty for those that do not repeat it."""
+    Raises:
+        GalleryError: if an image that repeats the first, or the first, has changed.
+    """
     first, table = items[0], gallery.table()
     vectors = table.rows_of([item.key for item in items])
     far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)
@@ -151,11 +165,15 @@ def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: f
         else:
             reason = ("copy" if agreement >= THRESHOLD else "near") if repeats else ""
         found.append({
-            "keep": reason in ("kept", FIRST_FRAME), "reason": reason, "image": item.place, "name": item.name,
+            "keep": reason in ("kept", FIRST_FRAME), "reason": reason, "image": gallery.shown(item), "name": item.name,
             "identity": item.identity, "width": item.width, "height": item.height, "bytes": item.size,
             "sharpness": looks.sharpness[item.key], "distance": distance, "copy_agreement": agreement,
             "mirrored": mirrored,
         })  # fmt: skip
+    again = [item for item, row in zip(items, found, strict=True) if row["reason"]]
+    for item in again if len(again) > 1 else ():
+        if not item.stamp or stamp_of(item.files) != item.stamp:
+            gallery.read(item)  # an error if it has changed
     return found
 
 
@@ -203,7 +221,7 @@ def nearest_pairs(vectors: Single, neighbors: int) -> tuple[Ints, Ints, Double]:
     return code[order] // len(vectors), code[order] % len(vectors), found[order]
 
 
-class _Links:
+class Links:
     """Connected components of N images."""
 
     def __init__(self, count: int) -> None:
@@ -269,13 +287,13 @@ def identities(
         far = distances(np.broadcast_to(vectors[rows[center]], vectors[rows].shape), vectors[rows])
         for k, (_, item) in enumerate(group):
             found.append({"group": number, "size": len(group), "center": k == center, "distance": float(far[k]),
-                          "image": item.place, "name": item.name, "identity": item.identity, "width": item.width,
-                          "height": item.height})  # fmt: skip
+                          "image": gallery.shown(item), "name": item.name, "identity": item.identity,
+                          "width": item.width, "height": item.height})  # fmt: skip
     return Records(found, IDENTITIES)
 
 
-def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
-    """Return the threshold at a false-accept rate, by the calibration of the gallery's model.
+def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: str = "cls") -> float:
+    """Return the threshold of a distance at a false-accept rate, by the calibration of the gallery's model.
 
     Raises:
         ValueError: without a calibration, or a threshold at that rate. CalibrationError: if the calibration is for
@@ -287,7 +305,7 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
             f"{gallery.metric.label} has no calibration: make one (`idmetric eval calibrate`) and give it by "
             "calibrate_with(file), or give threshold="
         )
-    found.check_distance("cls")
+    found.check_distance(distance)
     found.check_outside(gallery.about["outside"])
     rates = {round(float(t["false_accept_rate"]), 9): float(t["distance"]) for t in found.thresholds}
     if round(false_accept_rate, 9) not in rates:

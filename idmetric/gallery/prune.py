@@ -13,7 +13,7 @@ from idmetric.embed.store import Store
 from idmetric.gallery.index import IMAGES, LOCK
 
 _AT_ONCE = 64  # embeddings moved at a time
-LOOKS = "looks-1"  # folder of what `looks.Looks` keeps; another number for another search for copies
+LOOKS = "looks-2"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies
 _LEFT = 3600  # seconds after which a half-written file has no living writer
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip
+UNKNOWN = "unknown"
 _RERANKED = 16  # images without stored patches that are embedded at once
 
 
@@ -60,6 +61,7 @@ class Search:
     Attributes:
         store: folder of the gallery's embeddings. items, table: its usable images, and their vectors.
         read: returns the bytes of an image and its mask, or raises GalleryError if they have changed.
+        shown: an image's place in answers.
         probability_of: what the gallery's model sees of an image, for probabilities; None: there are none.
     """
 
@@ -70,11 +72,13 @@ class Search:
     items: Sequence[Item]
     table: Table
     read: Callable[[Item], tuple[bytes, bytes | None]]
+    shown: Callable[[Item], str]
     k: int
     distance: str
     rerank: int | None
     exclude_same: bool
     probability_of: str | None
+    unknown_above: float | None
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
@@ -120,7 +124,10 @@ class Search:
         for name, query, found in zip(names, queries, hits, strict=True):
             ranked = found if self.rerank is None else self._reranked(query, found)
             rows += [self._row(name, rank, *hit) for rank, hit in enumerate(ranked[: self.k], 1)]
-        columns = (*COLUMNS[:3], "probability", *COLUMNS[3:], "probability_basis") if self.calibration else COLUMNS
+        answer = () if self.unknown_above is None else ("answer",)
+        columns = (*COLUMNS[:3], *answer, *COLUMNS[3:])
+        if self.calibration:
+            columns = (*columns[:3], "probability", *columns[3:], "probability_basis")
         return Records([{name: row[name] for name in columns} for row in rows], columns)
 
     def _hits(self, queries: Single, own: list[str]) -> Iterator[list[tuple[Item, float]]]:
@@ -182,9 +189,12 @@ class Search:
 
     def _row(self, query: str, rank: int, item: Item, distance: float) -> Record:
         signature = self.metric.signature(self.distance)
-        row = {"query": query, "rank": rank, "distance": distance, "image": item.place, "name": item.name,
+        row = {"query": query, "rank": rank, "distance": distance, "image": self.shown(item), "name": item.name,
                "identity": item.identity, "width": item.width, "height": item.height,
                "distance_name": signature.pop("distance"), **signature}  # fmt: skip
+        if self.unknown_above is not None:
+            far = comparable(distance) > comparable(self.unknown_above)
+            row["answer"] = UNKNOWN if far else item.identity
         if self.calibration is not None:
             row["probability"] = float(self.calibration.probability(distance))
             row["probability_basis"] = self.calibration.basis
