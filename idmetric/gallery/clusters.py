@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.nearest import Double, Ints, Single, distances, nearest
+from idmetric.embed.nearest import Double, Ints, Single, distances
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import THRESHOLD, compare, take_print
 from idmetric.gallery.index import by_key
@@ -92,7 +92,7 @@ def near_duplicates(
     there = [item for item in gallery.items if item.where not in left_out]
     items = by_key(there)
     looks = Looks(gallery, there, progress)
-    a, b, far = nearest_pairs(table.vectors, neighbors)
+    a, b, far = nearest_pairs(*table.near(neighbors + 1))
     present = np.array([key in items for key in table.keys])
     a, b, far = (x[present[a] & present[b]] for x in (a, b, far))
     near = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
@@ -210,15 +210,18 @@ def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item
     return min(best, key=lambda item: (-item.size, item.place))
 
 
-def nearest_pairs(vectors: Single, neighbors: int) -> tuple[Ints, Ints, Double]:
-    """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first."""
-    rows, far = nearest(vectors, vectors, neighbors + 1)
-    one = np.broadcast_to(np.arange(len(vectors))[:, None], rows.shape)
-    codes = (np.minimum(one, rows) * len(vectors) + np.maximum(one, rows))[one != rows]
+def nearest_pairs(rows: Ints, far: Double) -> tuple[Ints, Ints, Double]:
+    """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first.
+
+    Args:
+        rows, far: the nearest of each row, perhaps itself, and their distances.
+    """
+    one = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)
+    codes = (np.minimum(one, rows) * len(rows) + np.maximum(one, rows))[one != rows]
     code, first = np.unique(codes, return_index=True)
     found = far[one != rows][first]
     order = np.lexsort((code, comparable(found)))
-    return code[order] // len(vectors), code[order] % len(vectors), found[order]
+    return code[order] // len(rows), code[order] % len(rows), found[order]
 
 
 class Links:

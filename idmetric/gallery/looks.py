@@ -35,7 +35,7 @@ _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any siz
 _ABOUT = ("sharpness", "frames")  # of each picture
 _THUMB = {"format": "webp", "quality": 70, "method": 1}
 _THUMB_SIDE = 192
-_IMAGES, _PAIRS = 1024, 4096  # in a file; a killed run loses about so many
+_IMAGES, _PAIRS = 1024, 2**15  # in a file; a killed run loses about so many
 
 Progress = Callable[[int, int], None]
 Agreement = tuple[float, bool]  # and whether the mirrored image fits best
@@ -167,7 +167,7 @@ class Looks:
             for pair in wanted
             if (found := self._agreements.get(pair)) is not None and (copies_only or found[0] >= THRESHOLD)
         }
-        missing = [pair for pair in dict.fromkeys(wanted) if pair not in known]
+        missing = sorted(pair for pair in dict.fromkeys(wanted) if pair not in known)  # those of one image together
         for begin in range(0, len(missing), _PAIRS):
             some = missing[begin : begin + _PAIRS]
             keys, a, b = _numbered(some)

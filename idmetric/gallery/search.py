@@ -34,20 +34,28 @@ if TYPE_CHECKING:
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip
 UNKNOWN = "unknown"
+NEIGHBORS = 12  # nearest images that pages show
 _RERANKED = 16  # images without stored patches that are embedded at once
 
 
-@dataclass(frozen=True)
+@dataclass
 class Table:
     """Unit vectors (N, D) of different images, and their keys."""
 
     keys: list[str]
     vectors: Single
+    _near: tuple[Ints, Double] | None = None
 
     @cached_property
     def number(self) -> dict[str, int]:
         """The number of each key's row."""
         return {key: k for k, key in enumerate(self.keys)}
+
+    def near(self, k: int) -> tuple[Ints, Double]:
+        """Rows of the k nearest vectors of each, itself among them, and their distances; found once."""
+        if self._near is None or self._near[0].shape[1] < min(k, len(self.keys)):
+            self._near = nearest(self.vectors, self.vectors, max(k, NEIGHBORS + 1))
+        return self._near[0][:, :k], self._near[1][:, :k]
 
     def rows_of(self, keys: Iterable[str]) -> Single:
         """The vectors of keys, in their order."""

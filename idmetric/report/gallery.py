@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import base64
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from idmetric.embed.nearest import nearest
 from idmetric.gallery import Gallery, Item
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
+from idmetric.gallery.search import NEIGHBORS
 from idmetric.report.page import render
 from idmetric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third
-NEIGHBORS = 12  # nearest images of each
 
 
 def gallery_page(
@@ -137,12 +136,14 @@ def _pictures(
 
 
 def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[list[tuple[int, float]]]:
-    """Return the numbers of each image's nearest images, nearest first, and their distances."""
-    if not items:
-        return []
-    vectors = gallery.table().rows_of([item.key for item in items])
-    rows, far = nearest(vectors, vectors, NEIGHBORS + 1)
-    return [
-        [(r, round(d, 4)) for r, d in zip(row, distance, strict=True) if r != k][:NEIGHBORS]
-        for k, (row, distance) in enumerate(zip(rows.tolist(), far.tolist(), strict=True))
-    ]
+    """Return the numbers of each image's nearest among these, nearest first, and their distances."""
+    table, images = gallery.table(), defaultdict(list)
+    for k, item in enumerate(items):
+        images[item.key].append(k)
+    rows, far = (found.tolist() for found in table.near(NEIGHBORS + 1))
+
+    def near(k: int, row: int) -> list[tuple[int, float]]:
+        pairs = zip(rows[row], far[row], strict=True)
+        return [(n, round(d, 4)) for r, d in pairs for n in images.get(table.keys[r], ()) if n != k][:NEIGHBORS]
+
+    return [near(k, table.number[item.key]) for k, item in enumerate(items)]

@@ -275,7 +275,7 @@ def test_images_beyond_the_room_of_a_page_have_no_picture(visit: Open, root: Pat
     report = many(tmp_path, root, room=20_000)
     images = record(report)["images"]
     lacking = [k for k, image in enumerate(images) if image["picture"] < 0]
-    assert 0 < lacking[0]
+    assert lacking[0] > 0
     assert {images[k]["fault"] for k in lacking} == {"too many for one page"}
     assert len(images[0]["near"]) == min(lacking[0] - 1, 12)
     assert all(near < lacking[0] for image in images for near, _ in image["near"])
