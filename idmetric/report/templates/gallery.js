@@ -37,8 +37,11 @@
 
   const gone = new Set(groups.copies.flat().filter((row) => !row.keep && !row.fixed).map((row) => row.image));
   function copies(rows, k) {
-    const none = make("b", { className: "none", textContent: " keeps nothing" });
-    const warn = () => { none.hidden = !keepsNothing(rows); };
+    const count = make("span"), none = make("b", { className: "none", textContent: " keeps nothing" });
+    const warn = () => {
+      count.textContent = `Group ${k + 1}: ${rows.length} images, ${rows.filter((row) => gone.has(row.image)).length} to remove`;
+      none.hidden = !keepsNothing(rows);
+    };
     const list = rows.map((row) => {
       const image = images[row.image], tick = make("input", { type: "checkbox", autocomplete: "off" });
       tick.dataset.remove = row.image;
@@ -57,7 +60,7 @@
     });
     warn();
     return make("fieldset", { className: "group" },
-      make("legend", {}, `Group ${k + 1}: ${rows.length} images`, none), make("ul", { className: "shelf" }, ...list));
+      make("legend", {}, count, none), make("ul", { className: "shelf" }, ...list));
   }
   const keepsNothing = (rows) => rows.every((row) => gone.has(row.image));
 
@@ -65,7 +68,7 @@
 
   const cluster = (rows, k) => make("fieldset", { className: "group" },
     make("legend", { textContent: `Cluster ${k + 1}: ${rows.length} images` }),
-    make("ul", { className: "shelf" }, ...rows.map((row) => make("li", { className: row.outlier ? "outlier" : "" },
+    make("ul", { className: "shelf tight" }, ...rows.map((row) => make("li", { className: row.outlier ? "outlier" : "" },
       face(row.image), make("div", {}, name(images[row.image].path),
         fact(row.center ? "center" : `distance ${row.distance.toFixed(4)}`, ...(row.outlier ? ["outlier"] : [])))))));
   const single = (n) => make("li", {}, face(n), name(images[n].path));
