@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -95,56 +94,39 @@ def near_duplicates(
     a, b, far = nearest_pairs(*table.near(neighbors + 1))
     present = np.array([key in items for key in table.keys])
     a, b, far = (x[present[a] & present[b]] for x in (a, b, far))
-    near = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
-    links = Links(len(table.keys))
-    for one, other in zip(a[near].tolist(), b[near].tolist(), strict=True):
-        links.join(one, other)
-    unlike = list(zip(a[~near].tolist(), b[~near].tolist(), strict=True))
-    found = looks.agreements([(table.keys[i], table.keys[j]) for i, j in unlike])
-    for (i, j), (agreement, _) in zip(unlike, found, strict=True):
-        if agreement >= THRESHOLD:
-            links.join(i, j)
-    linked = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
-    kept = partial(_kept, sharp=looks.sharpness, keep=keep)
-    compared = partial(_compared, gallery=gallery, looks=looks, max_distance=max_distance)
-    found = grouped(linked, kept, compared, DUPLICATES)
+    alike = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
+    unlike = np.flatnonzero(~alike)
+    found = looks.agreements([(table.keys[i], table.keys[j]) for i, j in zip(a[unlike], b[unlike], strict=True)])
+    alike[unlike] = [agreement >= THRESHOLD for agreement, _ in found]
+    linked = [[item for row in rows for item in items.get(table.keys[row], ())]
+              for rows in _connected(len(table.keys), a[alike], b[alike])]  # fmt: skip
+    groups = [group for some in linked for group in _groups(some, gallery, looks, keep, max_distance)]
     looks.save()
-    return found
-
-
-def grouped(
-    linked: Sequence[Sequence[Item]],
-    kept: Callable[[Sequence[Item]], Item],
-    compared: Callable[[Sequence[Item]], list[Record]],
-    columns: Sequence[str],
-) -> Records:
-    """Split linked images into groups: one that is kept, and the images that repeat it.
-
-    Args:
-        kept: chooses the image to keep. compared: rows of images, compared with the first; `reason` is empty for
-            images that do not repeat it.
-    """
-    groups = []
-    for items in linked:
-        rest = list(items)
-        while len(rest) > 1:
-            first = kept(rest)
-            rest = [first, *(item for item in rest if item is not first)]
-            rows = compared(rest)
-            rest = [item for item, row in zip(rest, rows, strict=True) if not row["reason"]]
-            if len(rest) < len(rows) - 1:
-                groups.append([row for row in rows if row["reason"]])
     groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
     rows = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
-    return Records(rows, columns)
+    return Records(rows, DUPLICATES)
 
 
-def _compared(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
-    """Rows of images, see `grouped`.
+def _groups(
+    items: Sequence[Item], gallery: Gallery, looks: Looks, keep: Keep, max_distance: float | None
+) -> Iterator[list[Record]]:
+    """Yield the groups of linked images: rows of an image that is kept and of those that repeat it."""
+    rest = list(items)
+    while len(rest) > 1:
+        first = _kept(rest, looks.sharpness, keep)
+        compared = [first, *(item for item in rest if item is not first)]
+        rows = _rows(compared, gallery, looks, max_distance)
+        rest = [item for item, row in zip(compared, rows, strict=True) if not row["reason"]]
+        if len(rest) < len(rows) - 1:
+            for item, row in zip(compared, rows, strict=True):
+                untouched = bool(item.stamp) and stamp_of(item.files) == item.stamp
+                if row["reason"] and not untouched:
+                    gallery.read(item)  # an error if it has changed
+            yield [row for row in rows if row["reason"]]
 
-    Raises:
-        GalleryError: if an image that repeats the first, or the first, has changed.
-    """
+
+def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
+    """Compare images with the first, which is kept; `reason` is empty for those that do not repeat it."""
     first, table = items[0], gallery.table()
     vectors = table.rows_of([item.key for item in items])
     far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)
@@ -170,10 +152,6 @@ def _compared(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distanc
             "sharpness": looks.sharpness[item.key], "distance": distance, "copy_agreement": agreement,
             "mirrored": mirrored,
         })  # fmt: skip
-    again = [item for item, row in zip(items, found, strict=True) if row["reason"]]
-    for item in again if len(again) > 1 else ():
-        if not item.stamp or stamp_of(item.files) != item.stamp:
-            gallery.read(item)  # an error if it has changed
     return found
 
 
@@ -224,27 +202,16 @@ def nearest_pairs(rows: Ints, far: Double) -> tuple[Ints, Ints, Double]:
     return code[order] // len(rows), code[order] % len(rows), found[order]
 
 
-class Links:
-    """Connected components of N images."""
-
-    def __init__(self, count: int) -> None:
-        self.parent = list(range(count))
-
-    def root(self, k: int) -> int:
-        while self.parent[k] != k:
-            self.parent[k] = k = self.parent[self.parent[k]]
-        return k
-
-    def join(self, a: int, b: int) -> None:
-        low, high = sorted((self.root(a), self.root(b)))
-        self.parent[high] = low
-
-    def groups(self) -> list[list[int]]:
-        """Return the members of each component, in order."""
-        found: dict[int, list[int]] = {}
-        for k in range(len(self.parent)):
-            found.setdefault(self.root(k), []).append(k)
-        return list(found.values())
+def _connected(count: int, a: Ints, b: Ints) -> list[list[int]]:
+    """Return the connected components of rows 0 to count - 1, where rows a and b are linked."""
+    label, before = np.arange(count), np.array([])
+    while not np.array_equal(label, before):
+        before = label.copy()
+        np.minimum.at(label, a, before[b])
+        np.minimum.at(label, b, before[a])
+        label = label[label]
+    order = np.argsort(label, kind="stable")
+    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(label[order])) + 1)]
 
 
 # Identities

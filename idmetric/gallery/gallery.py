@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 from idmetric.embed.keys import content, content_key, folder_name
 from idmetric.embed.nearest import unit
 from idmetric.embed.store import DamagedShardError, Store
-from idmetric.gallery.index import IMAGES, Item, file_of, locked_store, models_of, read_index, shown, write_index
-from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
+from idmetric.gallery.index import IMAGES, LOCK, Item, file_of, locked_store, models_of, read_index, shown, write_index
+from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Search, Table
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, entries
 from idmetric.gallery.update import Update, current_items, difference
@@ -277,7 +278,9 @@ class Gallery:
                 if path.parent != self.store:
                     with locked_store(path.parent):
                         remove_store(path.parent)
-                    remove_folder(path.parent)
+                    with contextlib.suppress(OSError):  # it holds files of others
+                        (path.parent / LOCK).unlink()
+                        path.parent.rmdir()
                     removed.append(path.parent.name)
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)

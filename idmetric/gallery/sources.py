@@ -111,16 +111,15 @@ def _manifest(path: Path) -> Manifest:
 
     kind = "wildlife" if path.name == "metadata.csv" else "table"
     try:
-        return read(path)
-    except ManifestError as error:
-        fault: ValueError = error
-    if kind == "wildlife" and "bbox" not in path.read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
         try:
-            manifest = import_dataset(kind, path.parent)
-            return manifest.replace(identity=[x and x.removeprefix(f"{kind}/") for x in manifest.column("identity")])
-        except ValueError as error:
-            fault = error
-    raise GalleryError(f"{fault} (idmetric data import {kind} makes a manifest of other tables)") from fault
+            return read(path)
+        except ManifestError:
+            if kind == "table" or b"bbox" in path.read_bytes().partition(b"\n")[0]:
+                raise
+        found = import_dataset(kind, path.parent)
+        return found.replace(identity=[name and name.removeprefix(f"{kind}/") for name in found.column("identity")])
+    except ValueError as error:
+        raise GalleryError(f"{error} (idmetric data import {kind} makes a manifest of other tables)") from error
 
 
 def walk(folder: Path) -> Iterator[Path]:
