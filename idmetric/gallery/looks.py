@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
 _ABOUT = ("sharpness", "frames")  # of each picture
-_THUMB = {"format": "webp", "quality": 70, "method": 1}
 _THUMB_SIDE = 192
 _IMAGES, _PAIRS = 1024, 2**15  # in a file; a killed run loses about so many
 
@@ -123,7 +122,7 @@ class Looks:
             about = small_picture(image), sharpness(image), frames_of(file)
         image.thumbnail((_THUMB_SIDE, _THUMB_SIDE))
         thumb = io.BytesIO()
-        image.save(thumb, **_THUMB)
+        image.save(thumb, "webp", quality=70, method=1)
         return *about, thumb.getvalue()
 
     def _rows(self, keys: Sequence[str]) -> Iterator[tuple[Any, list[tuple[int, int]]]]:

@@ -20,7 +20,11 @@
     button.addEventListener("click", () => open(n));
     return button;
   }
-  const name = (text) => make("bdi", { className: "name", title: text, textContent: text.length > 46 ? `…${text.slice(-45)}` : text });
+  function name(text) {  // its end, with lines that break after folders and words
+    const end = text.length > 46 ? `…${text.slice(-45)}` : text;
+    return make("bdi", { className: "name", title: text }, ...end.split(/(?<=[/_])/).flatMap((part) => [part, make("wbr")]));
+  }
+  const size = (bytes) => bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(2)} MB`;
 
   // The nearest images
 
@@ -53,9 +57,9 @@
         show();
       });
       const numbers = `${row.reason}, distance ${row.distance.toFixed(4)}, agreement ${row.agreement.toFixed(4)}`;
+      const verdict = { kept: "suggested to keep", "same bytes": "same bytes" }[row.reason] || numbers;
       return make("li", {}, face(row.image), make("div", {}, name(image.path), fact(
-        `${image.width} × ${image.height} px, ${(image.bytes / 1e6).toFixed(2)} MB`,
-        row.reason === "kept" ? "suggested to keep" : numbers),
+        `${image.width} × ${image.height} px, ${size(image.bytes)}`, verdict),
       make("label", {}, tick, ` remove${row.fixed ? ` (${row.fixed})` : ""}`)));
     });
     warn();
