@@ -35,7 +35,7 @@ def fast_duplicates(
     most_bits: int = MOST_BITS,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Records, dict[str, str]]:
-    """Find groups of images with the same bytes, or whose hashes differ in few bits, also mirrored.
+    """Find groups of images with the same bytes, or with hashes that differ in few bits, also mirrored.
 
     Faster than `near_duplicates` and less sure: crops are missed, and similar pictures may be linked. Look at each
     group before you remove files.

@@ -59,7 +59,7 @@ def gallery_page(
         {"path": name, "name": item.name, "picture": place.get(item.key, -1) if item.where not in faults else -1,
          "fault": faults.get(item.where, "" if k < shown else "too many for one page"),
          "manifest": "" if item.place in item.files else file_of(item),
-         "width": item.width, "height": item.height, "bytes": item.size, "near": near[k] if k < shown else []}
+         "width": item.width, "height": item.height, "bytes": item.size, "near": near[k] if k < shown else ""}
         for k, (name, item) in enumerate(zip(number, some, strict=True))
     ]  # fmt: skip
     record = {
@@ -135,15 +135,16 @@ def _pictures(
     return next(lacking, len(items)), found
 
 
-def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[list[tuple[int, float]]]:
-    """Return the numbers of each image's nearest among these, nearest first, and their distances."""
+def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[str]:
+    """Return the numbers of each image's nearest among these, nearest first, each followed by its distance."""
     table, images = gallery.table(), defaultdict(list)
     for k, item in enumerate(items):
         images[item.key].append(k)
     rows, far = (found.tolist() for found in table.near(NEIGHBORS + 1))
 
-    def near(k: int, row: int) -> list[tuple[int, float]]:
+    def near(k: int, row: int) -> str:
         pairs = zip(rows[row], far[row], strict=True)
-        return [(n, round(d, 4)) for r, d in pairs for n in images.get(table.keys[r], ()) if n != k][:NEIGHBORS]
+        found = [f"{n} {d:.4f}" for r, d in pairs for n in images.get(table.keys[r], ()) if n != k]
+        return " ".join(found[:NEIGHBORS])
 
     return [near(k, table.number[item.key]) for k, item in enumerate(items)]

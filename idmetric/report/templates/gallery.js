@@ -30,8 +30,11 @@
 
   function open(k) {
     at("nearest-title").textContent = images[k].path;
-    at("found").replaceChildren(...[[k, 0], ...images[k].near].map(([n, distance], place) =>
-      make("li", {}, face(n), name(images[n].name), fact(place ? distance.toFixed(4) : "this image"))));
+    const near = images[k].near.match(/\d+ [\d.]+/g) || [];
+    at("found").replaceChildren(...[`${k} this image`, ...near].map((pair) => {
+      const [n, ...text] = pair.split(" ");
+      return make("li", {}, face(Number(n)), name(images[n].name), fact(text.join(" ")));
+    }));
     if (!at("nearest").open) at("nearest").showModal();
     at("nearest").scrollTop = 0;
   }
