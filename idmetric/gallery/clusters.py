@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.nearest import Double, Ints, Single, distances
+from idmetric.embed.nearest import Double, Ints, distances
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import THRESHOLD, compare, take_print
 from idmetric.gallery.index import by_key
@@ -253,7 +253,8 @@ def identities(
     found: list[Record] = []
     for number, group in enumerate(members, 1):
         rows = np.array([row for row, _ in group])
-        center = _center(vectors[rows])
+        sum_ = vectors[rows].sum(0, dtype=np.float64)  # nearest to it: nearest on average, as 1 - cos is linear
+        center = int((vectors[rows].astype(np.float64) @ sum_).argmax())
         far = distances(np.broadcast_to(vectors[rows[center]], vectors[rows].shape), vectors[rows])
         for k, (_, item) in enumerate(group):
             found.append({"group": number, "size": len(group), "center": k == center, "distance": float(far[k]),
@@ -285,8 +286,3 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: s
         )
     found.warn()
     return rates[round(false_accept_rate, 9)]
-
-
-def _center(vectors: Single) -> int:
-    """Return the row nearest to the others on average, hence to their sum, as distances are linear in cosines."""
-    return int((vectors.astype(np.float64) @ vectors.sum(0, dtype=np.float64)).argmax())

@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -46,8 +48,11 @@ def gallery_page(
         ImportError: without jinja2. GalleryError: as `Gallery.query`.
     """
     items, faults = {gallery.shown(item): item for item in gallery.items}, faults or {}
-    copies = [_removable(rows, items) for rows in _by_group(duplicates)]
-    clusters = [_marked(rows) for rows in _by_group(groups or ()) if len(rows) > 1]
+    copies, clusters = (
+        [list(rows) for _, rows in groupby(some or (), itemgetter("group"))] for some in (duplicates, groups)
+    )
+    copies = [_removable(rows, items) for rows in copies]
+    clusters = [_marked(rows) for rows in clusters if len(rows) > 1]
     grouped = dict.fromkeys(row["image"] for rows in (*copies, *clusters) for row in rows)
     number = {name: k for k, name in enumerate((*grouped, *(name for name in items if name not in grouped)))}
     some = [items[name] for name in number]
@@ -74,13 +79,6 @@ def gallery_page(
         "gallery", ("theme.js", "gallery.js"), {"record": record}, counts=counts, count=len(items), signature=signature,
         problems=gallery.problems, note=note, neighbors=NEIGHBORS,
     )  # fmt: skip
-
-
-def _by_group(rows: Iterable[Record]) -> list[list[Record]]:
-    found: dict[int, list[Record]] = {}
-    for row in rows:
-        found.setdefault(row["group"], []).append(row)
-    return list(found.values())
 
 
 def _removable(rows: Sequence[Record], items: Mapping[str, Item]) -> list[Record]:
