@@ -2,13 +2,15 @@
 
     python benchmarks/curation.py PHOTOS OUT --count 5000
 
-Of the photos below a folder, the first COUNT and then 50 more are copied to OUT/photos. Each line is one command, in a
-process of its own; "share" is its time in relation to the first build, which embeds all photos.
+OUT/photos receives COUNT photos, and then 50 more: four of five are files below PHOTOS, every fifth is an edit of the
+one before it, named NUMBER-EDIT after it. Each line is one command, in a process of its own; "share" is its time in
+relation to the first build, which embeds all photos. On a machine that others use too, compare CPU seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -16,16 +18,39 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from PIL import Image
+
 from idmetric.images.paths import is_image, walk
 
 MORE = 50
+EDITS = ("copy", "jpeg", "half", "crop")
 
 
-def add(files: Sequence[Path], folder: Path, start: int) -> None:
-    """Copy photos to a folder, numbered from `start`."""
+def add(files: Sequence[Path], folder: Path, start: int, count: int) -> None:
+    """Add photos to a folder, numbered from `start`."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, file in enumerate(files, start):
-        shutil.copyfile(file, folder / f"{number:06}{file.suffix}")
+    for number in range(start, start + count):
+        file = files[number - number // 5]
+        if number % 5 < 4:
+            shutil.copyfile(file, folder / f"{number:06}{file.suffix}")
+        else:
+            edited(files[number - number // 5 - 1], folder, number)
+
+
+def edited(file: Path, folder: Path, number: int) -> None:
+    """Write an edit of a photo: the same bytes, compressed, half its size, or without a twentieth of each side."""
+    edit = EDITS[number // 5 % len(EDITS)]
+    name = f"{number - 1:06}-{edit}"
+    if edit == "copy":
+        shutil.copyfile(file, folder / f"{name}{file.suffix}")
+        return
+    photo = Image.open(file).convert("RGB")
+    width, height = photo.size
+    if edit == "half":
+        photo = photo.resize((max(1, width // 2), max(1, height // 2)))
+    if edit == "crop":
+        photo = photo.crop((width // 20, height // 20, width - width // 20, height - height // 20))
+    photo.save(folder / f"{name}.jpg", quality=50 if edit == "jpeg" else 90)
 
 
 def main() -> None:
@@ -36,26 +61,26 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=5000)
     args = parser.parse_args()
 
-    files = [file for file in walk(args.photos) if is_image(file)]
-    first, more = files[: args.count], files[args.count : args.count + MORE]
+    files = [file for file in walk(args.photos) if is_image(file) and "mask" not in str(file)]
+    args.count = min(args.count, len(files) * 5 // 4 - MORE)
     photos, gallery = args.out / "photos", ["--gallery", str(args.out / "gallery"), "--quiet"]
-    add(first, photos, 0)
+    add(files, photos, 0, args.count)
     build = ["build", str(photos), *gallery, "--model", "tiny", "--device", "cpu"]
     dedupe = ["dedupe", *gallery, "--device", "cpu", "--output", str(args.out / "duplicates.csv")]
     report = ["report", *gallery, "--device", "cpu", "--output", str(args.out / "report.html")]
 
     steps = [("build", build), ("dedupe", dedupe), ("build again", build), ("dedupe again", dedupe), ("report", report)]
     whole = 0.0
-    print(f"| {len(first)} photos | seconds | share |\n|---|---|---|")
-    for name, words in [*steps, ("", []), (f"build with {len(more)} more", build), ("dedupe", dedupe)]:
+    print(f"| {args.count} photos | seconds | share | CPU seconds | load |\n|---|---|---|---|---|")
+    for name, words in [*steps, ("", []), (f"build with {MORE} more", build), ("dedupe", dedupe)]:
         if not words:
-            add(more, photos, len(first))
+            add(files, photos, args.count, MORE)
             continue
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), sum(os.times()[2:4])
         subprocess.run([sys.executable, "-m", "idmetric.cli.main", "gallery", *words], check=True)
-        taken = time.perf_counter() - begin
+        taken, used = time.perf_counter() - begin, sum(os.times()[2:4]) - used
         whole = whole or taken
-        print(f"| {name} | {taken:.1f} | {taken / whole:.2f} |", flush=True)
+        print(f"| {name} | {taken:.1f} | {taken / whole:.2f} | {used:.1f} | {os.getloadavg()[0]:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.embed.nearest import unit
+from idmetric.embed.nearest import nearest, unit
 from idmetric.gallery.clusters import nearest_pairs
 from idmetric.gallery.linkage import cluster
 from idmetric.protocols import folder
@@ -125,7 +125,7 @@ def galleries(images: int, channels: int) -> None:
     product = now() - start
     cells = []
     for work in (
-        lambda: nearest_pairs(table, 10),
+        lambda: nearest_pairs(*nearest(table, table, 11)),
         lambda: cluster(table, 0.3, "average"),
         lambda: cluster(table, 0.3, "single"),
     ):

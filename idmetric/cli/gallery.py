@@ -94,10 +94,26 @@ def _add_query(parser: Parser) -> None:
     parser.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
     parser.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
                         "`idmetric eval calibrate`; 'stored': saved with the model")  # fmt: skip
+    parser.add_argument("--unknown-above", type=distance, metavar="D", help="answer with each hit's identity, or "
+                        "'unknown' above this distance; 'calibrated': that of the calibration")  # fmt: skip
+    _add_rate(parser)
 
 
-def _add_dedupe(parser: Parser) -> None:
+def distance(text: str) -> float | str:
+    """A number, or the word `calibrated`."""
+    return text if text == "calibrated" else float(text)
+
+
+def _add_rate(parser: Parser) -> None:
+    parser.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R", help="choose the calibration's "
+                        "threshold with this rate (default: %(default)s)")  # fmt: skip
+
+
+def _add_dedupe(parser: Parser, fast: bool = True) -> None:
     _add_sources(parser)
+    if fast:
+        parser.add_argument("--fast", action="store_true", help="compare perceptual hashes of the sources alone, "
+                            "without a model: misses crops, links similar pictures")  # fmt: skip
     parser.add_argument("--neighbors", type=int, default=10, metavar="N", help="nearest images to compare with "
                         "(default: %(default)s)")  # fmt: skip
     parser.add_argument("--max-distance", type=float, metavar="D", help="also group images this near, whatever their "
@@ -111,15 +127,14 @@ def _add_cluster(parser: Parser, sources: bool = True) -> None:
         _add_sources(parser)
     parser.add_argument("--threshold", type=float, metavar="D", help="largest distance within an identity (default: "
                         "from the calibration)")  # fmt: skip
-    parser.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R", help="choose the calibration's "
-                        "threshold with this rate (default: %(default)s)")  # fmt: skip
+    _add_rate(parser)
     parser.add_argument("--linkage", choices=("average", "complete", "single"), default="average", help="default: "
                         "%(default)s")  # fmt: skip
     parser.add_argument("--calibration", metavar="FILE", help="default: the one saved with the model")
 
 
 def _add_report(parser: Parser) -> None:
-    _add_dedupe(parser)
+    _add_dedupe(parser, fast=False)
     _add_cluster(parser, sources=False)
     parser.add_argument("--output", "-o", metavar="FILE", required=True, help="write the page there")
 
@@ -143,7 +158,7 @@ def _add_sources(parser: Parser) -> None:
 # values of options that only some subcommands have
 _ABSENT: dict[str, Any] = {
     "sources": [], "images": [], "output": None, "parquet": None, "calibration": None, "query_mask_dir": None,
-    "patches": False, "mask_dir": None, "model": None,
+    "patches": False, "mask_dir": None, "model": None, "fast": False,
 }  # fmt: skip
 # subcommand -> the line that describes it, and the function that adds its options
 _PARTS: dict[str, tuple[str, Callable[[Parser], None]]] = {
@@ -179,8 +194,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if not args.gallery and not args.sources:
-        parser.error("give a folder, or --gallery")
+    if not args.sources and (args.fast or not args.gallery):
+        parser.error("--fast needs folders, images or manifests" if args.fast else "give a folder, or --gallery")
+    if args.fast and (args.keep != "largest" or args.max_distance is not None):
+        parser.error("--fast knows neither sharpness nor distances: leave out --keep and --max-distance")
     kept = "nothing was kept: with --gallery DIR the same command would resume"
     if args.gallery:
         kept = f"embeddings in {args.gallery} are kept, and the same command resumes"
@@ -192,6 +209,8 @@ def _run(args: argparse.Namespace) -> int:
     with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
         if args.command == "info":
             return _info(args)
+        if args.fast:
+            return _fast(args)
         args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
         gallery = _open(args)
         status = _update(args, gallery) if args.sources else 0
@@ -310,14 +329,22 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
     from idmetric.gallery.sources import mask_of
 
     masks = [mask_of(args.query_mask_dir, image) for image in args.images] if args.query_mask_dir else None
+    limit = args.unknown_above
+    if limit == "calibrated":
+        from idmetric.gallery.clusters import calibrated_threshold
+
+        limit = calibrated_threshold(gallery, args.false_accept_rate, args.distance)
     hits = gallery.query(
         args.images, args.k, masks=masks, distance=args.distance, rerank=args.rerank,
-        exclude_same=args.exclude_same, probability=bool(args.calibration), batch_size=args.batch_size,
+        exclude_same=args.exclude_same, probability=bool(args.calibration), unknown_above=limit,
+        batch_size=args.batch_size,
     )  # fmt: skip
     known = any(row["identity"] is not None for row in hits)  # from a manifest
-    shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []), "image",
-             *(["identity"] if known else []))  # fmt: skip
+    shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []),
+             *(["answer"] if limit is not None else []), "image", *(["identity"] if known else []))  # fmt: skip
     note = "  ".join(f"{k}={v}" for k, v in gallery.metric.signature(args.distance).items())
+    if args.unknown_above is not None:
+        note = f"unknown above {four(limit)}\n{note}"
     if args.calibration and gallery.metric.calibration is not None:
         note = f"{gallery.metric.calibration.basis}\n{note}"
     _print(args, hits, shown, note, f"{len(hits)} hits")
@@ -331,6 +358,20 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     note = f"{len(gallery)} images, {groups} groups of near-duplicates, {spare} could go"
     _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note, note)
     return 0
+
+
+def _fast(args: argparse.Namespace) -> int:
+    from idmetric.gallery.fast import fast_duplicates
+
+    with Progress("images", not args.quiet, verb="hashed") as progress:
+        found, problems = fast_duplicates(args.sources, progress=progress)
+    for place, reason in problems.items():
+        say(f"left out {place}: {reason}")
+    note = (
+        f"{len({row['group'] for row in found})} groups by hash alone, {sum(not row['keep'] for row in found)} could go"
+    )
+    _print(args, found, ("group", "keep", "reason", "bits", "width", "height", "image"), note, note)
+    return 4 if problems else 0
 
 
 def _near_duplicates(args: argparse.Namespace, gallery: Gallery, **more: Any) -> Records:
@@ -362,14 +403,16 @@ def _report(args: argparse.Namespace, gallery: Gallery) -> int:
     from idmetric.report.page import check_page, write_page
 
     check_page(args.output)
-    wrong = faults(gallery.items, check=True)
+    touched = faults(gallery.items)
+    wrong = faults((item for item in gallery.items if item.where in touched), check=True)
     copies = _near_duplicates(args, gallery, left_out=wrong)
     groups, note = None, ""
     try:
         groups = _identities(args, gallery)
     except ValueError as error:  # without a calibration, say
         note = str(error)
-    write_page(gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note), args.output)
+    page = gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note, faults=wrong)
+    write_page(page, args.output)
     if not args.quiet:
         count = len({row["group"] for row in copies})
         say(f"wrote {args.output}: {len(gallery)} images, {count} duplicate groups")

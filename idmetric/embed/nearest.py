@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
 _CELLS = 2**23  # similarities held at once (32 MB)
-_MEASURED = 2**14  # pairs measured at once
+_MEASURED = 2**8  # pairs measured at once: more do not fit into a processor's cache
 _NOISE = 1e-5  # of a similarity in float32, at most
 
 

@@ -18,6 +18,8 @@ The same background with another subject fails at the subject, the same subject 
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.io.threads import one_thread
+from idmetric.io.threads import in_order, one_thread
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -46,6 +48,7 @@ _COLOR = 0.3  # difference of colors, 0..1, at which agreement is 0
 _SATURATED = 0.97
 _GRAY = np.array([0.299, 0.587, 0.114])
 _COLORS_APART = 0.2  # agreement of colors at small size below which pairs are given up (`copies_only`)
+_THREADS = min(8, os.cpu_count() or 1)
 _AT_ONCE = 16  # pairs in a batch: more do not fit into a processor's cache
 
 
@@ -118,15 +121,16 @@ def compare_pairs(
         Agreement (P,) in [-1, 1], and whether the mirrored image fits best (P,).
     """
     small = np.stack([_reduced(_gray(_values(picture))) for picture in pictures]) if len(pictures) else np.empty(0)
-    matches = []
-    for first, second in ((a, b), (b, a)):
-        value, which = np.empty((len(a), 2)), np.empty((len(a), 2), np.int64)
-        order = np.argsort(first, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(first[order])) + 1) if len(order) else []:
-            crops = _crops(_gray(_values(pictures[first[own[0]]])))  # of one image, for all pairs that it is in
-            value[own], which[own] = _matches(crops, small[second[own]])
-        matches.append((value, which))
-    ab, ba = matches
+    first, second = np.concatenate([a, b]), np.concatenate([b, a])
+    order = np.argsort(first, kind="stable")
+    value, which = np.empty((len(order), 2)), np.empty((len(order), 2), np.int64)
+
+    def match(own: Ints) -> None:  # one image's crops with all images that it is paired with
+        value[own], which[own] = _matches(_crops(_gray(_values(pictures[first[own[0]]]))), small[second[own]])
+
+    images = np.split(order, np.flatnonzero(np.diff(first[order])) + 1) if len(order) else []
+    deque(in_order(match, images, threads=_THREADS, waiting=64), 0)
+    ab, ba = ((value[half], which[half]) for half in (slice(len(a)), slice(len(a), None)))
     return _agreements(pictures, a, b, ab, ba, copies_only, done)
 
 
@@ -154,8 +158,9 @@ def _directed(
     likeness, mirrored, place = _coarse(inside, around)
     found = np.zeros(len(reference))
     alike = np.flatnonzero(likeness >= _GATE)
-    for begin in range(0, len(alike), _AT_ONCE):
-        rows = alike[begin : begin + _AT_ONCE]
+
+    def measure(rows: Ints) -> int:
+        last = int(rows[-1])
         first, second = _values(pictures[reference[rows]]), _values(pictures[image[rows]])
         second[mirrored[rows]] = second[mirrored[rows], ..., ::-1]
         small, other = _reduced(first), _reduced(second)
@@ -166,8 +171,12 @@ def _directed(
             rows, first, second, at = rows[near], first[near], second[near], at[near]
         if len(rows):
             found[rows] = _agreement(first, second, _refined(_gray(first), _gray(second), at))
+        return last
+
+    batches = [alike[begin : begin + _AT_ONCE] for begin in range(0, len(alike), _AT_ONCE)]
+    for last in in_order(measure, batches, threads=_THREADS, waiting=64):
         if done is not None:
-            done(int(alike[min(begin + _AT_ONCE, len(alike)) - 1]) + 1, len(reference))
+            done(last + 1, len(reference))
     return found, mirrored
 
 

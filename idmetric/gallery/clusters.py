@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.nearest import Double, Ints, Single, distances, nearest
+from idmetric.embed.nearest import Double, Ints, distances
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import THRESHOLD, compare, take_print
 from idmetric.gallery.index import by_key
@@ -91,19 +91,15 @@ def near_duplicates(
     there = [item for item in gallery.items if item.where not in left_out]
     items = by_key(there)
     looks = Looks(gallery, there, progress)
-    a, b, far = nearest_pairs(table.vectors, neighbors)
+    a, b, far = nearest_pairs(*table.near(neighbors + 1))
     present = np.array([key in items for key in table.keys])
     a, b, far = (x[present[a] & present[b]] for x in (a, b, far))
-    near = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
-    links = _Links(len(table.keys))
-    for one, other in zip(a[near].tolist(), b[near].tolist(), strict=True):
-        links.join(one, other)
-    unlike = list(zip(a[~near].tolist(), b[~near].tolist(), strict=True))
-    found = looks.agreements([(table.keys[i], table.keys[j]) for i, j in unlike])
-    for (i, j), (agreement, _) in zip(unlike, found, strict=True):
-        if agreement >= THRESHOLD:
-            links.join(i, j)
-    linked = [[item for row in rows for item in items.get(table.keys[row], ())] for rows in links.groups()]
+    alike = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
+    unlike = np.flatnonzero(~alike)
+    found = looks.agreements([(table.keys[i], table.keys[j]) for i, j in zip(a[unlike], b[unlike], strict=True)])
+    alike[unlike] = [agreement >= THRESHOLD for agreement, _ in found]
+    linked = [[item for row in rows for item in items.get(table.keys[row], ())]
+              for rows in _connected(len(table.keys), a[alike], b[alike])]  # fmt: skip
     groups = [group for some in linked for group in _groups(some, gallery, looks, keep, max_distance)]
     looks.save()
     groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
@@ -151,7 +147,7 @@ def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: f
         else:
             reason = ("copy" if agreement >= THRESHOLD else "near") if repeats else ""
         found.append({
-            "keep": reason in ("kept", FIRST_FRAME), "reason": reason, "image": item.place, "name": item.name,
+            "keep": reason in ("kept", FIRST_FRAME), "reason": reason, "image": gallery.shown(item), "name": item.name,
             "identity": item.identity, "width": item.width, "height": item.height, "bytes": item.size,
             "sharpness": looks.sharpness[item.key], "distance": distance, "copy_agreement": agreement,
             "mirrored": mirrored,
@@ -192,38 +188,30 @@ def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item
     return min(best, key=lambda item: (-item.size, item.place))
 
 
-def nearest_pairs(vectors: Single, neighbors: int) -> tuple[Ints, Ints, Double]:
-    """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first."""
-    rows, far = nearest(vectors, vectors, neighbors + 1)
-    one = np.broadcast_to(np.arange(len(vectors))[:, None], rows.shape)
-    codes = (np.minimum(one, rows) * len(vectors) + np.maximum(one, rows))[one != rows]
+def nearest_pairs(rows: Ints, far: Double) -> tuple[Ints, Ints, Double]:
+    """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first.
+
+    Args:
+        rows, far: the nearest of each row, perhaps itself, and their distances.
+    """
+    one = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)
+    codes = (np.minimum(one, rows) * len(rows) + np.maximum(one, rows))[one != rows]
     code, first = np.unique(codes, return_index=True)
     found = far[one != rows][first]
     order = np.lexsort((code, comparable(found)))
-    return code[order] // len(vectors), code[order] % len(vectors), found[order]
+    return code[order] // len(rows), code[order] % len(rows), found[order]
 
 
-class _Links:
-    """Connected components of N images."""
-
-    def __init__(self, count: int) -> None:
-        self.parent = list(range(count))
-
-    def root(self, k: int) -> int:
-        while self.parent[k] != k:
-            self.parent[k] = k = self.parent[self.parent[k]]
-        return k
-
-    def join(self, a: int, b: int) -> None:
-        low, high = sorted((self.root(a), self.root(b)))
-        self.parent[high] = low
-
-    def groups(self) -> list[list[int]]:
-        """Return the members of each component, in order."""
-        found: dict[int, list[int]] = {}
-        for k in range(len(self.parent)):
-            found.setdefault(self.root(k), []).append(k)
-        return list(found.values())
+def _connected(count: int, a: Ints, b: Ints) -> list[list[int]]:
+    """Return the connected components of rows 0 to count - 1, where rows a and b are linked."""
+    label, before = np.arange(count), np.array([])
+    while not np.array_equal(label, before):
+        before = label.copy()
+        np.minimum.at(label, a, before[b])
+        np.minimum.at(label, b, before[a])
+        label = label[label]
+    order = np.argsort(label, kind="stable")
+    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(label[order])) + 1)]
 
 
 # Identities
@@ -265,17 +253,18 @@ def identities(
     found: list[Record] = []
     for number, group in enumerate(members, 1):
         rows = np.array([row for row, _ in group])
-        center = _center(vectors[rows])
+        sum_ = vectors[rows].sum(0, dtype=np.float64)  # nearest to it: nearest on average, as 1 - cos is linear
+        center = int((vectors[rows].astype(np.float64) @ sum_).argmax())
         far = distances(np.broadcast_to(vectors[rows[center]], vectors[rows].shape), vectors[rows])
         for k, (_, item) in enumerate(group):
             found.append({"group": number, "size": len(group), "center": k == center, "distance": float(far[k]),
-                          "image": item.place, "name": item.name, "identity": item.identity, "width": item.width,
-                          "height": item.height})  # fmt: skip
+                          "image": gallery.shown(item), "name": item.name, "identity": item.identity,
+                          "width": item.width, "height": item.height})  # fmt: skip
     return Records(found, IDENTITIES)
 
 
-def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
-    """Return the threshold at a false-accept rate, by the calibration of the gallery's model.
+def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: str = "cls") -> float:
+    """Return the threshold of a distance at a false-accept rate, by the calibration of the gallery's model.
 
     Raises:
         ValueError: without a calibration, or a threshold at that rate. CalibrationError: if the calibration is for
@@ -287,7 +276,7 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
             f"{gallery.metric.label} has no calibration: make one (`idmetric eval calibrate`) and give it by "
             "calibrate_with(file), or give threshold="
         )
-    found.check_distance("cls")
+    found.check_distance(distance)
     found.check_outside(gallery.about["outside"])
     rates = {round(float(t["false_accept_rate"]), 9): float(t["distance"]) for t in found.thresholds}
     if round(false_accept_rate, 9) not in rates:
@@ -297,8 +286,3 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float) -> float:
         )
     found.warn()
     return rates[round(false_accept_rate, 9)]
-
-
-def _center(vectors: Single) -> int:
-    """Return the row nearest to the others on average, hence to their sum, as distances are linear in cosines."""
-    return int((vectors.astype(np.float64) @ vectors.sum(0, dtype=np.float64)).argmax())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from idmetric.embed.keys import content, content_key, folder_name
 from idmetric.embed.nearest import unit
 from idmetric.embed.store import DamagedShardError, Store
-from idmetric.gallery.index import IMAGES, Item, locked_store, models_of, read_index, write_index
-from idmetric.gallery.prune import Pruned, prune_shards, remove_folder, remove_store, size_of
+from idmetric.gallery.index import IMAGES, LOCK, Item, file_of, locked_store, models_of, read_index, shown, write_index
+from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Search, Table
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, entries
 from idmetric.gallery.update import Update, current_items, difference
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from idmetric.images.masks import Images, Masks
     from idmetric.models.embedder import Embedder
     from idmetric.scoring.records import Records
-
-_IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)  # of an item's place
 
 
 class Gallery:
@@ -74,9 +72,10 @@ class Gallery:
     def reload(self) -> None:
         """Read the files again, which another process may have changed."""
         self._items, self._damage = None, None
+        self.relative = False
         try:
-            found = read_index(self.store)
-            self._items = None if found is None else found[1]
+            if (found := read_index(self.store)) is not None:
+                self.relative, self._items = bool(found[0].get("relative")), found[1]
         except GalleryError as error:  # update() mends it
             self._damage = error
         self._shards = Store(self.store, self.patches)
@@ -99,6 +98,10 @@ class Gallery:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def shown(self, item: Item) -> str:
+        """An image's place in answers: relative to the current folder if the last update's sources were relative."""
+        return shown(item, self.relative)
 
     def vectors(self) -> NDArray[np.float32]:
         """Unit global features (N, D) of `items`.
@@ -153,8 +156,7 @@ class Gallery:
         if item.place in item.files:
             image, *mask = (partial(content, file) for file in item.files)
             return Entry(item.name, item.place, item.files, image, mask[0] if mask else None)
-        found = _IN_MANIFEST.match(item.place)
-        manifest = found[1] if found else item.place
+        manifest = file_of(item)
         if not (manifest.endswith(MANIFESTS) and os.path.isfile(manifest)):
             return None
         if manifest not in self._manifests:
@@ -250,7 +252,9 @@ class Gallery:
                 )  # fmt: skip
             finally:  # also if the update is stopped
                 self._shards.save()
-            head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision}
+            self.relative = not any(map(os.path.isabs, sources))
+            head = {"about": self.about, "opened": self.opened, "opened_revision": self.opened_revision,
+                    "relative": self.relative}  # fmt: skip
             write_index(self.store, head, after)
             self._items, self._table, self._damage = after, None, None
             return difference(before, after, self._shards.added, damaged)
@@ -274,7 +278,9 @@ class Gallery:
                 if path.parent != self.store:
                     with locked_store(path.parent):
                         remove_store(path.parent)
-                    remove_folder(path.parent)
+                    with contextlib.suppress(OSError):  # it holds files of others
+                        (path.parent / LOCK).unlink()
+                        path.parent.rmdir()
                     removed.append(path.parent.name)
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)
@@ -291,6 +297,7 @@ class Gallery:
         rerank: int | None = None,
         exclude_same: bool = False,
         probability: bool = False,
+        unknown_above: float | None = None,
         batch_size: int = 32,
     ) -> Records:
         """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
@@ -306,6 +313,7 @@ class Gallery:
             rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
             exclude_same: leave out images with the query's own bytes.
             probability: add the probability of the same identity, by the model's calibration.
+            unknown_above: add `answer`: the hit's identity, or "unknown" if its distance is above this.
             batch_size: queries per pass.
 
         Returns:
@@ -319,8 +327,8 @@ class Gallery:
         self._check_model()
         table = self.table()
         return Search(
-            self.metric, self.outside, self.mask_id, self.store, self._usable(), table, self.read, k, distance, rerank,
-            exclude_same, self.about["outside"] if probability else None,
+            self.metric, self.outside, self.mask_id, self.store, self._usable(), table, self.read, self.shown, k,
+            distance, rerank, exclude_same, self.about["outside"] if probability else None, unknown_above,
         ).run(images, masks, batch_size)  # fmt: skip
 
     def _check_model(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from idmetric.gallery.sources import GalleryError
+from idmetric.gallery.sources import MANIFESTS, GalleryError
 from idmetric.io import json_file
 from idmetric.io.lock import locked
 from idmetric.io.output import replacing
@@ -18,6 +19,7 @@ from idmetric.io.output import replacing
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images
 LOCK = ".lock"
+_IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)  # of an item's place
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,18 @@ def by_key(items: Sequence[Item]) -> dict[str, list[Item]]:
     for item in items:
         found.setdefault(item.key, []).append(item)
     return found
+
+
+def file_of(item: Item) -> str:
+    """An image's file, or the manifest with its bytes."""
+    found = None if item.place in item.files else _IN_MANIFEST.match(item.place)
+    return found[1] if found else item.place
+
+
+def shown(item: Item, relative: bool) -> str:
+    """An image's place as answers show it, perhaps relative to the current folder."""
+    file = file_of(item)
+    return f"{os.path.relpath(file)}{item.place.removeprefix(file)}" if relative else item.place
 
 
 # Files

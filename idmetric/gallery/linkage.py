@@ -73,11 +73,14 @@ def _components(table: Single, threshold: float) -> NDArray[np.int64]:
     for start in range(0, count, step):
         similarity = table[start : start + step] @ table[start:].T
         a, b = np.divmod(np.flatnonzero(similarity >= 1 - threshold - slack - STEP), similarity.shape[1])
+        sure = similarity[a, b] >= 1 - threshold + slack + STEP
         a, b = a + start, b + start
-        a, b = a[label[a] != label[b]], b[label[a] != label[b]]
-        for part in range(0, len(a), 2**16):  # float32 may be off by a little
-            x, y = a[part : part + 2**16], b[part : part + 2**16]
-            near = comparable(distances(table[x], table[y])) <= comparable(threshold)
+        apart = label[a] != label[b]
+        a, b, sure = a[apart], b[apart], sure[apart]
+        for part in range(0, len(a), 2**16):
+            x, y, near = (of[part : part + 2**16] for of in (a, b, sure))
+            unsure = np.flatnonzero(~near)  # float32 may be off by a little
+            near[unsure] = comparable(distances(table[x[unsure]], table[y[unsure]])) <= comparable(threshold)
             graph = coo_matrix((np.ones(int(near.sum()), bool), (label[x[near]], label[y[near]])), (count, count))
             found = connected_components(graph, directed=False)[1][label]
             first = np.full(count, count)

@@ -10,9 +10,9 @@ import io
 import tempfile
 import uuid
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
 _ABOUT = ("sharpness", "frames")  # of each picture
-_IMAGES, _PAIRS = 1024, 4096  # in a file; a killed run loses about so many
+_THUMB_SIDE = 192
+_IMAGES, _PAIRS = 1024, 2**15  # in a file; a killed run loses about so many
 
 Progress = Callable[[int, int], None]
 Agreement = tuple[float, bool]  # and whether the mirrored image fits best
@@ -101,33 +102,54 @@ class Looks:
     # Images
 
     def _read(self, items: Sequence[Item], begin: int, count: int) -> None:
-        pictures, sharp, frames = np.empty((len(items), SIZE, SIZE, 3), np.uint8), [], []
+        pictures = np.empty((len(items), SIZE, SIZE, 3), np.uint8)
+        about, thumbs = [], []
         self.gallery.read(items[0])  # here, not in each thread, manifests are read
         look = in_order(self._look, items, threads=threads(None), waiting=64)
-        for k, (pictures[k], sharpness_, number) in enumerate(look):
-            sharp.append(sharpness_)
-            frames.append(number)
+        for k, (pictures[k], *some, thumb) in enumerate(look):
+            about.append(some)
+            thumbs.append(np.frombuffer(thumb, np.uint8))
             self.progress(begin + k + 1, count)
-        tensors = {"pictures": pictures, "sharpness": np.array(sharp), "frames": np.array(frames, np.int64)}
+        sharp, frames = (np.array(values) for values in zip(*about, strict=True))
+        tensors = {"pictures": pictures, "sharpness": sharp, "frames": frames, "thumbs": np.concatenate(thumbs),
+                   "ends": np.cumsum([len(thumb) for thumb in thumbs])}  # fmt: skip
         self._write("pictures", [item.key for item in items], tensors)
 
-    def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, int]:
+    def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, int, bytes]:
         data = self.gallery.read(item)[0]
         image = self.gallery.metric.read_image(Named(data, item.place))
         with open_file(io.BytesIO(data)) as file:
-            return small_picture(image), sharpness(image), frames_of(file)
+            about = small_picture(image), sharpness(image), frames_of(file)
+        image.thumbnail((_THUMB_SIDE, _THUMB_SIDE))
+        thumb = io.BytesIO()
+        image.save(thumb, "webp", quality=70, method=1)
+        return *about, thumb.getvalue()
 
-    def _pictures(self, keys: Sequence[str]) -> NDArray[np.uint8]:
-        found = np.empty((len(keys), SIZE, SIZE, 3), np.uint8)
+    def _rows(self, keys: Sequence[str]) -> Iterator[tuple[Any, list[tuple[int, int]]]]:
+        """Yield each open file with the places of its keys: in `keys`, and in the file."""
         by_file: dict[Path, list[tuple[int, int]]] = {}
         for at, key in enumerate(keys):
             path, row = self._where[key]
             by_file.setdefault(path, []).append((at, row))
         for path, places in by_file.items():
             with safe_open(path, "np") as file:
-                pictures = file.get_slice("pictures")
-                for at, row in places:
-                    found[at] = pictures[row : row + 1][0]
+                yield file, places
+
+    def _pictures(self, keys: Sequence[str]) -> NDArray[np.uint8]:
+        found = np.empty((len(keys), SIZE, SIZE, 3), np.uint8)
+        for file, places in self._rows(keys):
+            pictures = file.get_slice("pictures")
+            for at, row in places:
+                found[at] = pictures[row : row + 1][0]
+        return found
+
+    def thumbs(self, keys: Sequence[str]) -> list[bytes]:
+        """Pictures of at most 192 pixels a side, as WebP."""
+        found = [b""] * len(keys)
+        for file, places in self._rows(keys):
+            ends, thumbs = file.get_tensor("ends").tolist(), file.get_tensor("thumbs")
+            for at, row in places:
+                found[at] = thumbs[ends[row - 1] if row else 0 : ends[row]].tobytes()
         return found
 
     # Pairs
@@ -144,7 +166,7 @@ class Looks:
             for pair in wanted
             if (found := self._agreements.get(pair)) is not None and (copies_only or found[0] >= THRESHOLD)
         }
-        missing = [pair for pair in dict.fromkeys(wanted) if pair not in known]
+        missing = sorted(pair for pair in dict.fromkeys(wanted) if pair not in known)  # those of one image together
         for begin in range(0, len(missing), _PAIRS):
             some = missing[begin : begin + _PAIRS]
             keys, a, b = _numbered(some)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from collections.abc import Container
@@ -10,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from idmetric.embed.store import Store
-from idmetric.gallery.index import IMAGES, LOCK
+from idmetric.gallery.index import IMAGES
 
 _AT_ONCE = 64  # embeddings moved at a time
-LOOKS = "looks-1"  # folder of what `looks.Looks` keeps; another number for another search for copies
+LOOKS = "looks-2"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies
 _LEFT = 3600  # seconds after which a half-written file has no living writer
 
 
@@ -76,13 +75,6 @@ def remove_store(store: Path) -> None:
     shutil.rmtree(store / LOOKS, ignore_errors=True)
     for path in [store / IMAGES, *store.glob("*.safetensors")]:  # first the file that makes it a gallery
         path.unlink(missing_ok=True)
-
-
-def remove_folder(store: Path) -> None:
-    """Remove the folder of a removed part, if it is empty."""
-    with contextlib.suppress(OSError):
-        (store / LOCK).unlink()
-        store.rmdir()
 
 
 def size_of(folder: Path) -> int:

@@ -33,20 +33,29 @@ if TYPE_CHECKING:
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip
+UNKNOWN = "unknown"
+NEIGHBORS = 12  # nearest images that pages show
 _RERANKED = 16  # images without stored patches that are embedded at once
 
 
-@dataclass(frozen=True)
+@dataclass
 class Table:
     """Unit vectors (N, D) of different images, and their keys."""
 
     keys: list[str]
     vectors: Single
+    _near: tuple[Ints, Double] | None = None
 
     @cached_property
     def number(self) -> dict[str, int]:
         """The number of each key's row."""
         return {key: k for k, key in enumerate(self.keys)}
+
+    def near(self, k: int) -> tuple[Ints, Double]:
+        """Rows of the k nearest vectors of each, itself among them, and their distances; found once."""
+        if self._near is None or self._near[0].shape[1] < min(k, len(self.keys)):
+            self._near = nearest(self.vectors, self.vectors, max(k, NEIGHBORS + 1))
+        return self._near[0][:, :k], self._near[1][:, :k]
 
     def rows_of(self, keys: Iterable[str]) -> Single:
         """The vectors of keys, in their order."""
@@ -60,6 +69,7 @@ class Search:
     Attributes:
         store: folder of the gallery's embeddings. items, table: its usable images, and their vectors.
         read: returns the bytes of an image and its mask, or raises GalleryError if they have changed.
+        shown: an image's place in answers.
         probability_of: what the gallery's model sees of an image, for probabilities; None: there are none.
     """
 
@@ -70,11 +80,13 @@ class Search:
     items: Sequence[Item]
     table: Table
     read: Callable[[Item], tuple[bytes, bytes | None]]
+    shown: Callable[[Item], str]
     k: int
     distance: str
     rerank: int | None
     exclude_same: bool
     probability_of: str | None
+    unknown_above: float | None
     calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
@@ -120,7 +132,10 @@ class Search:
         for name, query, found in zip(names, queries, hits, strict=True):
             ranked = found if self.rerank is None else self._reranked(query, found)
             rows += [self._row(name, rank, *hit) for rank, hit in enumerate(ranked[: self.k], 1)]
-        columns = (*COLUMNS[:3], "probability", *COLUMNS[3:], "probability_basis") if self.calibration else COLUMNS
+        answer = () if self.unknown_above is None else ("answer",)
+        columns = (*COLUMNS[:3], *answer, *COLUMNS[3:])
+        if self.calibration:
+            columns = (*columns[:3], "probability", *columns[3:], "probability_basis")
         return Records([{name: row[name] for name in columns} for row in rows], columns)
 
     def _hits(self, queries: Single, own: list[str]) -> Iterator[list[tuple[Item, float]]]:
@@ -182,9 +197,12 @@ class Search:
 
     def _row(self, query: str, rank: int, item: Item, distance: float) -> Record:
         signature = self.metric.signature(self.distance)
-        row = {"query": query, "rank": rank, "distance": distance, "image": item.place, "name": item.name,
+        row = {"query": query, "rank": rank, "distance": distance, "image": self.shown(item), "name": item.name,
                "identity": item.identity, "width": item.width, "height": item.height,
                "distance_name": signature.pop("distance"), **signature}  # fmt: skip
+        if self.unknown_above is not None:
+            far = comparable(distance) > comparable(self.unknown_above)
+            row["answer"] = UNKNOWN if far else item.identity
         if self.calibration is not None:
             row["probability"] = float(self.calibration.probability(distance))
             row["probability_basis"] = self.calibration.basis

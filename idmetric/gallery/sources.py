@@ -91,19 +91,35 @@ def _of(source: Source, masked: bool) -> Iterator[Entry]:
             if inputs.is_image(file):
                 yield _file(file, file.relative_to(path).as_posix(), source if masked else None)
     elif path.suffix in MANIFESTS and path.is_file():
-        from idmetric.data.manifest.table import ManifestError, read
-
-        try:
-            manifest = read(path)
-        except ManifestError as error:
-            kind = "wildlife" if path.name == "metadata.csv" else "table"
-            raise GalleryError(f"{error} (idmetric data import {kind} makes a manifest of other tables)") from error
+        manifest = _manifest(path)
         for row, (name, identity) in enumerate(zip(manifest.column("id"), manifest.column("identity"), strict=True)):
             yield _row(manifest, source.path, row, name, identity, masked)
     elif path.is_file():
         yield _file(path, path.name, source if masked else None)
     else:
         raise GalleryError(f"there is no folder, image or manifest at {source.path!r}: name the place it has now")
+
+
+def _manifest(path: Path) -> Manifest:
+    """Read a manifest, or the metadata.csv of WildlifeReID-10k and its like.
+
+    Raises:
+        GalleryError: for another table, or one with boxes to cut out; it names the importer.
+    """
+    from idmetric.data.importers.run import import_dataset
+    from idmetric.data.manifest.table import ManifestError, read
+
+    kind = "wildlife" if path.name == "metadata.csv" else "table"
+    try:
+        try:
+            return read(path)
+        except ManifestError:
+            if kind == "table" or b"bbox" in path.read_bytes().partition(b"\n")[0]:
+                raise
+        found = import_dataset(kind, path.parent)
+        return found.replace(identity=[name and name.removeprefix(f"{kind}/") for name in found.column("identity")])
+    except ValueError as error:
+        raise GalleryError(f"{error} (idmetric data import {kind} makes a manifest of other tables)") from error
 
 
 def walk(folder: Path) -> Iterator[Path]:

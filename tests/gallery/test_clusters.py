@@ -381,11 +381,69 @@ def test_a_query_prints_the_identities_of_a_manifest(run: Runner, photos: Path, 
 
 
 def test_a_table_that_is_no_manifest_leads_to_its_importer(run: Runner, tmp_path: Path) -> None:
-    (tmp_path / "metadata.csv").write_text("image_id,identity,path\n1,a,a.png\n")
-    run.says("unknown column 'image_id'", "build metadata.csv -g g --model tiny --device cpu")
     (tmp_path / "photos.csv").write_text("file,name\na.png,a\n")
     run.says("idmetric data import table makes a manifest", "build photos.csv -g g --model tiny --device cpu")
-    run.says("idmetric data import wildlife makes a manifest", "build metadata.csv -g g --model tiny --device cpu")
+    for text, fault in (("name,photo\na,a.png\n", "no column 'identity'"),
+                        ('identity,path,bbox\na,a.png,"[0, 0, 9, 9]"\n', "unknown column 'bbox'")):  # fmt: skip
+        (tmp_path / "metadata.csv").write_text(text)
+        said = run.says("idmetric data import wildlife makes a manifest", "build metadata.csv -g g --model tiny")
+        assert fault in said
+
+
+def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
+    run: Runner, photos: Path, tmp_path: Path, tiny: IDSim
+) -> None:
+    (tmp_path / "metadata.csv").write_text(
+        "image_id,identity,path,date,orientation,species,split,dataset\n"
+        f"1,ATRW_7,{photos / 'p0.png'},2020-01-02,left,tiger,train,ATRW\n"
+        f"2,unknown,{photos / 'p3.png'},2020-01-03,right,tiger,test,ATRW\n"
+    )
+    run.says("2 images, 2 embedded", "build metadata.csv -g g --model tiny --device cpu", status=0)
+    Path("new").mkdir()
+    shutil.copyfile(photos / "p0.png", "new/same.png")
+    picture(1).save("new/other.png")
+    query = "query new/same.png new/other.png -g g -k 1 --device cpu --format json"
+
+    def answers(words: str) -> list[str]:
+        return [row["answer"] for row in json.loads(run.all(f"{query} {words}")[1])]
+
+    same, other = json.loads(run.all(query)[1])
+    assert (same["distance"], same["identity"]) == (0, "ATRW_7")
+    far = other["distance"]
+    assert answers("--unknown-above 0") == ["ATRW_7", "unknown"]  # one at the threshold is known
+    assert answers(f"--unknown-above {far / 2}") == ["ATRW_7", "unknown"]
+    assert answers(f"--unknown-above {2 * far}") == ["ATRW_7", other["identity"]]
+    calibration = Calibration(
+        Platt(4.0, 0.0), tiny.calibrated_model(files=False), "cls", prior=0.5,
+        thresholds=({"false_accept_rate": 0.01, "distance": far / 2}, {"false_accept_rate": 0.1, "distance": 2 * far}),
+    )  # fmt: skip
+    calibration.write(tmp_path / "own.json")
+    own = "--unknown-above calibrated --calibration own.json --false-accept-rate"
+    assert answers(f"{own} 0.01") == ["ATRW_7", "unknown"]
+    assert answers(f"{own} 0.1") == ["ATRW_7", other["identity"]]
+    run.prints("unknown above 0.5000", "query new/other.png -g g --device cpu --unknown-above .5")
+    assert "invalid distance value" in run.all("query new/other.png -g g --unknown-above far")[2]
+
+
+def test_images_of_relative_sources_are_named_from_here(
+    run: Runner, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "set" / "deep").mkdir(parents=True)
+    for name in ("a.png", "deep/b.png"):
+        shutil.copyfile(photos / "p0.png", tmp_path / "set" / name)
+    Manifest.from_rows([Row(None, image_bytes=(photos / "p1.png").read_bytes(), id="x/../y")]).write("in.parquet")
+
+    def named(*words: Any) -> list[str]:
+        return sorted(row["image"] for row in json.loads(run.all(*words)[1]))
+
+    run("build set in.parquet -g g --model tiny --device cpu")
+    query = ("-g", tmp_path / "g", "--device", "cpu", "--format", "json")
+    assert named("query", photos / "p0.png", *query) == ["in.parquet#x/../y", "set/a.png", "set/deep/b.png"]
+    assert named("dedupe", *query) == ["set/a.png", "set/deep/b.png"]
+    monkeypatch.chdir(tmp_path / "set")
+    assert named("dedupe", *query) == ["a.png", "deep/b.png"]
+    run("build", tmp_path / "set", *query[:4])
+    assert named("dedupe", *query) == [str(tmp_path / "set" / name) for name in ("a.png", "deep/b.png")]
 
 
 def test_known_identities_stay_beside_what_is_found(tiny: IDSim, photos: Path, tmp_path: Path) -> None:
