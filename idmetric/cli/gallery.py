@@ -355,7 +355,7 @@ def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     found = _near_duplicates(args, gallery)
     spare = sum(not row["keep"] for row in found)
     groups = len({row["group"] for row in found})
-    note = f"{len(gallery)} images, {groups} groups of near-duplicates, {spare} could go"
+    note = f"{len(gallery)} images, {groups} group{"s" * (groups != 1)} of near-duplicates, {spare} could go"
     _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note, note)
     return 0
 
