@@ -353,9 +353,7 @@ def _query(args: argparse.Namespace, gallery: Gallery) -> int:
 
 def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
     found = _near_duplicates(args, gallery)
-    spare = sum(not row["keep"] for row in found)
-    groups = len({row["group"] for row in found})
-    note = f"{len(gallery)} images, {groups} group{"s" * (groups != 1)} of near-duplicates, {spare} could go"
+    note = f"{len(gallery)} images, {_counted(found, 'of near-duplicates')}"
     _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note, note)
     return 0
 
@@ -367,11 +365,14 @@ def _fast(args: argparse.Namespace) -> int:
         found, problems = fast_duplicates(args.sources, progress=progress)
     for place, reason in problems.items():
         say(f"left out {place}: {reason}")
-    note = (
-        f"{len({row['group'] for row in found})} groups by hash alone, {sum(not row['keep'] for row in found)} could go"
-    )
+    note = _counted(found, "by hash alone")
     _print(args, found, ("group", "keep", "reason", "bits", "width", "height", "image"), note, note)
     return 4 if problems else 0
+
+
+def _counted(found: Records, what: str) -> str:
+    groups, spare = len({row["group"] for row in found}), sum(not row["keep"] for row in found)
+    return f"{groups} {'group' if groups == 1 else 'groups'} {what}, {spare} could go"
 
 
 def _near_duplicates(args: argparse.Namespace, gallery: Gallery, **more: Any) -> Records:

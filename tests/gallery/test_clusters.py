@@ -363,7 +363,7 @@ def test_a_gallery_of_two_models_asks_which(run: Runner, photos: Path, tiny: IDS
 
 def test_written_files_are_named_with_what_is_in_them(run: Runner, photos: Path) -> None:
     run("build -g g --model tiny --device cpu", photos)
-    for words, counts in (("dedupe", "groups of near-duplicates, "), ("cluster --threshold 0.3", "groups, ")):
+    for words, counts in (("dedupe", " of near-duplicates, "), ("cluster --threshold 0.3", "groups, ")):
         said = run.says("idmetric gallery: wrote out.csv: 11 images, ", f"{words} -g g --output out.csv", status=0)
         assert counts in said
         assert run.says("", f"{words} -g g --output out.csv --quiet", status=0) == ""

@@ -63,7 +63,7 @@ def test_the_command_hashes_without_a_model(
     Path("set").mkdir()
     picture(1).save("set/a.png")
     picture(1).resize((100, 80)).save("set/b.png")
-    out = run.prints("1 groups by hash alone, 1 could go", "dedupe set --fast")
+    out = run.prints("1 group by hash alone, 1 could go", "dedupe set --fast")
     assert [line.split()[-1] for line in out.splitlines()[1:3]] == ["set/a.png", "set/b.png"]  # as given
     assert str(tmp_path / "set" / "a.png") in run.prints("hash", "dedupe --fast", tmp_path / "set")
     Path("set/c.png").write_text("no image")
