@@ -75,10 +75,12 @@ def add_workers(options: Options, default: str = "one per core, at most 8") -> N
 def check_model(name: str) -> None:
     """Refuse a name that no model has, before anything heavy is imported."""
     from idmetric.models import names
-    from idmetric.protocols.common.models import BASELINES, is_diffsim
 
-    if name in BASELINES or is_diffsim(name):
-        raise CommandError(f"{name} is a baseline for tables: idmetric eval folder --data FOLDER --model {name}")
+    if not names.known(name):
+        from idmetric.protocols.common.models import BASELINES, is_diffsim
+
+        if name in BASELINES or is_diffsim(name):
+            raise CommandError(f"{name} is a baseline for tables: idmetric eval folder --data FOLDER --model {name}")
     names.check(name)
 
 
