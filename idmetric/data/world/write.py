@@ -6,6 +6,7 @@ remains of killed runs, have hidden names.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -203,7 +204,9 @@ def _render_all(
     context = multiprocessing.get_context("spawn")  # an OpenGL context doesn't survive a fork
     with ProcessPoolExecutor(workers, context, _prepare_worker, job) as pool:
         try:
-            for pictures in pool.map(_render, numbers):
+            with _interrupts_held():
+                rendered = pool.map(_render, numbers)  # starts the workers
+            for pictures in rendered:
                 done(pictures)
         except BrokenProcessPool as error:
             text = "a rendering process died; finished identities are kept: run again, perhaps with fewer workers"
@@ -211,6 +214,19 @@ def _render_all(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C within the block, also in processes that start there, until `_prepare_worker` ignores it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _prepare(folder: Path, plan: WorldPlan, assets: Path | None) -> None:
