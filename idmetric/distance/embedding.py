@@ -149,7 +149,7 @@ class Embedding:
             )
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-        """Write to a safetensors file; `metadata` (strings) is kept with the tensors."""
+        """Write to a safetensors file; `metadata` (strings) is kept with the tensors; OutputError if it fails."""
         from safetensors.torch import save_file
 
         found = self.tensors()

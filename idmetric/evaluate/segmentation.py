@@ -53,7 +53,7 @@ def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
     Args:
         heat: (H, W). truth: bool (H, W).
     """
-    h, t = np.asarray(heat), truths("truth", truth)
+    h, t = numbers("heat", heat, 2), truths("truth", truth)
     return bool(t[h == h.max()].all())
 
 
@@ -70,9 +70,9 @@ def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
 
 def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:
     """IoU (K,) of the masks `heat >= threshold`, at thresholds (K,) in any order; otherwise as `pointing`."""
-    h, t = numbers("heat", heat, 2).ravel(), truths("truth", truth).ravel()
+    h, t = numbers("heat", heat, 2), truths("truth", truth)
     at = numbers("thresholds", thresholds).astype(np.float64)
-    kept = len(h) - np.searchsorted(np.sort(h).astype(np.float64), at, "left")
+    kept = h.size - np.searchsorted(np.sort(h, axis=None).astype(np.float64), at, "left")
     hits = int(t.sum()) - np.searchsorted(np.sort(h[t]).astype(np.float64), at, "left")
     curve: Array = hits / (kept + int(t.sum()) - hits)
     return curve

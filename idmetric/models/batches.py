@@ -30,7 +30,7 @@ def in_batches(
     Args:
         load, run: from the place of a batch to what the model takes, and from that to its embedding.
         images: of each item; None for a text alone. dtype: of the model. Both are for the message about features that
-            are not finite, which is not looked for in a graph or a compiled model.
+            are not finite; those of a graph or a compiled model are not checked.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")

@@ -122,7 +122,7 @@ class Embedder(Identity, nn.Module):
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalized pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
-        raise NotImplementedError(f"{type(self).__name__} does not define forward_features")
+        raise NotImplementedError(f"{self.name} takes images, not pixels: it does not define forward_features")
 
     def compile(self, *args: Any, **options: Any) -> None:
         """Compile the encoder by `torch.compile`, in place, so that `embed` and distances use it as well."""

@@ -90,5 +90,5 @@ def read_facts(text: str | None, name: str) -> Exported:
             if key not in ("distances", "fit")
         }
         return Exported(**values)
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"the metadata of {name!r} are damaged: {error}") from error

@@ -20,6 +20,7 @@ from idmetric.models.embedder import Loaded
 from idmetric.models.tokens import resample_positions
 
 SIDE, PATCH = 224, 16
+_MOST_RATIO = 20  # of a frame's sides: longer ones would take gigabytes
 
 
 class VBenchDino(Backbone):
@@ -62,6 +63,8 @@ class VBenchDino(Backbone):
         if mask is not None:
             raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
         pixels = to_pixels(image, None, background=self.background)
+        if max(pixels.shape[1:]) > _MOST_RATIO * min(pixels.shape[1:]):
+            raise ImageReadError(describe(image), f"its sides differ by over {_MOST_RATIO} to 1: it is not a frame")
         return self.fit_pixels(pixels[None])[0], None
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:

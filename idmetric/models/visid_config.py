@@ -18,6 +18,7 @@ TASKS = {
 CANDIDATE = "Represent the image"  # the example the paper gives
 
 IMAGE, STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
+_MOST = 2**25  # pixels, 42,799 tokens; Qwen2.5-VL's processor takes 16,384
 MOST_RATIO = 200  # of an image's longer side to its shorter one, as in Qwen2-VL's processor
 # what stands before, with an image after that, and at the end
 STYLES = {
@@ -70,8 +71,9 @@ class VisIDConfig:
         check(type(self), vars(self))
         if self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
-        if not STEP**2 <= self.min_pixels <= self.max_pixels:
-            raise ValueError(f"need {STEP**2} <= min_pixels <= max_pixels, got {self.min_pixels}, {self.max_pixels}")
+        low, high = self.min_pixels, self.max_pixels
+        if not STEP**2 <= low <= high <= _MOST:
+            raise ValueError(f"need {STEP**2} <= min_pixels <= max_pixels <= {_MOST}, got {low}, {high}")
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """The nearest multiples of 28, scaled to lie within min_pixels and max_pixels, as Qwen2-VL's processor does.

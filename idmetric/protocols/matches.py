@@ -6,7 +6,7 @@
 Every identity with masks gives pairs: each image with the next one (by id), in a circle. The models see whole images,
 never the masks.
 
-A match is on the subject if its mask covers both patches by half; docs/evaluate-patches.md lists the columns. No paper
+A match is on the subject if the masks cover both patches by half; docs/evaluate-patches.md lists the columns. No paper
 prints these numbers. Only real images count. Without --data, objects of the procedural world (seed 1000, 224 pixels,
 three views) are rendered into OUT/world/things.
 """

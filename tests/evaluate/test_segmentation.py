@@ -155,6 +155,7 @@ def test_perfect_masks_score_one_and_ties_lose() -> None:
     [
         (lambda: overlap(np.full((2, 2), 0.4), np.ones((2, 2))), "booleans"),
         (lambda: best_iou([[np.nan]], [[1]]), "finite"),
+        (lambda: pointing([[np.nan]], [[0]]), "finite"),
         (lambda: mask_map([0.5], [0.1], [False]), "shows the subject"),
     ],
 )

@@ -288,6 +288,8 @@ def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:
     torch.testing.assert_close(together, torch.cat([metric.embed(image).cls for image in images]))
     with pytest.raises(idmetric.ImageReadError, match="takes no masks"):
         metric.embed(images[0], masks=Image.new("L", (320, 180), 255))
+    with pytest.raises(idmetric.ImageReadError, match="not a frame"):
+        metric.embed(Image.new("RGB", (3, 500)))
     with pytest.raises(ValueError, match="in its own way"):
         Backbone("dino:vbench", pretrained=False)
     with pytest.raises(NotImplementedError, match="cannot be saved"):

@@ -14,6 +14,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.idsim import IDSim
 from idmetric.protocols import idsim_fig6_sensitivity as protocol
 from idmetric.protocols.common.result import Result, Value
+from idmetric.protocols.common.scorers import Settings
 from idmetric.protocols.idsim_fig6_sensitivity import cells, run
 from idmetric.protocols.options import SensitivityOptions
 from tests.protocols.parts import PLAIN, Scripted, values
@@ -93,6 +94,19 @@ def test_an_anchor_need_not_say_that_nothing_was_changed(grid: Manifest) -> None
         for name in ("factor", "factor_change", "identity_change")
     })  # fmt: skip
     assert cells(silent) == cells(grid)
+
+
+def test_intervals_draw_instances(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, Settings(bootstrap=300))
+    lines = result.items["fits"]
+    draws = [np.random.default_rng((0, k)).integers(4, size=4) for k in range(300)]
+    for which in ("light", "all"):
+        slopes: list[list[float]] = [[] for _ in range(4)]
+        for name, factor, slope in zip(lines["instance"], lines["factor"], lines["identity"], strict=True):
+            slopes[int(name.removeprefix("thing"))] += [slope] * (which in (factor, "all"))
+        means = np.array([np.mean(own) for own in slopes])[draws].mean(1)
+        found = value(result, which, "identity")
+        assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
 
 
 def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:

@@ -60,12 +60,6 @@ def trapezoids(by_place: Sequence[bool]) -> float:
     return area / sum(by_place)
 
 
-def win_rate(near: Sequence[float], far: Sequence[float]) -> float:
-    """Chance that one of the first is above one of the second, ties half."""
-    wins = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a in near for b in far)
-    return wins / (len(near) * len(far))
-
-
 def rates(scores: Sequence[float], same: Sequence[bool], threshold: float) -> tuple[float, float, float]:
     """F1, true accepts and false accepts of scores >= threshold."""
     tp = sum(s >= threshold and r for s, r in zip(scores, same, strict=True))

@@ -63,7 +63,7 @@ MEASURES: dict[str, Measure] = {
     ),
     "PA": Measure("share of pairs of views that are nearer than the view and its distractor", 1, "NearID, Eq. 5"),
     "M-O": Measure("correlation of similarity to part edits with the share of the object that they keep", 1, "NearID"),
-    "M-O-pair": Measure("the same of differences between two part edits", 1, "NearID"),
+    "M-O-pair": Measure("the same between a view and its own part edit alone", 1, "NearID"),
     # agreement with people
     "M-H": Measure("Pearson's r with the ratings of people, mean over two groups", 1, "NearID, Table 2"),
     "±": Measure("half the difference of the two groups, or the standard error over methods", 0),

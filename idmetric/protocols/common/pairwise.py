@@ -95,8 +95,8 @@ class PairScorer:
         max_pairs: int = MAX_PAIRS,
         progress: Progress | None = None,
     ) -> None:
-        self.model, (self.pixels, self.place), self.batch_size = model, images, batch_size
-        self.max_pairs, self.progress = max_pairs, progress
+        self.model, self.batch_size, self.max_pairs, self.progress = model, batch_size, max_pairs, progress
+        self.pixels, self.place = images
         self._cells, self._values = np.empty(0, np.int64), np.empty(0)  # known pairs, ascending, and their similarities
 
     def signature(self) -> dict[str, str]:

@@ -209,7 +209,7 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
     for (group, _), own in groups(data, rows.tolist()).items():
         anchors = own.pop("anchor", [])
         if len(anchors) != 1:
-            raise ValueError(f"{name}: group {group!r} has {len(anchors)} anchors: a pair is one and a candidate")
+            raise ValueError(f"{name}: group {group!r} has {len(anchors)} anchors: give it one, with its candidates")
         [anchor] = anchors
         for row, slot in sorted((row, slot) for slot, mine in own.items() for row in mine):
             a.append(anchor)

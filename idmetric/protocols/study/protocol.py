@@ -4,7 +4,7 @@
     idmetric eval study collect answers/ --study study/ --out labels.parquet
     idmetric eval study --data labels.parquet --model tiny --model hsv --out results/
 
-docs/human-study.md lists the columns. In 2AFC a tie loses.
+docs/columns.md defines the columns. In 2AFC a tie loses.
 
 The data is what `collect` writes, or any manifest of groups: a candidate's label is the share of votes for "same"
 (anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels count
