@@ -95,7 +95,7 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
     apart = ahead[others[0]]
     lead = f"{first} reaches {number(identity[first])}, {others[0]} {number(identity[others[0]])}"
     if apart is None:
-        lead += "; the two were not compared (--against)"
+        lead += "; the two were not compared on equal prompts and seeds"
     else:
         ends = "no interval"
         if apart.low is not None and apart.high is not None:

@@ -95,4 +95,5 @@ def test_the_command_hashes_without_a_model(
     assert "c.png" in run.all("dedupe set --fast")[2]
     assert run("dedupe set --fast --quiet") == 4
     run.fails("--fast needs folders", "dedupe --fast -g index", status=2)
-    run.fails("neither sharpness nor distances", "dedupe set --fast --keep sharpest", status=2)
+    run.fails("hashes whole images alone", "dedupe set --fast --keep sharpest", status=2)
+    run.fails("hashes whole images alone", "dedupe set --fast --mask-dir set", status=2)

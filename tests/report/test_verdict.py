@@ -65,7 +65,7 @@ def test_a_lead_of_unknown_size_is_no_proof() -> None:
     apart = verdict(Result("generator", "tiny", rows))
     assert apart is not None
     assert apart.headline == "b has the highest identity"
-    assert apart.details == ["b reaches 0.700, a 0.600; the two were not compared (--against)."]
+    assert apart.details == ["b reaches 0.700, a 0.600; the two were not compared on equal prompts and seeds."]
 
 
 def test_a_method_that_copies_is_named_and_never_best() -> None:
