@@ -106,7 +106,7 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         apart = ahead[name] or Value(identity[first] - identity[name], None, None, 1)
         return apart.value if apart.low is None else apart.low
 
-    level = [name for name in others if least(name) <= 0]
+    level = [name for name in others if round(least(name), 6) <= 0]
     if level:
         headline = f"No clear winner: {first} and {listed(level)} are too close to call"
     elif all(value is not None and value.low is not None for value in ahead.values()):
