@@ -196,8 +196,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     args = parser.parse_args(argv)
     if not args.sources and (args.fast or not args.gallery):
         parser.error("--fast needs folders, images or manifests" if args.fast else "give a folder, or --gallery")
-    if args.fast and (args.keep != "largest" or args.max_distance is not None):
-        parser.error("--fast knows neither sharpness nor distances: leave out --keep and --max-distance")
+    if args.fast and (args.keep != "largest" or args.max_distance is not None or args.masked or args.mask_dir):
+        parser.error("--fast hashes whole images alone: leave out --keep, --max-distance, --masked and --mask-dir")
     kept = "nothing was kept: with --gallery DIR the same command would resume"
     if args.gallery:
         kept = f"embeddings in {args.gallery} are kept, and the same command resumes"

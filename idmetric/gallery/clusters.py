@@ -9,7 +9,9 @@ No image is ever deleted or moved.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -38,6 +40,7 @@ DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "w
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height")
 FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
+SAME_FILE = "same file"  # the reason of a link to a kept file, or of another mask of it
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
 
 
@@ -75,6 +78,7 @@ def near_duplicates(
         A row for each image of a group, large groups first. `keep` is true for one image of each group; `distance`,
         `copy_agreement` and `mirrored` compare the others with it; `reason` is "kept", "same bytes", "copy" or "near".
         Copies of several frames or pages repeat all of them; else `reason` is "first frame only", and `keep` is true.
+        So it is for links to a file that is kept, and other masks of it, of the reason "same file".
 
     Raises:
         GalleryError: if an image that is read, or is in a group, has changed since the gallery was brought up to date.
@@ -102,9 +106,19 @@ def near_duplicates(
               for rows in _connected(len(table.keys), a[alike], b[alike])]  # fmt: skip
     groups = [group for some in linked for group in _groups(some, gallery, looks, keep, max_distance)]
     looks.save()
+    return numbered(groups, DUPLICATES)
+
+
+def numbered(groups: list[list[Record]], columns: tuple[str, ...]) -> Records:
+    """The rows of groups, large groups first; a file that is kept by one path or mask is kept by all."""
+    kept = {os.path.realpath(row["image"]) for group in groups for row in group if row["keep"]}
+    for row in chain.from_iterable(groups):
+        if not row["keep"] and os.path.realpath(row["image"]) in kept:
+            row.update(keep=True, reason=SAME_FILE)
+
     groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
     rows = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
-    return Records(rows, DUPLICATES)
+    return Records(rows, columns)
 
 
 def _groups(

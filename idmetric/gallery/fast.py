@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.embed.keys import content_key
 from idmetric.embed.pipeline import threads
-from idmetric.gallery.clusters import FIRST_FRAME
+from idmetric.gallery.clusters import FIRST_FRAME, numbered
 from idmetric.gallery.index import Item, shown
 from idmetric.gallery.sources import Entry, Source, entries
 from idmetric.images.opening import Named, frames_of, open_file
@@ -26,7 +25,7 @@ HASHED = ("group", "size", "keep", "reason", "image", "name", "identity", "width
 MOST_BITS = 6  # of 64 that copies differ in, at most; benchmarks/copies.py
 _SIDE = 32
 _FLAT = 1.0  # root mean square of an image's coefficients, of gray values 0-255, below which it shows too little
-_ROWS = 1024  # compared with all others at once
+_ROWS = 256  # compared with all others at once
 
 
 def fast_duplicates(
@@ -45,7 +44,7 @@ def fast_duplicates(
 
     Returns:
         A row for each image of a group, as by `near_duplicates`: the largest image is kept, `bits` are those in which a
-        hash differs from the kept image's, and `reason` is "kept", "same bytes", "hash" or "first frame only". Also the
+        hash differs from the kept image's, and `reason` is "kept", "same bytes", "hash" or as there. Also the
         places of unreadable images, and the reasons.
 
     Raises:
@@ -60,21 +59,23 @@ def fast_duplicates(
     usable = [one for one in read if not one[0].problem]
     usable.sort(key=lambda one: (-one[0].width * one[0].height, -one[0].size, one[0].place))
 
-    near = _near(np.array([bits for _, bits, _ in usable]).reshape(-1, 2, 64), most_bits)
+    hashes = np.array([bits for _, bits, _ in usable]).reshape(-1, 2, 64)
     relative, taken, groups = not any(map(os.path.isabs, sources)), set[int](), []
-    for k, (kept, _, frames) in enumerate(usable):
+    for k, near in enumerate(_near(hashes, most_bits)):
+        if k in taken:
+            continue
+        kept, _, frames = usable[k]
         rows = {k: _row(kept, "kept", relative)}
-        for j, (bits, mirrored) in near[k].items() if k not in taken else ():
+        for j, bits, mirrored in near:
+            if j in taken:
+                continue
             item, _, own = usable[j]
             reason = "same bytes" if item.key == kept.key else "hash" if own == frames == 1 else FIRST_FRAME
-            if j not in taken:
-                rows[j] = _row(item, reason, relative, bits, mirrored)
+            rows[j] = _row(item, reason, relative, bits, mirrored)
         if len(rows) > 1:
             taken |= rows.keys()
             groups.append(list(rows.values()))
-    groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
-    found = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
-    return Records(found, HASHED), {item.place: item.problem for item, _, _ in read if item.problem}
+    return numbered(groups, HASHED), {item.place: item.problem for item, _, _ in read if item.problem}
 
 
 def perceptual_hash(gray: NDArray[np.floating]) -> Bits | None:
@@ -109,16 +110,16 @@ def _read(entry: Entry) -> tuple[Item, Bits, int]:
         return Item(entry.name, entry.place, entry.files, "", problem=problem), np.zeros((2, 64), np.float32), 0
 
 
-def _near(hashes: Bits, most_bits: int) -> dict[int, dict[int, tuple[int, bool]]]:
-    """Row -> later rows with hashes (N, 2, 64) that differ in few bits, and how many, and whether mirrored."""
-    found: dict[int, dict[int, tuple[int, bool]]] = defaultdict(dict)
+def _near(hashes: Bits, most_bits: int) -> Iterator[Iterable[tuple[int, int, bool]]]:
+    """Yield for each row of hashes (N, 2, 64) the later rows that differ in few bits: row, bits, whether mirrored."""
+    least = 64 - 2 * most_bits
     for start in range(0, len(hashes), _ROWS):
-        for mirrored in (True, False):  # the second replaces the first
-            product = hashes[start : start + _ROWS, int(mirrored)] @ hashes[start:, 0].T
-            for a, b in zip(*(part.tolist() for part in np.nonzero(product >= 64 - 2 * most_bits)), strict=True):
-                if a < b:
-                    found[start + a][start + b] = (int(64 - product[a, b]) // 2, mirrored)
-    return found
+        plain, mirrored = (hashes[start : start + _ROWS, k] @ hashes[start:, 0].T for k in (0, 1))
+        for a in range(len(plain)):
+            rows = a + 1 + np.flatnonzero(np.maximum(plain[a, a + 1 :], mirrored[a, a + 1 :]) >= least)
+            turned = plain[a, rows] < least
+            bits = (64 - np.where(turned, mirrored[a, rows], plain[a, rows])).astype(int) // 2
+            yield zip((start + rows).tolist(), bits.tolist(), turned.tolist(), strict=True)
 
 
 def _row(item: Item, reason: str, relative: bool, bits: int = 0, mirrored: bool = False) -> Record:

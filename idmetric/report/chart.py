@@ -30,7 +30,7 @@ class Scale:
     @classmethod
     def of(cls, name: str, values: Sequence[float]) -> Scale:
         """The axis that holds these values."""
-        unit = round_step((max(values) - min(values)) / 4 or abs(max(values)) or 1.0)
+        unit = round_step(round(max(values) - min(values), 9) / 4 or abs(max(values)) or 1.0)
         first, last = math.floor(min(values) / unit), math.ceil(max(values) / unit)
         count = max(1, last - first)
         ticks = [(round(100 * k / count, 2), f"{round((first + k) * unit, 9) + 0.0:g}") for k in range(count + 1)]

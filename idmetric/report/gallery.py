@@ -83,15 +83,14 @@ def gallery_page(
 
 def _removable(rows: Sequence[Record], items: Mapping[str, Item]) -> list[Record]:
     """The columns of a group's rows that the page shows, and `fixed`, why it cannot remove the row's file."""
-    real = {row["image"]: os.path.realpath(row["image"]) for row in rows}
-    times = Counter(real.values())
+    times = Counter(os.path.realpath(row["image"]) for row in rows)
 
     def fixed(name: str) -> str:
         if items[name].place not in items[name].files:
             return "inside a manifest"
         if os.fsencode(name).decode(errors="ignore") != name:
             return "its name is not UTF-8"
-        return "linked to another file of the group" if times[real[name]] > 1 else ""
+        return "linked to another file of the group" if times[os.path.realpath(name)] > 1 else ""
 
     return [
         {"image": row["image"], "keep": row["keep"], "reason": row["reason"], "distance": round(row["distance"], 4),

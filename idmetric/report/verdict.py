@@ -92,21 +92,27 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         return [first], f"{first}{alone} {number(identity[first])}", details
 
     ahead = {name: pairs.get((first, name)) for name in others}
-    level = [name for name, apart in ahead.items() if apart is not None and apart.low is not None and apart.low <= 0]
-    lead = f"{first} reaches {number(identity[first])}, {others[0]} {number(identity[others[0]])}"
     apart = ahead[others[0]]
+    lead = f"{first} reaches {number(identity[first])}, {others[0]} {number(identity[others[0]])}"
     if apart is None:
-        lead += "; the two were not compared (--against)"
+        lead += "; the two were not compared on equal prompts and seeds"
     else:
-        lead += f": {number(apart.value)} apart on equal prompts and seeds, "
-        if apart.low is None or apart.high is None:
-            lead += "without an interval"
-        else:
-            ends = f"{number(apart.low)} to {number(apart.high)}"
-            lead += f"{'within' if apart.low <= 0 else 'beyond'} the 95\u00a0% interval ({ends})"
-    headline = f"{first} keeps identity best"
+        ends = "no interval"
+        if apart.low is not None and apart.high is not None:
+            ends = f"95\u00a0% interval {number(apart.low)} to {number(apart.high)}"
+        lead += f"; on equal prompts and seeds, it leads by {number(apart.value)} ({ends})"
+
+    def least(name: str) -> float:
+        apart = ahead[name] or Value(identity[first] - identity[name], None, None, 1)
+        return apart.value if apart.low is None else apart.low
+
+    level = [name for name in others if round(least(name), 6) <= 0]
     if level:
-        headline = f"No clear winner: {first} and {listed(level)} keep identity equally well"
+        headline = f"No clear winner: {first} and {listed(level)} are too close to call"
+    elif all(value is not None and value.low is not None for value in ahead.values()):
+        headline = f"{first} keeps identity best"
+    else:
+        headline = f"{first} has the highest identity"
     return [first, *level], headline, [f"{lead}.", *details]
 
 
@@ -114,8 +120,10 @@ def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
     """A sentence on what returns copies, if anything does."""
     if not copies:
         return []
-    shares = [f"{name} ({100 * found[name]['copies'].value:.0f}\u00a0%)" for name in copies]
-    shares[0] = shares[0].replace("%", "% of the images")
+    shares = [
+        f"{name} ({100 * found[name]['copies'].value:.3g}\u00a0%{'' if k else ' of the images'})"
+        for k, name in enumerate(copies)
+    ]
     several = len(copies) > 1
     start = f"Step{'s' if several else ''} " if label == "step" else ""
     names = f"{', '.join(shares[:-1])} and {shares[-1]} copy" if several else f"{shares[0]} copies"

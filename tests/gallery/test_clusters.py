@@ -122,6 +122,29 @@ def test_copies_are_found_however_they_were_made(duplicates: Records) -> None:
     assert all(Path(row["image"]).is_file() for row in found)
 
 
+def test_a_kept_file_never_goes_by_another_path_or_mask(tiny: IDSim, tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    folder.mkdir()
+    picture(1).save(folder / "z.png")
+    (folder / "a.png").symlink_to("z.png")
+    linked = Gallery(tmp_path / "linked", tiny)
+    linked.update(folder)
+    rows = near_duplicates(linked)
+    assert [(row["name"], row["reason"], row["keep"]) for row in rows] == [
+        ("a.png", "kept", True), ("z.png", "same file", True),
+    ]  # fmt: skip
+
+    for name, box in (("left", (0, 0, 120, 160)), ("right", (80, 0, 200, 160))):
+        mask = Image.new("L", (200, 160))
+        mask.paste(255, box)
+        mask.save(tmp_path / f"{name}.png")
+    lines = [f"{name},p/z.png,{name}.png,{name}" for name in ("left", "right")]
+    (tmp_path / "masked.csv").write_text("\n".join(["id,path,mask,identity", *lines]), encoding="utf-8")
+    masked = Gallery(tmp_path / "masked", tiny, masked=True)
+    masked.update(tmp_path / "masked.csv")
+    assert [(row["reason"], row["keep"]) for row in near_duplicates(masked)] == [("kept", True), ("same file", True)]
+
+
 def test_the_sharpest_can_be_kept_instead(tiny: IDSim, tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     sharp = picture(5)

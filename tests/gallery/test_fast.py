@@ -8,6 +8,7 @@ from PIL import Image, ImageOps
 from scipy.fft import dctn
 
 from idmetric.cli import gallery as command
+from idmetric.gallery import fast
 from idmetric.gallery.fast import MOST_BITS, fast_duplicates, perceptual_hash
 from tests.gallery.test_clusters import animated, groups, picture
 from tests.runner import Runner
@@ -54,6 +55,30 @@ def test_copies_are_found_by_hash_alone(tmp_path: Path) -> None:
     assert rows["again.png"]["bits"] == 0
 
 
+def test_the_first_of_many_alike_takes_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "_ROWS", 3)
+    for k in range(4):
+        picture(1, (200 - k, 160)).save(tmp_path / f"a{k}.png")
+        ImageOps.mirror(picture(2, (100 - k, 80))).save(tmp_path / f"b{k}.png")
+    picture(2).save(tmp_path / "b.png")
+    found, _ = fast_duplicates([tmp_path])
+    assert groups(found) == [
+        {"b.png", "b0.png", "b1.png", "b2.png", "b3.png"},
+        {"a0.png", "a1.png", "a2.png", "a3.png"},
+    ]
+    assert [row["name"] for row in found if row["keep"]] == ["b.png", "a0.png"]
+    assert [row["name"] for row in found if row["mirrored"]] == ["b0.png", "b1.png", "b2.png", "b3.png"]
+
+
+def test_links_to_a_file_that_is_kept_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    picture(1).save(tmp_path / "set" / "z.png")
+    (tmp_path / "set" / "a.png").symlink_to("z.png")
+    (tmp_path / "again").symlink_to("set")
+    found, _ = fast_duplicates([tmp_path / "set", tmp_path / "again"])
+    assert sorted((row["reason"], row["keep"]) for row in found) == [("kept", True), *[("same file", True)] * 3]
+
+
 def test_the_command_hashes_without_a_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,4 +95,5 @@ def test_the_command_hashes_without_a_model(
     assert "c.png" in run.all("dedupe set --fast")[2]
     assert run("dedupe set --fast --quiet") == 4
     run.fails("--fast needs folders", "dedupe --fast -g index", status=2)
-    run.fails("neither sharpness nor distances", "dedupe set --fast --keep sharpest", status=2)
+    run.fails("hashes whole images alone", "dedupe set --fast --keep sharpest", status=2)
+    run.fails("hashes whole images alone", "dedupe set --fast --mask-dir set", status=2)

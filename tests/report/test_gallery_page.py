@@ -91,6 +91,18 @@ def saved(page: Any, button: str) -> str:
     return Path(download.value.path()).read_text(encoding="utf-8")
 
 
+def test_a_link_and_its_file_cannot_be_ticked(photos: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "linked"
+    folder.mkdir()
+    shutil.copyfile(photos / "0.png", folder / "z.png")
+    (folder / "a.png").symlink_to("z.png")
+    given = ["report", str(folder), "--model", "tiny", "--device", "cpu", "--threshold", "0.01", "--quiet"]
+    assert main([*given, "--output", str(tmp_path / "page.html")]) == 0
+    ((kept, linked),) = record(tmp_path / "page.html")["copies"]
+    assert kept["fixed"] == linked["fixed"] == "linked to another file of the group"
+    assert kept["keep"] is linked["keep"] is True
+
+
 def test_ticks_change_the_sum_and_the_list(visit: Open, report: Path, photos: Path) -> None:
     page = visit(report)
     sizes = {name: (photos / name).stat().st_size for name in NASTY}

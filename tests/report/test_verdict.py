@@ -37,8 +37,8 @@ def test_the_best_method_is_named_with_its_lead_and_interval() -> None:
     assert found.headline == "near keeps identity best"
     assert found.best == ["near"]
     assert found.details == [
-        "near reaches 0.600, mid 0.500: 0.100 apart on equal prompts and seeds, beyond the 95\u00a0% interval "
-        "(0.080 to 0.120).",
+        "near reaches 0.600, mid 0.500; on equal prompts and seeds, it leads by 0.100 (95\u00a0% interval 0.080 to "
+        "0.120).",
         "Real photos of the subjects reach 0.700 among themselves.",
     ]
     assert list(found.rows) == ["near", "mid", "far"]
@@ -47,12 +47,25 @@ def test_the_best_method_is_named_with_its_lead_and_interval() -> None:
 
 def test_methods_within_their_interval_share_the_first_place() -> None:
     found = of({"a": 0.60, "b": 0.61, "c": 0.2})
-    assert found.headline == "No clear winner: b and a keep identity equally well"
+    assert found.headline == "No clear winner: b and a are too close to call"
     assert found.best == ["b", "a"]
-    assert "within the 95\u00a0% interval (−0.010 to 0.030)" in found.details[0]
+    assert found.details[0].endswith("it leads by 0.010 (95\u00a0% interval −0.010 to 0.030).")
+
+
+def test_a_lead_of_unknown_size_is_no_proof() -> None:
     unknown = of({"a": 0.60, "b": 0.61}, spread=None)
-    assert unknown.headline == "b keeps identity best"
-    assert unknown.details[0].endswith("on equal prompts and seeds, without an interval.")
+    assert unknown.headline == "b has the highest identity"
+    assert unknown.details[0].endswith("on equal prompts and seeds, it leads by 0.010 (no interval).")
+    assert unknown.best == ["b"]
+    assert of({"a": 0.6, "b": 0.6 - 1e-9}, spread=None).best == ["a", "b"]
+
+    rows: list[Row] = [
+        {"method": name, "group": "all", "identity": number(value)} for name, value in (("a", 0.6), ("b", 0.7))
+    ]
+    apart = verdict(Result("generator", "tiny", rows))
+    assert apart is not None
+    assert apart.headline == "b has the highest identity"
+    assert apart.details == ["b reaches 0.700, a 0.600; the two were not compared on equal prompts and seeds."]
 
 
 def test_a_method_that_copies_is_named_and_never_best() -> None:
@@ -62,6 +75,8 @@ def test_a_method_that_copies_is_named_and_never_best() -> None:
     assert found.details[-1] == (
         "copy (75\u00a0% of the images) copies references or training images, which raises identity."
     )
+    rare = of({"50% cfg": 0.6, "near": 0.5}, {"50% cfg": 0.125})
+    assert rare.details[-1].startswith("50% cfg (12.5\u00a0% of the images) copies")
     alone = of({"copy": 0.9, "near": 0.6}, {"copy": 0.75})
     assert alone.headline == "near is the only method without copies: its identity is 0.600"
     assert of({"a": 0.9, "b": 0.8}, {"a": 1.0, "b": 0.5}).headline.startswith("Every method copies")
@@ -104,7 +119,9 @@ def test_other_protocols_have_no_verdict() -> None:
     assert verdict(Result("folder", "tiny", [{"dataset": "a", "mAP": number(0.5)}])) is None
 
 
-@pytest.mark.parametrize("values", [[0.2, 0.8], [-0.33, 0.04], [0.5], [0.0], [1e-4, 3e-4], [250.0, 1750.0]])
+@pytest.mark.parametrize(
+    "values", [[0.2, 0.8], [-0.33, 0.04], [0.5], [0.0], [1e-4, 3e-4], [250.0, 1750.0], [0.3, 0.1 + 0.2]]
+)
 def test_an_axis_holds_its_values_between_round_ticks(values: list[float]) -> None:
     axis = Scale.of("identity", values)
     assert axis.low <= min(values) <= max(values) <= axis.high
