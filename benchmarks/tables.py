@@ -45,7 +45,7 @@ from idmetric.gallery.clusters import nearest_pairs
 from idmetric.gallery.linkage import cluster
 from idmetric.protocols import folder
 from idmetric.protocols.common.ranked import Search, searched
-from idmetric.protocols.common.scorers import Bound, Settings, VectorScorer, slices
+from idmetric.protocols.common.scorers import Bound, EvalSettings, VectorScorer, slices
 from idmetric.protocols.common.tables import write
 from idmetric.report.evaluation import eval_page
 
@@ -95,7 +95,7 @@ def measure(images: int, channels: int, samples: int) -> None:
     folder.bind = lambda data, models, settings: Bound(data, {"random": scorer}, [])  # type: ignore[assignment]
     manifest = Manifest.from_rows(Row(f"identity {k // 10}", f"{k}.jpg") for k in range(images))
     start = now()
-    results = folder.run(manifest, {"random": None}, Settings(bootstrap=samples))
+    results = folder.run(manifest, {"random": None}, EvalSettings(bootstrap=samples))
     drawn = now() - start - spent
 
     start = now()

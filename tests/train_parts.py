@@ -30,7 +30,7 @@ from idmetric.cli.train import build_parser
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.io.settings import option
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.loop import Settings, Stopped, TrainError, fit
+from idmetric.train.loop import Stopped, TrainError, TrainSettings, fit
 from idmetric.train.processes import OtherFailed, Processes
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
@@ -217,7 +217,7 @@ def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int
     with out.with_name(f"{out.name}-{rank}.txt").open("a") as said, contextlib.redirect_stdout(said):
         try:
             with contextlib.closing(Processes(cpu=True)) as processes:
-                fit(PairRecipe(Config(**config), processes), out, Settings(**settings), processes)
+                fit(PairRecipe(Config(**config), processes), out, TrainSettings(**settings), processes)
         except (TrainError, Stopped, RuntimeError) as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             raise SystemExit(3) from error

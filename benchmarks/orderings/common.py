@@ -34,7 +34,7 @@ from idmetric.data.world.structures import VERSION
 from idmetric.data.world.write import WorldPlan, cores, write_world
 from idmetric.models.embedder import Embedder
 from idmetric.train.loader import seed_all
-from idmetric.train.loop import Settings, fit
+from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 
 Results = dict[str, list[dict[str, float]]]  # name of a row -> its scores, one dict for each seed
@@ -146,16 +146,16 @@ def train(
 
     Args:
         module: such as `idmetric.train.nearid.recipe`.
-        settings: fields of its Config and of `idmetric.train.loop.Settings`; the others keep the recipe's defaults.
+        settings: fields of its Config and of `idmetric.train.loop.TrainSettings`; others keep the recipe's defaults.
         data: the rows to train on, without held-out ones.
     """
-    own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
+    own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, TrainSettings))
     if odd := settings.keys() - own - of_run:
         raise ValueError(f"{sorted(odd)} are settings of neither {module.__name__} nor the loop")
     values = {"save_every": 0, "validate_every": 0, "log_every": 50, "workers": 0, **settings, "seed": seed}
     config = module.Config(**{name: value for name, value in values.items() if name in own})
     shared = {name: getattr(config, name) for name in own & of_run}
-    run = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
+    run = TrainSettings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
     processes = Processes(run.precision)
     seed_all(run.seed)  # new weights follow from the seed, as in idmetric train
     fit(module.build(config, data, processes), folder, run, processes)

@@ -23,7 +23,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.protocols import calibrate, matches, photos, world
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import CalibrateOptions, WorldOptions
 
 RATES = (0.01, 0.001)
@@ -69,7 +69,7 @@ def main() -> None:
     data = read(args.data / "manifest.csv").filter(split=photos.SPLITS)
     dev, dev2 = (data.filter(split=split) for split in photos.SPLITS)
     bench = world.bench(args.out / "world", WorldOptions(grids=0))
-    settings = Settings(bootstrap=0, store=args.out / "embeddings")
+    settings = EvalSettings(bootstrap=0, store=args.out / "embeddings")
     by_patches = replace(settings, distance="patch")
 
     lines = [

@@ -29,7 +29,7 @@ from idmetric.models.idsim import IDSim
 from idmetric.protocols import matches, photos, world
 from idmetric.protocols.common.rendered import rendered_objects
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import WorldOptions
 
 TRAINED = "a76cbfe"  # the commit with the weights that training ended with
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     data = read(args.data / "manifest.csv")
     images = [str(source) for source in data.filter(split="train").sources()]
     models = {spec: write(spec, trained, args.out, images) for spec in args.mix}
-    settings = Settings(bootstrap=0, store=args.out / "embeddings")
+    settings = EvalSettings(bootstrap=0, store=args.out / "embeddings")
 
     parts = [photos.run(data.filter(split=split), models, settings) for split in photos.SPLITS]
     found = [[values(result, "mAP") for result in results] for results in zip(*parts, strict=True)]
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("|", " | ".join([spec, *(f"{number:.3f}" for number in numbers), change, *more]), "|")
 
 
-def others(out: Path, data: Manifest, models: dict[str, IDSim], settings: Settings) -> list[list[str]]:
+def others(out: Path, data: Manifest, models: dict[str, IDSim], settings: EvalSettings) -> list[list[str]]:
     """SSR by strength and the share of matches on the subject, of each model."""
     bench = world.bench(out / "world", WorldOptions(grids=0))
     by_strength = [values(result, "SSR", bench="distractors") for result in world.run(bench, models, settings)]

@@ -25,7 +25,7 @@ from recipe import Tiny, keep_memory
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.io.output import replacing
 from idmetric.train.loader import seed_all
-from idmetric.train.loop import Settings, TrainError, fit
+from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def earlier(commit: str, folder: Path) -> Path:
 
 def train(config: Config, data: Manifest, out: Path) -> None:
     """Train one model; a run that was stopped resumes, and a finished one ends at once."""
-    settings = Settings(
+    settings = TrainSettings(
         seed=config.seed, precision="bf16", max_grad_norm=1.0, save_every=100, validate_every=0, log_every=50
     )
     processes = Processes(settings.precision)

@@ -247,7 +247,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
 
     from idmetric.data.embed import Look
     from idmetric.protocols.common.models import open_model
-    from idmetric.protocols.common.scorers import Settings
+    from idmetric.protocols.common.scorers import EvalSettings
 
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
@@ -260,7 +260,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     elif args.data is not None:
         data = of_splits(read_data(args.data), args)
 
-    settings = Settings(
+    settings = EvalSettings(
         args.distance, args.bootstrap, args.seed, None if args.out is None else args.out / "embeddings",
         Look() if args.subject is None else Look(True, args.subject, args.mask_id), args.on_error, args.batch_size,
         args.workers, images, args.max_pairs, pairs,

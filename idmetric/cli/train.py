@@ -20,7 +20,7 @@ from idmetric.cli import options
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
 from idmetric.io.hints import need_all
 from idmetric.io.settings import add_options, from_file, values_of
-from idmetric.train.options import Settings
+from idmetric.train.options import TrainSettings
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -76,22 +76,22 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     own = parser.add_argument_group(f"{name} (defaults: the paper's)")
     add_options(own, config)
     run = parser.add_argument_group("run")
-    add_options(run, Settings, but={f.name for f in fields(config)})
+    add_options(run, TrainSettings, but={f.name for f in fields(config)})
 
 
-def configure(module: Any, args: argparse.Namespace) -> tuple[Any, Settings]:
+def configure(module: Any, args: argparse.Namespace) -> tuple[Any, TrainSettings]:
     """The recipe's Config and the loop's Settings: defaults, below --smoke, below --config, below the command line.
 
     Raises:
         ValueError: for an invalid value.
     """
-    given = {**values_of(args, Settings), **values_of(args, module.Config)}
-    saved = from_file(args.config, Settings, module.Config) if args.config else {}
+    given = {**values_of(args, TrainSettings), **values_of(args, module.Config)}
+    saved = from_file(args.config, TrainSettings, module.Config) if args.config else {}
     values = {**(module.SMOKE if args.smoke else {}), **saved, **given}
-    own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, Settings))
+    own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, TrainSettings))
     config = module.Config(**{name: value for name, value in values.items() if name in own})
     shared = {name: getattr(config, name) for name in own & of_run}
-    settings = Settings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
+    settings = TrainSettings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
     return config, settings
 
 
@@ -157,7 +157,7 @@ def _data(module: Any, args: argparse.Namespace, processes: Processes, smoke: Pa
 
 
 def plan(
-    name: str, recipe: Recipe, data: Manifest, args: argparse.Namespace, settings: Settings, processes: Processes
+    name: str, recipe: Recipe, data: Manifest, args: argparse.Namespace, settings: TrainSettings, processes: Processes
 ) -> list[str]:
     """Describe a run, as lines of text."""
     from idmetric.train import state

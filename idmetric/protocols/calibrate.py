@@ -36,7 +36,7 @@ from idmetric.protocols.common.columns import Array, Truths, texts
 from idmetric.protocols.common.intervals import any_statistic, auc
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Columns, Result, Row, Value, slug
-from idmetric.protocols.common.scorers import Bound, Models, Settings, bind
+from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, bind
 from idmetric.protocols.options import CalibrateOptions
 from idmetric.version import __version__
 
@@ -45,7 +45,7 @@ FOLDS = 5  # of cross-fitting
 STORED = "stored"  # as --check: the calibration in the model's folder
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: EvalSettings) -> list[Result]:
     """Run with the options of the command line."""
     if args.options.check is None and args.out is None:
         raise ValueError("no place for the calibration: give --out DIR")
@@ -55,7 +55,7 @@ def command(args: argparse.Namespace, data: Manifest, models: Models, settings: 
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = Settings(),
+    settings: EvalSettings = EvalSettings(),
     options: CalibrateOptions = CalibrateOptions(),
     out: Path | None = None,
     about: str = "",
@@ -81,7 +81,7 @@ def run(
 def calibrations(
     data: Manifest,
     models: Models,
-    settings: Settings = Settings(),
+    settings: EvalSettings = EvalSettings(),
     options: CalibrateOptions = CalibrateOptions(),
     about: str = "",
 ) -> dict[str, tuple[Calibration, Result]]:
@@ -99,7 +99,10 @@ def calibrations(
 
 
 def checked(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: CalibrateOptions = CalibrateOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: CalibrateOptions = CalibrateOptions(),
 ) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
     check_models(models)
@@ -142,7 +145,7 @@ def check_models(models: Models) -> None:
             raise ValueError(f"the weights of {name} have no revision: save the model first (save_pretrained)")
 
 
-def _bound(data: Manifest, models: Models, settings: Settings, options: CalibrateOptions) -> tuple[Bound, Pairs]:
+def _bound(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> tuple[Bound, Pairs]:
     check_models(models)
     known = usable(data)
     draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
@@ -150,7 +153,7 @@ def _bound(data: Manifest, models: Models, settings: Settings, options: Calibrat
     return bound, draw_pairs(bound.manifest, options.pairs, settings.seed, options.strangers)
 
 
-def _facts(data: Manifest, pairs: Pairs, about: str, settings: Settings) -> dict[str, Any]:
+def _facts(data: Manifest, pairs: Pairs, about: str, settings: EvalSettings) -> dict[str, Any]:
     """What a calibration keeps of its data."""
     used = np.unique([pairs.a, pairs.b])
     datasets, identities, engines = (set(texts(data, name)[used]) for name in ("dataset", "identity", "engine"))
@@ -163,7 +166,7 @@ def _facts(data: Manifest, pairs: Pairs, about: str, settings: Settings) -> dict
 
 
 def _calibrated(
-    name: str, metric: Embedder, bound: Bound, pairs: Pairs, scores: Array, settings: Settings,
+    name: str, metric: Embedder, bound: Bound, pairs: Pairs, scores: Array, settings: EvalSettings,
     options: CalibrateOptions, facts: dict[str, Any],
 ) -> tuple[Calibration, Result]:  # fmt: skip
     import sklearn
@@ -222,14 +225,14 @@ def _notes(pairs: Pairs, remark: str = "") -> list[str]:
     return found
 
 
-def quality_row(method: str, p: Array, pairs: Pairs, settings: Settings) -> Row:
+def quality_row(method: str, p: Array, pairs: Pairs, settings: EvalSettings) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
     measures = {"ECE": expected_calibration_error, "log loss": log_loss, "Brier": brier_score}
     values = {name: any_statistic(f, (p, pairs.same), pairs.family, settings) for name, f in measures.items()}
     return {"what": f"probability, {method}", **values}
 
 
-def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Settings, label: str = "") -> Row:
+def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: EvalSettings, label: str = "") -> Row:
     """A calibration's threshold, and the pairs that it accepts among ones that it was not chosen on."""
     threshold, count = 1 - float(given["distance"]), len(scores)
     took = (comparable(scores) >= comparable(threshold)).astype(np.float64)
@@ -244,7 +247,7 @@ def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: Se
 
 def left_out_rows(
     scores: Array, pairs: Pairs, dataset: NDArray[Any], method: Method, limit: float, rates: Sequence[float],
-    settings: Settings,
+    settings: EvalSettings,
 ) -> list[Row]:  # fmt: skip
     """Each dataset's pairs, by a curve and thresholds made from those of the other datasets; none for one dataset.
 

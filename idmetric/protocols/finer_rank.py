@@ -27,7 +27,7 @@ from idmetric.protocols.common.columns import listed, named, texts
 from idmetric.protocols.common.intervals import averages, mean
 from idmetric.protocols.common.ranked import Measure, Search, measure
 from idmetric.protocols.common.result import Result, Row
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 
 REAL = "real photos"  # the method of the row that takes training images as queries
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
@@ -41,7 +41,7 @@ class Task(NamedTuple):
     search: Search
 
 
-def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list[Result]:
+def run(data: Manifest, models: Models, settings: EvalSettings = EvalSettings()) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
     Raises:
@@ -95,7 +95,7 @@ def _notes(found: Sequence[Task], data: Manifest) -> list[str]:
     return [f"{len(lone)} queries have no image of their identity in the gallery and count as 0: {names}"]
 
 
-def _measure(scorer: Scorer, data: Manifest, task: Task, settings: Settings, result: Result) -> Row:
+def _measure(scorer: Scorer, data: Manifest, task: Task, settings: EvalSettings, result: Result) -> Row:
     """The row of a task; its queries are kept."""
     queries, ids = task.search.queries, texts(data, "id")
     found, near = measure(scorer, task.search, MEASURES)

@@ -23,12 +23,12 @@ from idmetric.protocols.common.columns import listed, named, texts
 from idmetric.protocols.common.intervals import auc, averages, mean
 from idmetric.protocols.common.ranked import Measure, Search, searched
 from idmetric.protocols.common.result import Result, Row
-from idmetric.protocols.common.scorers import Models, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.protocols.options import FolderOptions
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: FolderOptions = FolderOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: FolderOptions = FolderOptions()
 ) -> list[Result]:
     """A result for each model: a row for each dataset, and their means.
 

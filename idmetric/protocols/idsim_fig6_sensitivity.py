@@ -37,7 +37,7 @@ from idmetric.protocols.common.columns import Array, free, groups, parameters
 from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.protocols.options import SensitivityOptions
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _number(given: Any, name: str, row: int) -> float:
     return value
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
     """Run on the grids that are given, or on the world's."""
     if data is None:
         plans = {"grids": (grid_plan(args.options.world_seed, args.options.size), args.options.identities)}
@@ -145,7 +145,10 @@ def grid_plan(seed: int, size: int) -> WorldPlan:
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: SensitivityOptions = SensitivityOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: SensitivityOptions = SensitivityOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each factor, and the mean over factors.
 
@@ -188,7 +191,7 @@ def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, F
         raise ValueError(f"factor {factor!r}: {error}") from error
 
 
-def measure(scorer: Scorer, grid: Sequence[Cell], settings: Settings, result: Result) -> None:
+def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result: Result) -> None:
     """Add a row for each factor and one for all, and the items behind them: cells with their scores, and fits.
 
     Cells without a score (a judge may have no answer) are left out, with a note.
@@ -222,6 +225,6 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: Settings, result: Re
         result.rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
 
 
-def _mean(values: Sequence[float], settings: Settings) -> Value:
+def _mean(values: Sequence[float], settings: EvalSettings) -> Value:
     """The mean over instances."""
     return mean(np.array(values), np.arange(len(values)), settings)

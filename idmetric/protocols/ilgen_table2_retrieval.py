@@ -29,7 +29,7 @@ from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.ranked import Measure, Search, answerable, measure
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.protocols.options import RetrievalOptions
 
 GALLERY = ("gallery", "database", "index")
@@ -38,7 +38,10 @@ REVISITED = ("roxford", "rparis")
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: RetrievalOptions = RetrievalOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: RetrievalOptions = RetrievalOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each dataset, ROP, and the mean of the paper's six columns.
 

@@ -29,7 +29,7 @@ from idmetric.protocols.common.columns import Array, Ints, free, known, named, t
 from idmetric.protocols.common.intervals import mean
 from idmetric.protocols.common.ranked import Found, Search, answerable, blocks, ranking
 from idmetric.protocols.common.result import Result, Row
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.protocols.options import ILIASOptions
 
 # lower edges of the groups after the first: SCALE_GROUPS and CLUTTER_GROUPS of the released code
@@ -40,7 +40,7 @@ EDGES: dict[str, tuple[float, ...]] = {
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: ILIASOptions = ILIASOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: ILIASOptions = ILIASOptions()
 ) -> list[Result]:
     """A result for each model: a row for all queries, and a row for each group of the breakdowns.
 
@@ -71,7 +71,7 @@ def search_of(data: Manifest, skip: bool = False) -> tuple[Search, list[str]]:
     return answerable(Search.of(data, queries, gallery), "ILIAS", data.column("identity"), skip=skip)
 
 
-def _measure(scorer: Scorer, data: Manifest, search: Search, settings: Settings, k: int, result: Result) -> None:
+def _measure(scorer: Scorer, data: Manifest, search: Search, settings: EvalSettings, k: int, result: Result) -> None:
     """Add the rows and the queries; the similarities are gone through once, block by block."""
     column, owner, count = f"mAP@{k}", search.identity[search.queries], len(search.queries)
     precision = partial(average_precision, k=k)
@@ -119,7 +119,7 @@ def _label(breakdown: str, group: int) -> str:
     return f"{edges[group - 1]:.3g} to {edges[group]:.3g}"
 
 
-def _categories(precision: Array, data: Manifest, search: Search, settings: Settings, column: str) -> Iterator[Row]:
+def _categories(precision: Array, data: Manifest, search: Search, settings: EvalSettings, column: str) -> Iterator[Row]:
     """The mean over objects of their queries' mean, by category and by subcategory."""
     objects, first, place, counts = np.unique(
         search.identity[search.queries], return_index=True, return_inverse=True, return_counts=True

@@ -28,7 +28,7 @@ from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Truths, texts
 from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row
-from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
 from idmetric.protocols.options import MatchesOptions
 from idmetric.scoring.heatmaps import coverage, layout
 from idmetric.scoring.matches import Tokens, matches_of, strongest, tokens_of
@@ -37,7 +37,7 @@ OPTIONAL = ("data",)
 COLUMNS = {"on subject": "strength", "by cosine": "cosine", "area": "area"}
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
     """Run on the images that are given, or on rendered objects."""
     if data is None:
         data = rendered_objects(world_in(args.out), args.options.identities, settings.progress)
@@ -45,7 +45,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: MatchesOptions = MatchesOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MatchesOptions = MatchesOptions()
 ) -> list[Result]:
     """A result for each model, with a row for each dataset.
 

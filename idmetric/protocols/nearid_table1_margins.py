@@ -21,7 +21,7 @@ from idmetric.protocols.common.columns import Array
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.paper_numbers import ALL_ENGINES, NONE, PART_EDITS, printed, row_of
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.protocols.options import NearIDOptions
 
 # averages of Table 5 -> the engines they are over, by their names on the Hub
@@ -34,7 +34,7 @@ GROUPS = {
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: NearIDOptions = NearIDOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NearIDOptions = NearIDOptions()
 ) -> list[Result]:
     """A result for each model: a row for each engine, the averages, and the part-edits.
 
@@ -71,7 +71,7 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: Settings, options: NearIDOptions,
+    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: EvalSettings, options: NearIDOptions,
     result: Result,
 ) -> None:  # fmt: skip
     model, masked, rows = row_of("nearid", result.signature.get("model", "")), settings.look.masked, result.rows

@@ -26,7 +26,7 @@ from idmetric.protocols.common.columns import Array, Ints, Truths, listed, named
 from idmetric.protocols.common.intervals import any_statistic, averages
 from idmetric.protocols.common.ranked import Search, blocks
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, by_label, calibrated
+from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind, by_label, calibrated
 from idmetric.protocols.options import OpenSetOptions
 
 GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
@@ -34,7 +34,7 @@ ORACLE, EVERY = "oracle", "every"
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: OpenSetOptions = OpenSetOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: OpenSetOptions = OpenSetOptions()
 ) -> list[Result]:
     """A result for each model: rows for each dataset and threshold, and their means.
 
@@ -141,7 +141,7 @@ def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, dataset: str, search: Search, limits: Mapping[str, float], settings: Settings,
+    scorer: Scorer, data: Manifest, dataset: str, search: Search, limits: Mapping[str, float], settings: EvalSettings,
     result: Result,
 ) -> None:  # fmt: skip
     near, score = nearest(scorer, search)

@@ -1,6 +1,6 @@
 """The options of each protocol, as `idmetric eval PROTOCOL --help` lists them. Loads no torch.
 
-They are apart from the protocols, which load torch. Options that all protocols share are `scorers.Settings`.
+They are apart from the protocols, which load torch. Options that all protocols share are `scorers.EvalSettings`.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from dataclasses import replace
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols import folder
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Models, Settings
+from idmetric.protocols.common.scorers import EvalSettings, Models
 
 SPLITS = ("dev", "dev2")  # in the order of their age
 
 
-def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list[Result]:
+def run(data: Manifest, models: Models, settings: EvalSettings = EvalSettings()) -> list[Result]:
     """A result for each model: a row for each dataset of the first of `SPLITS` that the data have, and their means.
 
     Raises:

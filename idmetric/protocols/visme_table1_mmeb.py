@@ -29,7 +29,7 @@ from idmetric.protocols.common.first_choice import Benchmark, Questions, measure
 from idmetric.protocols.common.intervals import codes
 from idmetric.protocols.common.paper_numbers import row_of
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Bound, Models, Settings, bind
+from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, bind
 from idmetric.protocols.options import MMEBOptions
 
 MMEB = Benchmark("MMEB", SETS, {})
@@ -37,7 +37,7 @@ COLUMN = "x_candidates"
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: MMEBOptions = MMEBOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MMEBOptions = MMEBOptions()
 ) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
@@ -63,7 +63,7 @@ def run(
     return results
 
 
-def _bind(data: Manifest, models: Models, settings: Settings) -> tuple[list[Questions], list[str], Bound]:
+def _bind(data: Manifest, models: Models, settings: EvalSettings) -> tuple[list[Questions], list[str], Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     unusable: set[int] = set()
     text = data.column("text")

@@ -28,7 +28,7 @@ from idmetric.protocols.common.intervals import codes, owners
 from idmetric.protocols.common.paper_numbers import row_of
 from idmetric.protocols.common.ranked import Search
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Bound, Models, Scorer, Settings, bind, left_out
+from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, Scorer, bind, left_out
 from idmetric.protocols.options import MVEBOptions
 
 # meta-task -> its data sets; * = out of domain, for evaluation alone
@@ -47,7 +47,7 @@ _RANKED = ("candidate", "positive", "negative")
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: MVEBOptions = MVEBOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MVEBOptions = MVEBOptions()
 ) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
@@ -200,7 +200,7 @@ def _tasks(options: MVEBOptions) -> dict[str, str]:
 
 
 def _bind(
-    data: Manifest, models: Models, settings: Settings, tasks: Mapping[str, str]
+    data: Manifest, models: Models, settings: EvalSettings, tasks: Mapping[str, str]
 ) -> tuple[list[Questions], list[str], Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     lost: list[str] = []

@@ -21,7 +21,7 @@ from idmetric.protocols.common.columns import parameters
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Models, Progress, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, Scorer, bind
 from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, grid_plan, measure
 from idmetric.protocols.options import WorldOptions
 
@@ -29,7 +29,7 @@ ALL = "all"
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
     """Run on the world that is given, or on the bench."""
     if data is None:
         data = bench(world_in(args.out), args.options, settings.progress)
@@ -52,7 +52,7 @@ def bench(folder: Path, options: WorldOptions = WorldOptions(), progress: Progre
     return rendered(folder, plans, progress)
 
 
-def run(data: Manifest, models: Models, settings: Settings = Settings()) -> list[Result]:
+def run(data: Manifest, models: Models, settings: EvalSettings = EvalSettings()) -> list[Result]:
     """A result for each model: rows for distractors by strength, part edits, and sensitivity by factor.
 
     Args:
@@ -96,7 +96,7 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
     return near, matched(data, ("part-edit",), lambda row: "part edits", plain).of_edited_views()
 
 
-def _distractors(scorer: Scorer, near: Matched, settings: Settings, result: Result) -> None:
+def _distractors(scorer: Scorer, near: Matched, settings: EvalSettings, result: Result) -> None:
     margins, rows = margins_of(scorer, near, result.notes), result.rows
     for strength in sorted(set(near.source), key=float, reverse=True):
         own = near.source == strength

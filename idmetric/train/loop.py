@@ -1,7 +1,7 @@
 """The training loop: any recipe, one process or many, stopped and resumed at any step with the same result.
 
     processes = Processes("bf16")
-    fit(recipe, "run", Settings(seed=1, save_every=100), processes)
+    fit(recipe, "run", TrainSettings(seed=1, save_every=100), processes)
 
 A recipe does its own forward and backward passes, so the loop contains no gradient caching or accumulation. The loop
 averages gradients over processes, checks that they are finite, steps, logs, validates and saves. All random numbers
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter
-from idmetric.train.options import Settings as Settings  # part of this module
+from idmetric.train.options import TrainSettings as TrainSettings  # part of this module
 from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.recipe import Recipe as Recipe
 from idmetric.train.recipe import evaluating, parameter_counts
@@ -77,7 +77,7 @@ def _interrupts() -> Iterator[list[int]]:
 def fit(
     recipe: Recipe,
     out: str | os.PathLike[str],
-    settings: Settings,
+    settings: TrainSettings,
     processes: Processes,
 ) -> None:
     """Train a recipe to its end and write the result, or resume a run that was stopped.
@@ -113,7 +113,7 @@ def fit(
             run.finish(record)
 
 
-def _record(recipe: Recipe, settings: Settings, processes: Processes) -> dict[str, Any]:
+def _record(recipe: Recipe, settings: TrainSettings, processes: Processes) -> dict[str, Any]:
     decisive = {name: value for name, value in recipe.settings.items() if name not in _FREE} | {
         "seed": settings.seed,
         "max_grad_norm": settings.max_grad_norm,
@@ -132,7 +132,7 @@ def _record(recipe: Recipe, settings: Settings, processes: Processes) -> dict[st
 class _Run:
     """A run between start and end: its modules, its optimizer, its progress and its best validation."""
 
-    def __init__(self, recipe: Recipe, out: Path, settings: Settings, processes: Processes) -> None:
+    def __init__(self, recipe: Recipe, out: Path, settings: TrainSettings, processes: Processes) -> None:
         self.recipe, self.out, self.settings, self.processes = recipe, out, settings, processes
         self.modules = dict(recipe.modules())
         self.optimizer = recipe.optimizer()

@@ -14,7 +14,7 @@ WEIGHTS_HELP = "its weights: a local file or folder instead of the Hub's; random
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainSettings:
     """How to run any recipe. If a recipe's Config has a field of the same name, such as seed, its value counts."""
 
     seed: int = option(0, "all random numbers follow from it")

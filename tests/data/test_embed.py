@@ -23,7 +23,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.images.read import read_image
 from idmetric.protocols.common import baselines, scorers
 from idmetric.protocols.common.models import BRANCHES, open_model
-from idmetric.protocols.common.scorers import Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, bind
 from tests.conftest import random_model
 
 TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -217,7 +217,7 @@ def test_scorers_give_the_metric_s_own_similarities(
 ) -> None:
     monkeypatch.setattr(scorers, "_PATCH_BYTES", 5 * 16 * 48 * 4)  # five images at a time
     metric, few = random_model("dinov3"), pictures.take([0, 1, 3, 4, 6, 7, 9])
-    scorer = bind(few, {"m": metric}, Settings(distance=distance)).models["m"]
+    scorer = bind(few, {"m": metric}, EvalSettings(distance=distance)).models["m"]
     expected = slow_matrix(metric, few, distance)
     np.testing.assert_allclose(scorer.matrix(range(7), [2, 0, 6]), expected[:, [2, 0, 6]], atol=2e-5)
     a, b = [0, 5, 2, 2, 4, 1], [1, 5, 0, 6, 3, 3]
@@ -229,7 +229,7 @@ def test_baselines_stand_beside_models(pictures: Manifest) -> None:
     pytest.importorskip("torchmetrics")
     names = ("hsv", "pixels", "ssim")
     few = pictures.take([0, 1, 2, 3, 12])
-    bound = bind(few, {"vit": vit(), **{n: open_model(n, device="cpu") for n in names}}, Settings())
+    bound = bind(few, {"vit": vit(), **{n: open_model(n, device="cpu") for n in names}}, EvalSettings())
     for name, scorer in bound.models.items():
         matrix = scorer.matrix(range(5), range(5))
         np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
@@ -259,7 +259,7 @@ def test_dreamsim_is_embedded_through_its_own_transform(pictures: Manifest) -> N
 
     torch.manual_seed(0)
     model = Ensemble(48, 6)
-    scorer = bind(pictures, {"d": baselines.DreamSim("cpu", model, transform)}, Settings()).models["d"]
+    scorer = bind(pictures, {"d": baselines.DreamSim("cpu", model, transform)}, EvalSettings()).models["d"]
     x, y = (model.embed(transform(pictures.image(r))) for r in (0, 5))
     assert scorer.pairs([0], [5])[0] == pytest.approx(torch.cosine_similarity(x, y).item(), abs=1e-5)
 
@@ -282,9 +282,9 @@ def test_branches_of_dreamsim_are_opened_by_its_package(name: str, monkeypatch: 
 
 def test_distances_of_patches_refuse_models_without_any(pictures: Manifest) -> None:
     with pytest.raises(ValueError, match="models without patches: hsv"):
-        bind(pictures, {"hsv": open_model("hsv")}, Settings(distance="patch"))
+        bind(pictures, {"hsv": open_model("hsv")}, EvalSettings(distance="patch"))
     with pytest.raises(ValueError, match="unknown distance"):
-        Settings(distance="cosine")
+        EvalSettings(distance="cosine")
 
 
 @pytest.mark.parametrize("opened", [lambda: random_model("dinov3"), lambda: baselines.Ssim("cpu")])
@@ -295,8 +295,8 @@ def test_unreadable_images_can_be_left_out_with_what_depends_on_them(
     (tmp_path / "1-1.png").write_bytes(b"no image")
     child = pictures.replace(parent=[None] * 12 + [pictures[4].id], role=["real"] * 12 + ["context-edit"])
     with pytest.raises(UnreadableError, match=r"1-1\.png"):
-        bind(child, {"m": opened()}, Settings())
-    bound = bind(child, {"m": opened()}, Settings(on_error="skip"))
+        bind(child, {"m": opened()}, EvalSettings())
+    bound = bind(child, {"m": opened()}, EvalSettings(on_error="skip"))
     assert len(bound.manifest) == 11
     assert bound.notes == ["1 images could not be used (2 rows that depend on them are left out)"]
     assert bound.models["m"].matrix([0, 10], [1]).shape == (2, 1)

@@ -25,7 +25,7 @@ from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES, open_engine
 from idmetric.data.generate.idsim import contextual_task, identity_task, noise_task, noised
 from idmetric.data.generate.ilgen import object_task, relight_task
-from idmetric.data.generate.jobs import Task, frame_seed, run
+from idmetric.data.generate.jobs import Task, frame_seed, run_jobs
 from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Flat, GenerateError, Place
 from idmetric.data.generate.wording import read_wording
@@ -107,7 +107,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def made_by(task: Task, folder: Path) -> Manifest:
-    return run(task, folder).manifest
+    return run_jobs(task, folder).manifest
 
 
 def table_of(task: Task, folder: Path) -> list[Any]:
@@ -229,7 +229,7 @@ def test_frames_of_an_identity_get_different_scenes(tmp_path: Path) -> None:
 def test_contextual_canvases_are_white_around_the_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = spied(monkeypatch)
     task = contextual_task(pictures(tmp_path), engine(), WORDS)
-    run(task, tmp_path / "out")
+    run_jobs(task, tmp_path / "out")
     assert len(seen) == 6
     for request in seen:
         assert request.image is not None
@@ -295,16 +295,16 @@ def test_missing_masks_and_classes_are_listed(tmp_path: Path) -> None:
 
 def test_finished_images_are_kept_and_missing_ones_made_anew(tmp_path: Path) -> None:
     task = TASKS["distractor"](pictures(tmp_path), engine(log=str(tmp_path / "log")), WORDS)
-    run(task, tmp_path / "out")
+    run_jobs(task, tmp_path / "out")
     first = bytes_of(tmp_path / "out")
     rows = table_of(task, tmp_path / "out")
-    assert run(task, tmp_path / "out").made == 0
+    assert run_jobs(task, tmp_path / "out").made == 0
     assert len((tmp_path / "log").read_text().splitlines()) == 6
     names = sorted(first)
     (tmp_path / "out" / names[1]).unlink()
     note = next((tmp_path / "out").rglob(f"{names[-1].split('.')[0]}.json".split("/")[-1]))
     note.write_text(note.read_text()[:-20])
-    outcome = run(task, tmp_path / "out")
+    outcome = run_jobs(task, tmp_path / "out")
     assert outcome.made == len({names[1].split(".")[0], names[-1].split(".")[0]})
     assert bytes_of(tmp_path / "out") == first
     assert table_of(task, tmp_path / "out") == rows
@@ -314,7 +314,7 @@ def test_a_stop_before_the_row_is_written_loses_that_image_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = TASKS["distractor"](pictures(tmp_path), engine(), WORDS)
-    run(task, tmp_path / "whole")
+    run_jobs(task, tmp_path / "whole")
     replacing, count = module.replacing, iter(range(100))
 
     def dies(path: Path, parents: bool) -> Any:
@@ -325,8 +325,8 @@ def test_a_stop_before_the_row_is_written_loses_that_image_alone(
     with monkeypatch.context() as patch:
         patch.setattr(module, "replacing", dies)
         with pytest.raises(KeyboardInterrupt):
-            run(task, tmp_path / "out")
-    assert run(task, tmp_path / "out").made == 3
+            run_jobs(task, tmp_path / "out")
+    assert run_jobs(task, tmp_path / "out").made == 3
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
     assert table_of(task, tmp_path / "out") == table_of(task, tmp_path / "whole")
 
@@ -349,16 +349,16 @@ def test_unusable_sources_are_listed_or_left_out(tmp_path: Path) -> None:
     sources = broken(tmp_path)
     task = distractor_task(sources, engine(), WORDS, side=16, copies=2)
     with pytest.raises(GenerateError, match="6 sources cannot be used; fix them, or leave them out") as error:
-        run(task, tmp_path / "twice")
+        run_jobs(task, tmp_path / "twice")
     assert all(f"row {k + 1} ({k}.png)" in str(error.value) for k in range(1, 7))
     assert len(bytes_of(tmp_path / "twice")) == 2 * 2 * 2  # all others are made
     task = distractor_task(sources, engine(), WORDS, side=16)
-    outcome = run(task, tmp_path / "out", on_error="skip")
+    outcome = run_jobs(task, tmp_path / "out", on_error="skip")
     assert [name for name, _ in outcome.left_out] == [f"row {i + 1} ({i}.png)" for i in range(1, 7)]
     assert "so thin" in outcome.left_out[-1][1]
     assert outcome.manifest.column("parent") == ["0.png", "7.png"]
     good = pictures(tmp_path, 8)  # mended
-    outcome = run(distractor_task(good, engine(), WORDS, side=16), tmp_path / "out")
+    outcome = run_jobs(distractor_task(good, engine(), WORDS, side=16), tmp_path / "out")
     assert (outcome.made, len(outcome.manifest)) == (6, 8)
 
 
@@ -369,12 +369,12 @@ def test_objects_of_categories(tmp_path: Path) -> None:
     turbo = Discs(Place("cpu", "float32"))
     task = object_task(["mug", "fog", "clock"], 3, turbo, CleanBackground(), WORDS, seed=1)
     assert task.jobs[0].prompt == "a mug in a clean background"
-    found = run(task, tmp_path)
+    found = run_jobs(task, tmp_path)
     assert (found.made, len(found.manifest), len(found.left_out)) == (6, 6, 3)
     assert all("not clean" in why for _, why in found.left_out)
     assert found.manifest.column("category") == ["mug"] * 3 + ["clock"] * 3
     assert len(set(found.manifest.column("identity"))) == 6
-    again = run(task, tmp_path)
+    again = run_jobs(task, tmp_path)
     assert (again.made, again.left_out) == (0, found.left_out)  # what was rejected is not tried anew
     longer = object_task(["sofa", "mug"], 4, turbo, CleanBackground(), WORDS, seed=1)
     kept = {job.name for job in longer.jobs} & {job.name for job in task.jobs}
@@ -681,8 +681,8 @@ def moods(tmp_path: Path, *categories: str) -> Any:
 
 def test_a_flat_image_is_rejected_and_the_run_goes_on(tmp_path: Path) -> None:
     task = moods(tmp_path, "cat", "cat", "dog", "cat", "cat", "cat")
-    assert run(task, tmp_path / "out").made == 1
-    found = run(task, tmp_path / "out")
+    assert run_jobs(task, tmp_path / "out").made == 1
+    found = run_jobs(task, tmp_path / "out")
     assert (found.made, len(found.manifest), len(found.left_out)) == (0, 1, 5)  # they are not tried again
     assert "flat" in found.left_out[0][1]
 
@@ -690,7 +690,7 @@ def test_a_flat_image_is_rejected_and_the_run_goes_on(tmp_path: Path) -> None:
 def test_a_run_that_begins_flat_stops(tmp_path: Path) -> None:
     task = moods(tmp_path, "cat", "cat", "cat", "dog")
     with pytest.raises(GenerateError, match=r"the first 3 images are all flat, .* --dtype float32"):
-        run(task, tmp_path / "out")
+        run_jobs(task, tmp_path / "out")
 
 
 # Rows
@@ -701,7 +701,7 @@ def test_objects_are_relit_without_a_white_rim(tmp_path: Path, monkeypatch: pyte
     sources = pictures(tmp_path, 1, (600, 400))
     Image.new("RGB", (600, 400)).save(tmp_path / "0.png")
     seen = spied(monkeypatch)
-    run(relight_task(sources, engine(), WORDS, copies=3), tmp_path / "out")
+    run_jobs(relight_task(sources, engine(), WORDS, copies=3), tmp_path / "out")
     assert len(seen) == 3
     for request in seen:
         assert request.image is not None

@@ -22,7 +22,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import finite_rows, is_finite
 from idmetric.gallery import Gallery
 from idmetric.io.json_file import text
-from idmetric.protocols.common.scorers import Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, bind
 from idmetric.scoring.records import Records
 from tests.embed_parts import pictures
 
@@ -157,7 +157,7 @@ def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) ->
         for reason in Gallery(tmp_path / "g", half).update(tmp_path / "photos").unreadable.values()
     )
     with pytest.raises(UnreadableError, match="by large in float16 is not finite"):
-        bind(manifest, {"large": half}, Settings())
+        bind(manifest, {"large": half}, EvalSettings())
 
 
 # Commands

@@ -26,7 +26,7 @@ from idmetric.io import json_file
 from idmetric.io.output import OutputError, replacing, writing
 from idmetric.io.settings import from_file
 from idmetric.protocols.common.result import slug
-from idmetric.train.loop import Settings
+from idmetric.train.loop import TrainSettings
 from tests.hub_server import COMMIT, HubServer
 
 EVIL = (
@@ -130,7 +130,7 @@ def test_text_from_pipes_devices_and_giants_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     with (tmp_path / "giant.json").open("wb") as file:
         file.truncate(2**24 + 1)  # of zeros that take no room
-    for read in (json_file.read, read_json, calibration.read, read_rules, lambda path: from_file(path, Settings)):
+    for read in (json_file.read, read_json, calibration.read, read_rules, lambda path: from_file(path, TrainSettings)):
         for name in ("pipe.json", "zero.json"):
             with pytest.raises((ValueError, CheckpointError), match="a pipe or a device"):
                 read(tmp_path / name)

@@ -13,9 +13,9 @@ from PIL import Image
 from idmetric.data.manifest.table import Manifest
 from idmetric.distance.embedding import Embedding
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 
-PLAIN = Settings(bootstrap=0)
+PLAIN = EvalSettings(bootstrap=0)
 
 
 def picture(path: Path, seed: int, shade: int = 0) -> str:
@@ -51,7 +51,7 @@ class Scripted:
     def signature(self) -> dict[str, str]:
         return {"model": "judge"}
 
-    def bind(self, manifest: Manifest, settings: Settings, rows: Sequence[int] | None = None) -> Scripted:
+    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Sequence[int] | None = None) -> Scripted:
         self.manifest = manifest
         return self
 

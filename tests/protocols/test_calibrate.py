@@ -20,10 +20,10 @@ from idmetric.protocols import calibrate
 from idmetric.protocols.calibrate import left_out_rows
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.protocols.common.result import Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import CalibrateOptions
 
-QUICK = Settings(bootstrap=20)
+QUICK = EvalSettings(bootstrap=20)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_each_dataset_is_measured_by_the_others() -> None:
     family = np.stack([np.arange(count), np.arange(count) + count * ~same], 1)
     pairs = Pairs(np.zeros(count, int), np.ones(count, int), same, kind, family)
     even = np.arange(count) < 2 * same.sum()
-    rows = left_out_rows(scores, pairs, dataset, "isotonic", 0.01, (0.1, 0.02), Settings(bootstrap=0))
+    rows = left_out_rows(scores, pairs, dataset, "isotonic", 0.01, (0.1, 0.02), EvalSettings(bootstrap=0))
     assert [row["what"] for row in rows[:3]] == [
         "probability, isotonic, x left out", "threshold for 0.1 false accepts, x left out",
         "threshold for 0.02 false accepts, x left out",
@@ -152,14 +152,14 @@ def test_each_dataset_is_measured_by_the_others() -> None:
             assert value(row, "false accept") == pytest.approx((scores[its & ~same] > limit).mean(), abs=0.01)
             assert value(row, "true accept") == pytest.approx((scores[its & same] > limit).mean(), abs=0.02)
     assert value(rows[7], "false accept") > 2 * value(rows[1], "false accept")  # z's scores are higher
-    assert left_out_rows(scores, pairs, np.full(count, "x"), "isotonic", 0.01, (0.1,), Settings(bootstrap=0)) == []
+    assert left_out_rows(scores, pairs, np.full(count, "x"), "isotonic", 0.01, (0.1,), EvalSettings(bootstrap=0)) == []
 
 
 def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: Manifest) -> None:
     few, many = (
-        calibrate.calibrations(data, {"m": saved}, Settings(bootstrap=0), CalibrateOptions(strangers=n, rates=(0.05,)))[
-            "m"
-        ]
+        calibrate.calibrations(
+            data, {"m": saved}, EvalSettings(bootstrap=0), CalibrateOptions(strangers=n, rates=(0.05,))
+        )["m"]
         for n in (0, 500)
     )
     assert many[0].prior == few[0].prior == 0.5
@@ -209,7 +209,7 @@ def test_a_calibration_can_be_measured_on_other_pairs(
         calibrate.run(data, {"m": saved}, QUICK, CalibrateOptions(check="stored"))
     with pytest.raises(CalibrationError, match="distance 'cls', not 'patch'"):
         calibrate.run(
-            data, {"m": saved}, Settings(distance="patch"), CalibrateOptions(check=str(folder / "given.json"))
+            data, {"m": saved}, EvalSettings(distance="patch"), CalibrateOptions(check=str(folder / "given.json"))
         )
     given = ["calibrate", "--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu",
              "--bootstrap", "0", "--check", str(folder / "given.json")]  # fmt: skip

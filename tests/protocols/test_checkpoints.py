@@ -17,7 +17,7 @@ from idmetric.protocols.checkpoints.protocol import best_step, drift_of, run
 from idmetric.protocols.checkpoints.reading import read
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.generator.example import STEPS, checkpoints_example
 from idmetric.protocols.options import CheckpointsOptions
 from idmetric.report.plots import draw, step_curves
@@ -50,7 +50,7 @@ def given(folder: Path, **more: str) -> Manifest:
 
 
 def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
-    settings = Settings(bootstrap=50, workers=1)
+    settings = EvalSettings(bootstrap=50, workers=1)
     [result] = run(given(folder), {"m": metric}, settings, CheckpointsOptions(drift_prompt=(CLASS,)))
     like, refs = cosine(metric), sorted((folder / "refs").iterdir())
 
@@ -102,7 +102,7 @@ def test_drift_is_over_all_prompts_by_default(folder: Path, metric: IDSim) -> No
 
 
 def test_drift_needs_images_of_the_base_model_and_cosines(folder: Path, metric: IDSim) -> None:
-    [result] = run(given(folder), {"m": metric}, Settings(distance="patch", bootstrap=0), QUICK)
+    [result] = run(given(folder), {"m": metric}, EvalSettings(distance="patch", bootstrap=0), QUICK)
     assert "drift" not in values(result, step="100")
     assert [note for note in result.notes if "drift" in note or "intervals" in note] == [
         "no drift: it needs a model with cosines, and --distance cls"
@@ -123,7 +123,7 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
     for path in (folder / "out").glob("*/*"):
         if PROMPTS[0] not in path.name:
             path.unlink()
-    [result] = run(given(folder), {"hsv": open_model("hsv")}, Settings(workers=1), QUICK)
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, EvalSettings(workers=1), QUICK)
     assert values(result, step="100")["identity"].low is None
     assert "one subject and one prompt: no intervals" in result.notes
 
@@ -132,7 +132,7 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
         for k in range(4):
             picture(folder / "o" / "5" / f"{subject}-{k}.png", subject + k, k)
     data = read(folder / "o", "{step}/{subject}-{prompt}.png", references=str(folder / "r"))
-    [result] = run(data, {"hsv": open_model("hsv")}, Settings(workers=1), QUICK)
+    [result] = run(data, {"hsv": open_model("hsv")}, EvalSettings(workers=1), QUICK)
     items = result.items["images"]
     means = [np.mean([v for v, s in zip(items["identity"], items["subject"], strict=True) if s == name])
              for name in ("0", "1")]  # fmt: skip
@@ -270,7 +270,7 @@ def test_the_example_rises_to_its_subject_and_ends_in_copies(tmp_path: Path) -> 
     [result] = run(
         checkpoints_example(tmp_path),
         {"tiny": IDSim("tiny", device="cpu")},
-        Settings(workers=1),
+        EvalSettings(workers=1),
         CheckpointsOptions(held_out=True),
     )
     found = {int(str(row["step"])): row for row in result.rows}

@@ -19,7 +19,7 @@ from idmetric.data.embed import UnreadableError
 from idmetric.protocols.checkpoints.protocol import run
 from idmetric.protocols.checkpoints.reading import read
 from idmetric.protocols.checkpoints.tracker import Tracker
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.common.tables import table
 from idmetric.protocols.options import CheckpointsOptions
 from tests.protocols.parts import PLAIN, picture, values
@@ -56,7 +56,7 @@ def photos(folder: Path) -> tuple[str, str]:
 
 
 def test_numbers_are_the_commands_for_pictures_and_tensors(folder: Path, metric: IDSim) -> None:
-    options, settings = CheckpointsOptions(drift_prompt=(CLASS,), held_out=True), Settings(bootstrap=50)
+    options, settings = CheckpointsOptions(drift_prompt=(CLASS,), held_out=True), EvalSettings(bootstrap=50)
     data = read(
         folder / "out", "{step}/{prompt}_{seed}.png", references=str(folder / "refs"), training=str(folder / "train")
     )

@@ -27,7 +27,7 @@ from idmetric.protocols.common.paper_numbers import (
     rows,
 )
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.common.tables import table
 from idmetric.protocols.nearid_table2_dreambench import protocol as dreambench
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
@@ -38,7 +38,7 @@ from tests.protocols.parts import Scripted
 
 ALL_FOUR = DreamBenchOptions()
 RUN = "emu2_gs3_step50_seed42_torch_bfloat16"
-NONE, SOME = Settings(bootstrap=0), Settings(bootstrap=200, seed=3)
+NONE, SOME = EvalSettings(bootstrap=0), EvalSettings(bootstrap=200, seed=3)
 THINGS = {"object": "magic_cube", "animal": "kitten", "human": "old_man", "style": "low-poly_geometric"}
 
 

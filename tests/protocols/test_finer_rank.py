@@ -11,7 +11,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.protocols import finer_rank
 from idmetric.protocols.common import ranked
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from tests.protocols.parts import PLAIN, Drawn, Images, values
 
 SPECIES = ("wren", "tern")
@@ -68,7 +68,7 @@ def test_map_of_each_method_and_species(
     monkeypatch.setattr(ranked, "_CELLS", cells)
     monkeypatch.setattr(ranked, "_FEWEST", 1)
     found, model = data(draw, tmp_path), Drawn(spread=0.7)
-    [result] = finer_rank.run(found, {"m": model}, Settings(bootstrap=40))
+    [result] = finer_rank.run(found, {"m": model}, EvalSettings(bootstrap=40))
     x = model.of(found)
     labels = [(row["method"], row["species"]) for row in result.rows]
     assert labels == [

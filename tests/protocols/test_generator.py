@@ -25,7 +25,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.models.named import NAMED
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.protocol import add_differences, run, value_of
@@ -69,7 +69,10 @@ def cosine(metric: Embedder) -> Callable[[Path, Path], float]:
 
 def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
     [result] = run(
-        given(folder), {"m": metric}, Settings(bootstrap=40, workers=1), GeneratorOptions(by=("prompt",), scr=(0.9,))
+        given(folder),
+        {"m": metric},
+        EvalSettings(bootstrap=40, workers=1),
+        GeneratorOptions(by=("prompt",), scr=(0.9,)),
     )
     like, refs = cosine(metric), {s: sorted((folder / "refs" / s).iterdir()) for s in SUBJECTS}
 
@@ -151,7 +154,7 @@ def test_a_p_that_no_difference_can_bring_below_5_percent_is_stated(
     """Differences of one sign for all subjects, as large as they may be, reach the stated p, and no lower one."""
     identity = {f"m{m}": {(f"s{k}", "x", "0"): 0.01 * m * (1 + k) for k in range(subjects)} for m in range(methods)}
     result = Result("generator", "m", [])
-    add_differences(result, {"identity": identity}, Settings(bootstrap=0), against)
+    add_differences(result, {"identity": identity}, EvalSettings(bootstrap=0), against)
     assert [note.partition(": add")[0] for note in result.notes] == (
         [] if expected is None else [f"smallest possible p here: {expected}"]
     )
@@ -240,7 +243,7 @@ def test_the_weakest_subject_of_an_image_is_visible(tmp_path: Path, metric: IDSi
         lines += [f"{name},m,{subject},p{k}," for subject in shown]
     lines += [f"{subject}.png,,{subject},,reference" for subject in ("cat", "dog", "mug")]
     (tmp_path / "t.csv").write_text("\n".join(lines))
-    [result] = run(read(tmp_path / "t.csv"), {"tiny": metric}, Settings(bootstrap=20))
+    [result] = run(read(tmp_path / "t.csv"), {"tiny": metric}, EvalSettings(bootstrap=20))
 
     like = cosine(metric)
     each = {name: {s: like(tmp_path / name, tmp_path / f"{s}.png") for s in shown} for name, shown in pairs.items()}
@@ -275,7 +278,7 @@ def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) 
         lines += [f"both.png,{subject}-mask.png,m,{subject},", f"{subject}.png,all.png,,{subject},reference"]
     (tmp_path / "t.csv").write_text("\n".join(lines))
     data, alone = read(tmp_path / "t.csv"), Look(masked=True, outside="crop")
-    whole, cropped = (run(data, {"m": metric}, Settings(bootstrap=0, look=look))[0] for look in (Look(), alone))
+    whole, cropped = (run(data, {"m": metric}, EvalSettings(bootstrap=0, look=look))[0] for look in (Look(), alone))
     assert values(cropped, method="m")["weakest"].value == pytest.approx(1, abs=1e-4)
     assert values(whole, method="m")["weakest"].value < 0.99
     assert len(cropped.items["scenes"]["image"]) == 1
@@ -289,7 +292,7 @@ def test_copies_of_references_and_of_training_images_count(folder: Path, photos:
     (folder / "train" / "dog").mkdir(parents=True)
     Image.open(photos[3]).convert("RGB").save(folder / "train" / "dog" / "0.jpg", quality=80)
     data = given(folder, training=str(folder / "train"))
-    settings = Settings(bootstrap=0, store=folder / "store")
+    settings = EvalSettings(bootstrap=0, store=folder / "store")
     [result] = run(data, {"hsv": open_model("hsv")}, settings)
     items = result.items["images"]
     copied = [name for name, copy in zip(items["image"], items["copy"], strict=True) if copy]
@@ -316,7 +319,7 @@ def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -
 
 
 def test_a_second_run_embeds_nothing(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = Settings(bootstrap=0, store=folder / "store", workers=1)
+    settings = EvalSettings(bootstrap=0, store=folder / "store", workers=1)
     [first] = run(given(folder), {"m": metric}, settings)
     monkeypatch.setattr(type(metric), "embed", None)
     [second] = run(given(folder), {"m": metric}, settings)
@@ -407,7 +410,7 @@ def test_the_number_of_each_published_score_in_one_pass(
 
 def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> None:
     subject = np.array(["cat", "cat", "dog"], dtype=object)
-    identity, settings = np.array([-0.3, -0.1, -0.2]), Settings(bootstrap=50)
+    identity, settings = np.array([-0.3, -0.1, -0.2]), EvalSettings(bootstrap=50)
     kosmos = value_of(NAMED["dino-i:kosmos-g"], identity, subject, settings)
     assert (kosmos.value, kosmos.low, kosmos.high, kosmos.count) == (0, 0, 0, 3)
     plain = value_of(NAMED["dino-i:dreambench++"], identity, subject, settings)
@@ -419,7 +422,7 @@ def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> Non
     assert any("3 have several" in note for note in several[0].notes)
     assert "published" not in values(several[0], method="a")
     assert "published" in values(several[1], method="a")
-    [patches] = run(given(folder), {"d": small("dino-i:dreambooth")}, Settings(bootstrap=0, distance="patch"))
+    [patches] = run(given(folder), {"d": small("dino-i:dreambooth")}, EvalSettings(bootstrap=0, distance="patch"))
     assert any("of whole images" in note for note in patches.notes)
 
 
@@ -490,7 +493,7 @@ def test_the_command_pivots_explains_and_never_wraps(
 def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> None:
     pytest.importorskip("vtk")
     tiny = {"tiny": IDSim("tiny", device="cpu")}
-    [result] = run(example(tmp_path), tiny, Settings(workers=1), GeneratorOptions())
+    [result] = run(example(tmp_path), tiny, EvalSettings(workers=1), GeneratorOptions())
     rows = {name: values(result, method=name) for name in ("copy", "good", "drift", "swap")}
     identity = [rows[name]["identity"].value for name in ("copy", "good", "drift", "swap")]
     assert identity == sorted(identity, reverse=True)

@@ -16,7 +16,7 @@ from idmetric.data.manifest.table import Manifest, Row, merge
 from idmetric.models.idsim import IDSim
 from idmetric.protocols.common import paper_numbers as paper
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.idsim_table2b_retrieval import plan as cute_triplets
 from idmetric.protocols.idsim_table2b_retrieval.plan import members, plans
 from idmetric.protocols.idsim_table2b_retrieval.protocol import run
@@ -184,7 +184,7 @@ def test_petface_is_measured_over_all_pairs_and_by_species(model: IDSim, pairs: 
 
 def test_intervals_of_pairs_draw_anchors_identities(model: IDSim, pairs: Manifest) -> None:
     subjects = pairs.filter(dataset="subjects2k")
-    [result] = run(subjects, {"m": model}, Settings(bootstrap=200))
+    [result] = run(subjects, {"m": model}, EvalSettings(bootstrap=200))
     found = value(result, "subjects2k", "AUC")
     score, same = (np.array(result.items["pairs"][c]) for c in ("score", "same"))
     sampled = []

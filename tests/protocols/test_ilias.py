@@ -16,7 +16,7 @@ from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.protocols import ilias
 from idmetric.protocols.common import ranked
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import ILIASOptions
 from tests.data.test_ilias import write
 from tests.protocols.parts import PLAIN, Drawn, Images
@@ -158,7 +158,7 @@ def test_every_number_is_that_of_the_published_evaluation_on_our_scores(
 
 def test_intervals_draw_objects(draw: Images, tmp_path: Path) -> None:
     found = data(draw, tmp_path)
-    [result] = ilias.run(found, {"m": Drawn(spread=1.6)}, Settings(bootstrap=40), ILIASOptions(7))
+    [result] = ilias.run(found, {"m": Drawn(spread=1.6)}, EvalSettings(bootstrap=40), ILIASOptions(7))
     queries = result.items["queries"]
     each, owner = np.array(queries["mAP@7"]), np.array(queries["identity"])
     of_objects = {name: each[owner == name].mean() for name in dict.fromkeys(owner)}
@@ -183,7 +183,7 @@ def test_unfit_manifests_and_requests_are_named(draw: Images, tmp_path: Path) ->
     lone = found.filter(lambda row: row.split == "query" or row.identity != "ilias/thing_003")
     with pytest.raises(ValueError, match="ILIAS: 2 queries have no positive in the gallery: ilias/thing_003"):
         ilias.run(lone, {"m": Drawn()}, PLAIN)
-    [result] = ilias.run(lone, {"m": Drawn()}, Settings(bootstrap=0, on_error="skip"))
+    [result] = ilias.run(lone, {"m": Drawn()}, EvalSettings(bootstrap=0, on_error="skip"))
     assert result.rows[0]["P@1"].count == 11  # type: ignore[union-attr]
 
 

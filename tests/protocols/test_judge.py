@@ -21,7 +21,7 @@ from PIL import Image
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.protocols.common.scorers import Settings as Protocol
+from idmetric.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.protocols.common.scorers import bind
 from idmetric.protocols.judges import judge as module
 from idmetric.protocols.judges.endpoint import Endpoint

@@ -15,11 +15,11 @@ from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols import matches
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import MatchesOptions
 from tests.protocols.parts import values
 
-PLAIN = Settings(bootstrap=0, workers=1)
+PLAIN = EvalSettings(bootstrap=0, workers=1)
 
 
 @pytest.fixture
@@ -81,6 +81,6 @@ def test_what_cannot_be_matched_is_refused(data: Manifest, metric: IDSim) -> Non
     with pytest.raises(ValueError, match="models without patches: hsv"):
         matches.run(data, {"hsv": open_model("hsv")}, PLAIN)
     with pytest.raises(ValueError, match="leave --subject out"):
-        matches.run(data, {"m": metric}, Settings(bootstrap=0, look=Look(masked=True)))
+        matches.run(data, {"m": metric}, EvalSettings(bootstrap=0, look=Look(masked=True)))
     with pytest.raises(ValueError, match="no identity has two images with masks"):
         matches.run(data.take(np.array([0, 5, 6])), {"m": metric}, PLAIN)

@@ -18,7 +18,7 @@ from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.first_choice import means
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.visme_table1_mmeb import MMEB, ask, run
 from tests.mmeb_files import write_eval
 from tests.protocols.parts import PLAIN, broken, values
@@ -180,7 +180,7 @@ def test_questions_with_unreadable_images_are_refused_or_left_out(
     spoilt = data.replace(path=paths)
     with pytest.raises(ValueError, match="1 images cannot be used"):
         run(spoilt, {"r": reader}, PLAIN)
-    [result] = run(spoilt, {"r": reader}, Settings(bootstrap=0, on_error="skip"))
+    [result] = run(spoilt, {"r": reader}, EvalSettings(bootstrap=0, on_error="skip"))
     lists = dict(zip(ids, data.column("x_candidates"), strict=True))
     lost = sum(0 in listed for name, listed in lists.items() if listed and "/MSCOCO_t2i/" in name)
     assert share(result, "MSCOCO_t2i").count == 6 - lost

@@ -25,7 +25,7 @@ from idmetric.protocols import visme_table1_mveb as mveb
 from idmetric.protocols.common import paper_numbers
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import MVEBOptions
 from idmetric.protocols.visme_table1_mveb import ask, edits, instructed, run
 from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
@@ -110,7 +110,7 @@ def test_questions_without_an_answer_are_left_out(data: Manifest) -> None:
 
 
 def test_means_are_over_sets_and_have_the_papers_number_only_when_whole(model: IDSim, data: Manifest) -> None:
-    [result] = run(data, {"m": model}, Settings(bootstrap=50), MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
+    [result] = run(data, {"m": model}, EvalSettings(bootstrap=50), MVEBOptions(paper="VisME (Qwen2.5-VL-3B)"))
     own = [value(result, name) for name in ("Cars196", "Market1501", "GPTImageEdit")]
     whole = mean_row(result, domain="MVEB")
     assert whole["dataset"] == "mean of 3 of 28"

@@ -15,7 +15,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols import openset
 from idmetric.protocols.common import ranked, scorers
 from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.openset import run
 from idmetric.protocols.options import OpenSetOptions
 from tests.protocols.parts import PLAIN, Drawn, Images, values
@@ -64,7 +64,7 @@ def test_numbers_are_those_of_loops(split: Manifest, cells: int, monkeypatch: py
     monkeypatch.setattr(ranked, "_CELLS", cells)
     monkeypatch.setattr(ranked, "_FEWEST", 1)
     taus = (0.2, 0.5)
-    settings = Settings(bootstrap=60, workers=1)
+    settings = EvalSettings(bootstrap=60, workers=1)
     [result] = run(split, {"m": Drawn(spread=1.6)}, settings, OpenSetOptions(threshold=taus))
     for tau in taus:
         found = values(result, threshold=f"given {tau:g}")

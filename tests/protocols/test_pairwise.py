@@ -15,7 +15,7 @@ from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.protocols.common import baselines, pairwise
 from idmetric.protocols.common.pairwise import PairScorer
-from idmetric.protocols.common.scorers import Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, bind
 
 COUNT = 11
 
@@ -60,7 +60,7 @@ class Counting:
 
 
 def scorer_of(pictures: Manifest, model: Any, **options: Any) -> PairScorer:
-    found = bind(pictures, {"m": model}, Settings(**options)).models["m"]
+    found = bind(pictures, {"m": model}, EvalSettings(**options)).models["m"]
     assert isinstance(found, PairScorer)
     return found
 

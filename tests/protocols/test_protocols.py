@@ -21,7 +21,7 @@ from idmetric.protocols import nearid_table1_margins as nearid
 from idmetric.protocols.common import intervals, matched, paper_numbers, ranked
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import FolderOptions, NearIDOptions, RetrievalOptions, WorldOptions
 from tests.protocols.parts import PLAIN, Drawn, Images, Scripted, values
 
@@ -36,7 +36,7 @@ def test_quick_intervals_are_those_of_the_bootstrap(seed: int) -> None:
     rng = np.random.default_rng(seed)
     owner = rng.integers(0, 9, 60)
     x, n = rng.normal(size=60), rng.integers(1, 4, 60).astype(float)
-    settings = Settings(bootstrap=50, seed=seed)
+    settings = EvalSettings(bootstrap=50, seed=seed)
     for found, slow in (
         (intervals.mean(x, owner, settings), lambda rows: x[rows].mean()),
         (intervals.ratio(x, n, owner, settings), lambda rows: x[rows].sum() / n[rows].sum()),
@@ -53,7 +53,7 @@ def test_quick_intervals_are_those_of_the_bootstrap(seed: int) -> None:
 
 
 def test_one_identity_has_no_interval_and_none_is_drawn_unasked() -> None:
-    one = intervals.mean(np.ones(3), np.zeros(3), Settings(bootstrap=20))
+    one = intervals.mean(np.ones(3), np.zeros(3), EvalSettings(bootstrap=20))
     assert (one.value, one.low, one.high, one.count) == (1.0, None, None, 3)
     assert intervals.mean(np.ones(3), np.arange(3), PLAIN).low is None
     assert intervals.auc(np.ones(3), np.ones(3, bool), np.zeros((3, 2)), PLAIN) == {}
@@ -211,7 +211,7 @@ def test_a_query_whose_positives_are_all_junk_has_none(draw: Images, tmp_path: P
     data = Manifest.from_rows(rows, tmp_path).replace(parameters=[{"x_ignore": own}] + [None] * 29)
     with pytest.raises(ValueError, match="1 queries have no positive in the gallery: roxford_hard-0"):
         retrieval.run(data, {"m": Drawn()}, PLAIN)
-    [result] = retrieval.run(data, {"m": Drawn()}, Settings(bootstrap=0, on_error="skip"))
+    [result] = retrieval.run(data, {"m": Drawn()}, EvalSettings(bootstrap=0, on_error="skip"))
     assert values(result, dataset="roxford_hard")["mAP"].count == 5
     assert "left out" in result.notes[0]
 
@@ -252,7 +252,7 @@ def test_a_query_without_a_positive_or_gallery_is_named(draw: Images, tmp_path: 
     lone = Manifest.from_rows([r for r in rows if r.identity != "mine-2" or r.split == "query"], tmp_path)
     with pytest.raises(ValueError, match="dataset mine: 1 queries have no positive in the gallery: mine-2"):
         retrieval.run(lone, {"m": Drawn()}, PLAIN)
-    [result] = retrieval.run(lone, {"m": Drawn()}, Settings(bootstrap=0, on_error="skip"))
+    [result] = retrieval.run(lone, {"m": Drawn()}, EvalSettings(bootstrap=0, on_error="skip"))
     assert result.rows[0]["mAP"].count == 5  # type: ignore[union-attr]
     with pytest.raises(ValueError, match=r"no gallery .*there are the splits 'query'"):
         retrieval.run(Manifest.from_rows([r for r in rows if r.split == "query"], tmp_path), {"m": Drawn()}, PLAIN)
@@ -304,7 +304,7 @@ def slow_margins(data: Manifest, x: np.ndarray, engine: str, prefix: str = "near
 def test_ssr_and_pa_are_those_of_equation_5(draw: Images, tmp_path: Path, masked: bool) -> None:
     data = bench(draw, tmp_path, parts=False)
     model = Drawn("SigLIP", spread=1.0)
-    settings = Settings(bootstrap=0, look=Look(masked, "crop"))
+    settings = EvalSettings(bootstrap=0, look=Look(masked, "crop"))
     [result] = nearid.run(data, {"m": model}, settings)
     x = model.of(data, masked)
     every = []
@@ -337,7 +337,7 @@ def test_the_released_pa_counts_the_mean_margin(draw: Images, tmp_path: Path) ->
 def test_part_edits_give_margins_and_the_oracle_s_correlation(draw: Images, tmp_path: Path) -> None:
     data = bench(draw, tmp_path, ())
     model = Drawn()
-    [result] = nearid.run(data, {"m": model}, Settings(bootstrap=40))
+    [result] = nearid.run(data, {"m": model}, EvalSettings(bootstrap=40))
     x, at = model.of(data), {name: k for k, name in enumerate(data.column("id"))}
     found = values(result, source="MTG")
     oracle = data.column("oracle")
@@ -423,7 +423,9 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 
 def test_the_world_s_bench_has_all_its_rows(rendered: Manifest) -> None:
-    results = world.run(rendered, {"hsv": open_model("hsv"), "pixels": open_model("pixels")}, Settings(bootstrap=20))
+    results = world.run(
+        rendered, {"hsv": open_model("hsv"), "pixels": open_model("pixels")}, EvalSettings(bootstrap=20)
+    )
     for result in results:
         assert [(row["bench"], row["which"]) for row in result.rows] == [
             ("distractors", "strength 1.00"), ("distractors", "strength 0.30"), ("distractors", "all"),

@@ -17,14 +17,14 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate import segmentation as measures
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.idsim_table2c_segmentation import protocol as segmentation
 from idmetric.protocols.options import SegmentationOptions
 from idmetric.report.heatmap import colors, overlay
 from idmetric.scoring.heatmaps import heatmaps
 from tests.protocols.parts import values
 
-PLAIN = Settings(bootstrap=0, workers=1)
+PLAIN = EvalSettings(bootstrap=0, workers=1)
 
 
 def make(folder: Path, **columns: Any) -> Manifest:
@@ -147,7 +147,7 @@ def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
     options = SegmentationOptions(others=3)
     looked, _ = segmentation.tasks(scenes, PLAIN, options)
     again, _ = segmentation.tasks(scenes, PLAIN, options)
-    other, _ = segmentation.tasks(scenes, Settings(seed=1), options)
+    other, _ = segmentation.tasks(scenes, EvalSettings(seed=1), options)
     assert looked == again != other
     names = scenes.column("identity")
     for task in looked:
@@ -168,7 +168,7 @@ def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: M
     with pytest.raises(ValueError, match="models without patches: hsv"):
         segmentation.run(scenes, {"hsv": open_model("hsv")}, PLAIN)
     with pytest.raises(ValueError, match="whole images"):
-        segmentation.run(scenes, {"m": metric}, Settings(look=Look(True)))
+        segmentation.run(scenes, {"m": metric}, EvalSettings(look=Look(True)))
 
 
 def test_overlays_show_heat() -> None:

@@ -14,7 +14,7 @@ from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.idsim import IDSim
 from idmetric.protocols import idsim_fig6_sensitivity as protocol
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.idsim_fig6_sensitivity import cells, run
 from idmetric.protocols.options import SensitivityOptions
 from tests.protocols.parts import PLAIN, Scripted, values
@@ -97,7 +97,7 @@ def test_an_anchor_need_not_say_that_nothing_was_changed(grid: Manifest) -> None
 
 
 def test_intervals_draw_instances(model: IDSim, grid: Manifest) -> None:
-    [result] = run(grid, {"m": model}, Settings(bootstrap=300))
+    [result] = run(grid, {"m": model}, EvalSettings(bootstrap=300))
     lines = result.items["fits"]
     draws = [np.random.default_rng((0, k)).integers(4, size=4) for k in range(300)]
     for which in ("light", "all"):

@@ -17,7 +17,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.distance.embedding import Embedding
 from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.generator import sets
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.pattern import OutputsError
@@ -131,7 +131,7 @@ def test_draws_are_of_different_photos_and_of_n_images(folder: Path, monkeypatch
 
 
 def test_another_subject_is_beyond_the_floor_and_the_right_one_is_not(folder: Path) -> None:
-    [result] = run(given(folder), {"m": Colors()}, Settings(bootstrap=50, workers=1))
+    [result] = run(given(folder), {"m": Colors()}, EvalSettings(bootstrap=50, workers=1))
     for measure in MEASURES:
         swap, good = (values(result, **{"method": m, "measure": measure, "n images": "4"}) for m in ("swap", "good"))
         assert swap["beyond"].value == 1
@@ -198,7 +198,7 @@ def test_subjects_with_few_images_are_named(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"no subject has four real photos.*\(--pool\)"):
         run(given(folder), {"m": Colors()}, PLAIN)
     with pytest.raises(ValueError, match="--distance patch: sets are compared by global features"):
-        run(given(folder), {"m": Colors()}, Settings(distance="patch"))
+        run(given(folder), {"m": Colors()}, EvalSettings(distance="patch"))
     with pytest.raises(ValueError, match="ssim: sets are compared by features"):
         run(given(folder), {"ssim": open_model("ssim")}, PLAIN)
     with pytest.raises(OutputsError, match="absent: no such images"):

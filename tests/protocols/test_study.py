@@ -19,7 +19,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.judges.questions import INDIVIDUAL
 from idmetric.protocols.options import StudyOptions
 from idmetric.protocols.study.protocol import run
@@ -349,7 +349,7 @@ def test_pairs_without_an_answer_are_left_out(data: Manifest) -> None:
 
 
 def test_intervals_draw_identities(data: Manifest) -> None:
-    [result] = run(labeled(data, SHARES * 3), {"m": Scripted(judge)}, Settings(bootstrap=40))
+    [result] = run(labeled(data, SHARES * 3), {"m": Scripted(judge)}, EvalSettings(bootstrap=40))
     found = values(result, task="pairs")
     assert all(v.low is not None and v.high is not None and v.low < v.value < v.high for v in found.values())
     pairs = np.array([[0, 5], [1, 2], [4, 9]])

@@ -30,7 +30,7 @@ from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import read_triplets
 from idmetric.train.idsim.loss import compare
 from idmetric.train.idsim.recipe import IDSimRecipe, build, untrained
-from idmetric.train.loop import Settings, fit
+from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 from tests.reference.losses_loop import cos, mean, one_of
 from tests.reference.sinkhorn_loop import sinkhorn
@@ -42,7 +42,7 @@ CONFIG = Config(
     backbone_weights="random", image_size=SIDE, hidden=24, batch_size=3, accumulation=2, epochs=2, precision="no",
 )  # fmt: skip
 PLAIN = replace(CONFIG, dropout=0.0, augment=False)
-SETTINGS = Settings(save_every=2, validate_every=0, log_every=1, workers=0)
+SETTINGS = TrainSettings(save_every=2, validate_every=0, log_every=1, workers=0)
 
 
 def picture(folder: Path, name: str, seed: int) -> str:

@@ -25,7 +25,7 @@ from idmetric.train.ilgen.config import PAPER, SMOKE, Config
 from idmetric.train.ilgen.data import classes_of, draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.objectives import SoftmaxMargin
 from idmetric.train.ilgen.recipe import ILGen, build
-from idmetric.train.loop import Settings, fit
+from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 from tests.reference import losses_loop as loop
 from tests.train_parts import (
@@ -79,7 +79,7 @@ def lively(recipe: ILGen) -> ILGen:
 
 def trained(data: Manifest, out: Path, settings: dict[str, Any] | None = None, **options: Any) -> ILGen:
     recipe = made(data, **options)
-    fit(recipe, out, Settings(**{**RUN, **(settings or {})}), recipe.processes)
+    fit(recipe, out, TrainSettings(**{**RUN, **(settings or {})}), recipe.processes)
     return recipe
 
 
@@ -244,7 +244,7 @@ def test_the_whole_encoder_trains(data: Manifest, tmp_path: Path, loss: str) -> 
     recipe = made(data, loss=loss, epochs=1)
     before = {name: p.detach().clone() for name, p in recipe.model.named_parameters()}
     assert all(p.requires_grad for p in recipe.model.parameters())
-    fit(recipe, tmp_path / "run", Settings(**RUN), recipe.processes)
+    fit(recipe, tmp_path / "run", TrainSettings(**RUN), recipe.processes)
     assert not [name for name, p in recipe.model.named_parameters() if p.equal(before[name])]
 
 
@@ -370,7 +370,7 @@ def together(data: Manifest, out: Path, rank: int = 0, port: str = "") -> None:
         parameters = [p for module in recipe.modules().values() for p in module.parameters()]
         recipe.optimizer = lambda own=parameters: torch.optim.SGD(own, lr=1e-2)  # type: ignore[method-assign, misc]
         recipe.steps = min(recipe.steps, 5)  # with each step of recall@k, rounding grows threefold
-        fit(recipe, out / loss, Settings(**{**RUN, "save_every": 0}), processes)
+        fit(recipe, out / loss, TrainSettings(**{**RUN, "save_every": 0}), processes)
     processes.close()
 
 

@@ -23,7 +23,7 @@ from idmetric.io.output import OutputError
 from idmetric.train import run_folder, state
 from idmetric.train.loader import seed_all
 from idmetric.train.log import truncate
-from idmetric.train.loop import NotFinite, Settings, Stopped, TrainError, fit
+from idmetric.train.loop import NotFinite, Stopped, TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, killed_at, read_log, start
 
@@ -35,7 +35,7 @@ def train(
 ) -> PairRecipe:  # fmt: skip
     processes = Processes(precision, cpu=True)
     recipe = kind(config, processes)
-    fit(recipe, out, Settings(**{**SETTINGS, **settings}), processes)
+    fit(recipe, out, TrainSettings(**{**SETTINGS, **settings}), processes)
     return recipe
 
 
@@ -325,7 +325,7 @@ def test_the_validated_model_is_the_saved_one_in_all_processes(tmp_path: Path, m
 
     processes = Processes(cpu=True)
     monkeypatch.setattr(processes, "copy_from_main", lambda tensors: done.append("buffers"))
-    fit(Seen(Config(steps=5), processes), tmp_path / "run", Settings(**{**SETTINGS, "save_every": 0}), processes)
+    fit(Seen(Config(steps=5), processes), tmp_path / "run", TrainSettings(**{**SETTINGS, "save_every": 0}), processes)
     # at the start all tensors, then before each validation, and with the checkpoint at the end
     assert done == ["buffers", *["buffers", "validated"] * 2, "buffers"]
 
@@ -386,7 +386,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_as_well(tmp_path: Path, los
     recipe = Broken(Config(), processes)
     before = {name: p.clone() for name, p in recipe.model.named_parameters()}
     with pytest.raises(NotFinite, match=f"step 1: the loss is {loss} and the norm of its gradient {gradient}"):
-        fit(recipe, tmp_path / "run", Settings(**SETTINGS), processes)
+        fit(recipe, tmp_path / "run", TrainSettings(**SETTINGS), processes)
     assert all(p.equal(before[name]) for name, p in recipe.model.named_parameters())
 
 

@@ -24,7 +24,7 @@ from idmetric.models import backbone
 from idmetric.train import state
 from idmetric.train.batches import generator
 from idmetric.train.features import FeatureCache, picture_keys, trunk_id
-from idmetric.train.loop import Settings, TrainError, fit
+from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.config import SMOKE, Config
 from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
@@ -293,7 +293,7 @@ def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: 
     trained = {name for name, p in run.model.named_parameters() if p.requires_grad}
     assert trained == {name for name in before if name.startswith("backbone.attn_pool.")}
     assert not run.model.backbone.blocks.training
-    fit(run, tmp_path / "run", Settings(workers=0, max_grad_norm=1.0), run.processes)
+    fit(run, tmp_path / "run", TrainSettings(workers=0, max_grad_norm=1.0), run.processes)
     after = run.model.state_dict()
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved == trained
@@ -381,7 +381,7 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     data = write(tmp_path / "data", things=4, splits=(None, None, "val", "val"))
-    settings = Settings(save_every=2, validate_every=3, log_every=1, workers=0, max_grad_norm=1.0)
+    settings = TrainSettings(save_every=2, validate_every=3, log_every=1, workers=0, max_grad_norm=1.0)
 
     def train(name: str, **config: Any) -> None:
         run = recipe(data, augment=True, steps=8, batch_size=3, **config)
@@ -634,7 +634,7 @@ def test_validation_rows_must_not_be_training_rows(data: Manifest) -> None:
 
 def test_the_head_learns_to_put_identities_above_distractors(data: Manifest, tmp_path: Path) -> None:
     run = recipe(data, batch_size=7, steps=160, cache=str(tmp_path / "features"), mask_prob=0.0)
-    fit(run, tmp_path / "run", Settings(workers=0, max_grad_norm=1.0, log_every=20), run.processes)
+    fit(run, tmp_path / "run", TrainSettings(workers=0, max_grad_norm=1.0, log_every=20), run.processes)
     log = read_log(tmp_path / "run/log.jsonl")
     lost, ordered = ([value for _, value in log[name]] for name in ("loss", "ordered"))
     assert lost[-1] < 0.4 * lost[0]

@@ -28,7 +28,7 @@ from train import earlier
 from idmetric import IDSim, load
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.models.idsim import TINY
-from idmetric.train.loop import Settings, fit
+from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 from tests.reference.sinkhorn_loop import sinkhorn
 from tests.train_parts import killed_at, same_results
@@ -65,7 +65,7 @@ def build(data: Manifest, **settings: object) -> tiny.Tiny:
 def run(data: Manifest, out: Path, **settings: object) -> dict[str, torch.Tensor]:
     """Weights after training."""
     made = build(data, **settings)
-    fit(made, out, Settings(save_every=3, validate_every=0, workers=0), made.processes)
+    fit(made, out, TrainSettings(save_every=3, validate_every=0, workers=0), made.processes)
     return made.model.state_dict()
 
 

@@ -23,7 +23,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.models.visid import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import generator
-from idmetric.train.loop import Settings, TrainError, fit
+from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.visme import items, recipe, small_qwen
 from idmetric.train.visme.batch_sampler import Batch, ScheduleError
@@ -66,7 +66,7 @@ def made(data: Manifest, **changes: Any) -> VisME:
 
 def trained(data: Manifest, out: Path, run: dict[str, Any] = RUN, **changes: Any) -> VisME:
     found = made(data, **changes)
-    fit(found, out, Settings(**run), found.processes)
+    fit(found, out, TrainSettings(**run), found.processes)
     return found
 
 
@@ -316,7 +316,7 @@ def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Pa
                                data.root)  # fmt: skip
     found = made(twice, batch_size=8, samples=4)  # each has six identities, and they are the same
     with pytest.raises(TrainError, match="cannot fill 1 blocks of 4 samples: it has 6 identities"):
-        fit(found, tmp_path / "run", Settings(**RUN), found.processes)
+        fit(found, tmp_path / "run", TrainSettings(**RUN), found.processes)
 
 
 def test_faults_of_later_steps_are_refused_before_the_first(
@@ -389,7 +389,7 @@ def test_bfloat16_weights_are_trained_and_stay_bfloat16(data: Manifest, tmp_path
     found = build(
         Config(**{**SMALL, "model": str(tmp_path / "base"), "lr": 0.05}), data, Processes(precision, cpu=True)
     )
-    fit(found, tmp_path / "run", Settings(**RUN), found.processes)
+    fit(found, tmp_path / "run", TrainSettings(**RUN), found.processes)
     base, result = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "run"))
     assert {value.dtype for value in result.values()} == {torch.bfloat16}
     changed = {name for name in base if not base[name].equal(result[name])}

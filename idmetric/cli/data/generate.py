@@ -271,13 +271,13 @@ def _dealt(args: argparse.Namespace, task: Task) -> Task:
 
 def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Manifest, int]:
     """The finished images of a task and the number of those left out."""
-    from idmetric.data.generate.jobs import run
+    from idmetric.data.generate.jobs import run_jobs
 
     for model in models:
         for weights, license in model.licenses.items():
             print(f"{model.name}: weights {weights}, license {license}", file=sys.stderr)
     images = args.out.with_name(f"{args.out.stem}_images")
-    outcome = run(task, images, args.on_error, partial(progress, quiet=args.quiet))
+    outcome = run_jobs(task, images, args.on_error, partial(progress, quiet=args.quiet))
     for name, why in outcome.left_out:
         print(f"left out: {name}: {why}", file=sys.stderr)
     print(f"made {outcome.made} images, {len(outcome.manifest)} are finished; folder {images}")

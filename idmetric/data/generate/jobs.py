@@ -5,7 +5,7 @@ is there, with the images that it names. A job's name follows from its source, p
 over the same folder resume; several processes may share them, each with a part of a task's jobs.
 
     task = distractor_task(manifest, open_engine("sdxl_inpaint"), read_wording())
-    run(task, "images").manifest.write("distractors.parquet")
+    run_jobs(task, "images").manifest.write("distractors.parquet")
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Outcome:
 # Runs
 
 
-def run(
+def run_jobs(
     task: Task, folder: str | os.PathLike[str], on_error: Literal["fail", "skip"] = "fail",
     progress: Progress = lambda items, total, what: items,
 ) -> Outcome:  # fmt: skip

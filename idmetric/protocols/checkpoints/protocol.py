@@ -27,7 +27,7 @@ from idmetric.protocols.checkpoints.reading import BASE, read
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, texts
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, bind
 from idmetric.protocols.generator.columns import (
     CLIP,
     agreements,
@@ -141,7 +141,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = Settings(),
+    settings: EvalSettings = EvalSettings(),
     options: CheckpointsOptions = CheckpointsOptions(),
 ) -> list[Result]:
     """A result for each model, with a row for each step and the best step.
@@ -159,7 +159,7 @@ def run(
     return measured(data, models, settings, options)
 
 
-def measured(data: Manifest, models: Models, settings: Settings, options: CheckpointsOptions) -> list[Result]:
+def measured(data: Manifest, models: Models, settings: EvalSettings, options: CheckpointsOptions) -> list[Result]:
     """As `run`, for data without a checkpoint or drift prompts too."""
     bound = bind(data, models, settings)
     every = Images.of(bound.manifest)

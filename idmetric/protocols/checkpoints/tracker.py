@@ -30,7 +30,7 @@ from idmetric.protocols.checkpoints.protocol import Best, add_rows, best_step, m
 from idmetric.protocols.checkpoints.reading import BASE
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, bind
 from idmetric.protocols.generator.columns import CLIP
 from idmetric.protocols.generator.outputs import as_manifest
 from idmetric.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
@@ -65,7 +65,7 @@ class Tracker:
         prefix: str = "identity",
         clip: DualEncoder | None = None,
         options: CheckpointsOptions = CheckpointsOptions(),
-        settings: Settings = Settings(),
+        settings: EvalSettings = EvalSettings(),
     ) -> None:
         if not isinstance(metric, Embedder):
             raise TypeError(f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}")

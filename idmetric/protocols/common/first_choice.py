@@ -17,7 +17,7 @@ from idmetric.protocols.common.intervals import average, mean
 from idmetric.protocols.common.paper_numbers import printed
 from idmetric.protocols.common.ranked import Search, measure
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Scorer, Settings
+from idmetric.protocols.common.scorers import EvalSettings, Scorer
 
 P1 = "P@1"
 IND, OOD = "IND", "OOD"  # in domain, out of domain
@@ -104,7 +104,7 @@ def answers(scorer: Scorer, one: Questions) -> tuple[Array, Ints]:
 
 
 def measure_sets(
-    scorer: Scorer, data: Manifest, sets: Sequence[Questions], benchmark: Benchmark, settings: Settings,
+    scorer: Scorer, data: Manifest, sets: Sequence[Questions], benchmark: Benchmark, settings: EvalSettings,
     paper: str | None, result: Result,
 ) -> None:  # fmt: skip
     """Add a row for each data set, the meta-tasks' means, in and out of domain, and all; the questions and notes.

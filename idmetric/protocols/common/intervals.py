@@ -18,7 +18,7 @@ from idmetric.evaluate.ranking import roc_auc
 from idmetric.evaluate.resampled import resampled_auc, resampled_ratio
 from idmetric.protocols.common.columns import Array, Ints, Truths
 from idmetric.protocols.common.result import Row, Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 
 Names = NDArray[Any]  # one for each item, equal for equal identities
 
@@ -38,13 +38,13 @@ def owners(identity: Ints, rows: Ints) -> Ints:
     return found
 
 
-def mean(values: Array, identity: Names, settings: Settings, paper: float | None = None) -> Value:
+def mean(values: Array, identity: Names, settings: EvalSettings, paper: float | None = None) -> Value:
     """The mean of one number per item, such as a query's average precision; `identity` (N,) is the items'."""
     return ratio(values, np.ones(len(values)), identity, settings, paper)
 
 
 def ratio(
-    parts: Array | Ints, wholes: Array | Ints, identity: Names, settings: Settings, paper: float | None = None
+    parts: Array | Ints, wholes: Array | Ints, identity: Names, settings: EvalSettings, paper: float | None = None
 ) -> Value:
     """sum(parts) / sum(wholes), such as margins won over all margins; support is sum(wholes).
 
@@ -61,7 +61,7 @@ def ratio(
 
 
 def auc(
-    scores: Array, same: Truths, identity: Names, settings: Settings, paper: float | None = None
+    scores: Array, same: Truths, identity: Names, settings: EvalSettings, paper: float | None = None
 ) -> dict[str, Value]:
     """ROC AUC over pairs, as a column of a row; empty if all or no pairs are of one identity.
 
@@ -95,7 +95,7 @@ def averages(rows: Sequence[Row]) -> dict[str, Value]:
 
 
 def any_statistic(
-    statistic: Callable[..., float], items: Sequence[NDArray[Any]], identity: Names, settings: Settings,
+    statistic: Callable[..., float], items: Sequence[NDArray[Any]], identity: Names, settings: EvalSettings,
     paper: float | None = None, *, count: int | None = None,
 ) -> Value:  # fmt: skip
     """Any statistic of columns of items, such as scores and labels; each sample calls it with some of their rows.
@@ -120,7 +120,7 @@ def any_statistic(
 
 
 def _interval(
-    resampled: Callable[..., Array], given: Sequence[NDArray[Any]], identity: Names, settings: Settings
+    resampled: Callable[..., Array], given: Sequence[NDArray[Any]], identity: Names, settings: EvalSettings
 ) -> tuple[float | None, float | None]:
     if not _wanted(identity, settings):
         return None, None
@@ -128,5 +128,5 @@ def _interval(
     return percentiles(found, settings.bootstrap) or (None, None)
 
 
-def _wanted(identity: Names, settings: Settings) -> bool:
+def _wanted(identity: Names, settings: EvalSettings) -> bool:
     return settings.bootstrap > 1 and len(np.unique(identity)) > 1

@@ -17,7 +17,7 @@ from idmetric.evaluate.margins import OracleAgreement, directed_margins, margin_
 from idmetric.protocols.common.columns import Array, Ints, Truths, parameters
 from idmetric.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.protocols.common.result import Value
-from idmetric.protocols.common.scorers import Scorer, Settings
+from idmetric.protocols.common.scorers import EvalSettings, Scorer
 
 _MANY = 64  # views of an identity, at most: a table of more views is probably a mistake
 
@@ -120,7 +120,7 @@ def _scores(scorer: Scorer, a: Ints, b: Ints, notes: list[str]) -> Array:
 
 
 def rates(
-    margins: Array, identity: NDArray[np.object_], settings: Settings, *, count_mean: bool = False,
+    margins: Array, identity: NDArray[np.object_], settings: EvalSettings, *, count_mean: bool = False,
     paper: tuple[float | None, float | None] = (None, None),
 ) -> dict[str, Value]:  # fmt: skip
     """SSR and PA (NearID, equation 5) with intervals by identity; margins (S, M) as `directed_margins` gives them.
@@ -137,7 +137,7 @@ def rates(
 
 
 def part_edits(
-    scorer: Scorer, data: Manifest, samples: Matched, settings: Settings, notes: list[str],
+    scorer: Scorer, data: Manifest, samples: Matched, settings: EvalSettings, notes: list[str],
     paper: tuple[float | None, float | None] = (None, None),
 ) -> tuple[dict[str, Value], dict[str, Any]]:  # fmt: skip
     """M-O and M-O-pair with intervals by identity, and a line of items for each view with its own part-edit.
@@ -157,7 +157,7 @@ def part_edits(
 
 
 def _oracle(
-    scores: Array, oracles: Array, identity: NDArray[np.object_], settings: Settings,
+    scores: Array, oracles: Array, identity: NDArray[np.object_], settings: EvalSettings,
     paper: tuple[float | None, float | None],
 ) -> dict[str, Value]:  # fmt: skip
     try:

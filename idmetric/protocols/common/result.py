@@ -1,6 +1,6 @@
 """Results of protocols: numbers with support, interval and the paper's value, and the score of every item.
 
-    result = run(manifest, {"tiny": IDSim("tiny")}, Settings())[0]
+    result = run(manifest, {"tiny": IDSim("tiny")}, EvalSettings())[0]
 
 `idmetric.protocols.common.tables` prints and writes them.
 

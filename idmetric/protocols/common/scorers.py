@@ -1,6 +1,6 @@
 """One interface to all models of protocols: similarities of a manifest's rows, higher = more alike.
 
-    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": models.open_model("ssim")}, Settings())
+    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": models.open_model("ssim")}, EvalSettings())
     scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
     scorers.models["SSIM"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
 
@@ -41,7 +41,7 @@ _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvalSettings:
     """Settings of all protocols.
 
     Attributes:
@@ -116,7 +116,7 @@ class Bound:
 def bind(
     manifest: Manifest,
     models: Models,
-    settings: Settings,
+    settings: EvalSettings,
     rows: Rows | None = None,
     *,
     words: Mapping[int, str] | None = None,
@@ -167,7 +167,7 @@ def left_out(manifest: Manifest, error: UnreadableError, notes: list[str]) -> Ma
 def _bind(
     manifest: Manifest,
     models: Models,
-    settings: Settings,
+    settings: EvalSettings,
     rows: Rows | None,
     words: Mapping[int, str] | None,
 ) -> dict[str, Scorer]:
@@ -281,7 +281,7 @@ def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
     return {f"{label}{tau:g}": tau for tau in taus}
 
 
-def calibrated(model: Any, settings: Settings, file: Path | None = None, rate: float = 0.05) -> float | None:
+def calibrated(model: Any, settings: EvalSettings, file: Path | None = None, rate: float = 0.05) -> float | None:
     """The similarity that a share of the pairs of two identities reach in the calibration.
 
     Args:

@@ -18,7 +18,7 @@ from idmetric.io.threads import in_order
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Bound, Models, Settings, VectorScorer
+from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, VectorScorer
 from idmetric.protocols.generator.images import Copies, Images, Names, Scores
 from idmetric.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.scoring.copies import is_gray, small_picture
@@ -76,7 +76,7 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
 # Scores of each image
 
 
-def agreements(images: Images, data: Manifest, settings: Settings) -> tuple[Copies, list[str]]:
+def agreements(images: Images, data: Manifest, settings: EvalSettings) -> tuple[Copies, list[str]]:
     """The highest agreement of each image with a reference or training image of its subject.
 
     See `idmetric.evaluate.copies`; a warning names gray images of subjects with all references in color, because their
@@ -140,7 +140,7 @@ def copying(result: Result) -> list[str]:
     return [method for method, share in shares.items() if isinstance(share, Value) and share.value > MANY]
 
 
-def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, settings: Settings) -> Row:
+def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
     """The numbers of some images of a method: identity, real, copies, leaning, diversity, Vendi, CLIP-T.
 
     Args:

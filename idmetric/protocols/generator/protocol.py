@@ -31,7 +31,7 @@ from idmetric.models.named import NamedScore
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Truths, free, listed
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Settings, bind, by_label, calibrated
+from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, bind, by_label, calibrated
 from idmetric.protocols.generator.columns import (
     CLIP,
     agreements,
@@ -52,7 +52,7 @@ LEVEL = 0.05  # of a test
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
 
 
-def add_differences(result: Result, scores: Mapping[str, Scored], settings: Settings, against: str | None) -> None:
+def add_differences(result: Result, scores: Mapping[str, Scored], settings: EvalSettings, against: str | None) -> None:
     """Add a row for each two methods with common places, or each with one, all tests as items, and a note if no p can
     fall to 0.05, however large the differences.
 
@@ -106,7 +106,7 @@ def by_place(method: Names, places: Sequence[tuple[str, ...]], values: Array) ->
 # Published numbers
 
 
-def published(model: Any, images: Images, settings: Settings) -> tuple[NamedScore | None, list[str]]:
+def published(model: Any, images: Images, settings: EvalSettings) -> tuple[NamedScore | None, list[str]]:
     """The published score that a model names, if it is defined for these images, and otherwise a note on the reason."""
     named: NamedScore | None = getattr(model, "named", None)
     if named is None:
@@ -119,7 +119,7 @@ def published(model: Any, images: Images, settings: Settings) -> tuple[NamedScor
     return named, []
 
 
-def value_of(named: NamedScore, identity: Array, subject: Names, settings: Settings) -> Value:
+def value_of(named: NamedScore, identity: Array, subject: Names, settings: EvalSettings) -> Value:
     """The published number of a method's images, of their mean cosines (N,) with the references of their subject (N,).
 
     The mean over images and their reference, or, of a score over all pairs of images and references, the mean over
@@ -152,7 +152,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = Settings(),
+    settings: EvalSettings = EvalSettings(),
     options: GeneratorOptions = GeneratorOptions(),
 ) -> list[Result]:
     """A result for each model, with rows for methods, their groups, and their paired differences.
@@ -222,7 +222,7 @@ def _groups(images: Images, data: Manifest, by: Sequence[str]) -> Iterator[tuple
                 yield f"{column}: {value}", values == value
 
 
-def _limits(model: Any, settings: Settings, options: GeneratorOptions) -> tuple[dict[str, float], list[str]]:
+def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tuple[dict[str, float], list[str]]:
     """Column -> similarity under which a subject has failed, and a note on its origin."""
     if options.scr:
         return by_label(options.scr, "SCR@"), []
@@ -239,7 +239,7 @@ def _limits(model: Any, settings: Settings, options: GeneratorOptions) -> tuple[
 # Scores
 
 
-def _values(images: Images, found: Scores, chosen: Truths, taus: Mapping[str, float], settings: Settings) -> Row:
+def _values(images: Images, found: Scores, chosen: Truths, taus: Mapping[str, float], settings: EvalSettings) -> Row:
     """The numbers of one method's images."""
     subject = images.subject[chosen]
     own = means_of(found.identity[chosen], subject)
@@ -264,7 +264,7 @@ def _values(images: Images, found: Scores, chosen: Truths, taus: Mapping[str, fl
     return row | shared
 
 
-def _compare(images: Images, found: Scores, settings: Settings, options: GeneratorOptions, result: Result) -> None:
+def _compare(images: Images, found: Scores, settings: EvalSettings, options: GeneratorOptions, result: Result) -> None:
     if len(images.methods) < 2:
         return
     places, several = images.places(), found.several

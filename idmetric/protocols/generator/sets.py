@@ -34,7 +34,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, listed
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Progress, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, VectorScorer, bind
 from idmetric.protocols.generator.images import Images
 from idmetric.protocols.generator.outputs import read_options
 from idmetric.protocols.options import SetsOptions
@@ -57,7 +57,7 @@ def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: SetsOptions = SetsOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: SetsOptions = SetsOptions()
 ) -> list[Result]:
     """A result for each model, with rows for methods, measures and numbers of images.
 
@@ -183,7 +183,7 @@ def _summary(score: Array | None, real: Array | None, measure: str) -> dict[str,
 # Rows
 
 
-def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: Settings) -> list[Row]:
+def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: EvalSettings) -> list[Row]:
     """A row for each measure and number of images: means over the subjects that have so many."""
     rows: list[Row] = []
     for measure in dict.fromkeys(line["measure"] for line in lines):
@@ -198,7 +198,7 @@ def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: Settings) -
     return rows
 
 
-def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> Value:
+def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: EvalSettings) -> Value:
     values = np.array([float(line[name]) for line in lines])
     if len(lines) == 1:  # one subject: the range of its draws
         return Value(float(values[0]), lines[0].get(f"{name}_low"), lines[0].get(f"{name}_high"), 1)

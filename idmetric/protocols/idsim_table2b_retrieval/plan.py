@@ -100,7 +100,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchmarkPlan:
     """The comparisons of one benchmark, as rows of a manifest.
 
     Attributes:
@@ -148,13 +148,13 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     return {name: np.array(found[name], dtype=np.int64) for name in BENCHMARKS if name in found}
 
 
-def plans(data: Manifest, found: Mapping[str, Ints], seed: int = 0) -> dict[str, Plan]:
+def plans(data: Manifest, found: Mapping[str, Ints], seed: int = 0) -> dict[str, BenchmarkPlan]:
     """Benchmark (for CUTE "cute easy", "cute hard") -> its comparisons.
 
     Raises:
         ValueError: if a benchmark lacks rows or columns; the message names it.
     """
-    made: dict[str, Plan] = {}
+    made: dict[str, BenchmarkPlan] = {}
     for name, rows in found.items():
         kind = BENCHMARKS[name].kind
         if kind == "triplets":
@@ -171,7 +171,7 @@ def plans(data: Manifest, found: Mapping[str, Ints], seed: int = 0) -> dict[str,
     return made
 
 
-def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
+def _search(data: Manifest, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
     """Queries and gallery by slots, parts or splits, or one query drawn of each identity."""
     benchmark = BENCHMARKS[name]
     slot = texts(data, "slot")[rows]
@@ -180,7 +180,7 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
     queries = next((q for q in (slot == "query", *(split == p for p in benchmark.queries)) if q.any()), None)
     gallery = next((g for g in (slot == "candidate", *(split == p for p in benchmark.gallery)) if g.any()), None)
     if queries is not None and gallery is not None:
-        return Plan("search", (rows[queries], rows[gallery]))
+        return BenchmarkPlan("search", (rows[queries], rows[gallery]))
     if benchmark.drawn and queries is None and gallery is None:
         identity, names = data.column("identity"), data.column("id")
         images: dict[str, list[int]] = defaultdict(list)
@@ -192,7 +192,7 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
             for of, own in sorted(images.items()) if len(own) > 1
         ], dtype=np.int64)  # fmt: skip
         note = f"the query of each of {len(drawn)} identities was drawn (seed {seed}): the paper does not name its own"
-        return Plan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
+        return BenchmarkPlan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
 
     lacks = "queries" if queries is None else "gallery"
     there = ", ".join(map(repr, dict.fromkeys(split)))
@@ -202,7 +202,7 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> Plan:
     )
 
 
-def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
+def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
     """Pairs of a group's anchor with its other images, and whether they show one identity."""
     identity, label = data.column("identity"), data.column("label")
     a, b, same = [], [], []
@@ -218,7 +218,9 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> Plan:
 
     if not a:
         raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")
-    return Plan("pairs", (np.array(a, dtype=np.int64), np.array(b, dtype=np.int64)), np.array(same, dtype=bool))
+    return BenchmarkPlan(
+        "pairs", (np.array(a, dtype=np.int64), np.array(b, dtype=np.int64)), np.array(same, dtype=bool)
+    )
 
 
 def _same(name: str, row: int, slot: str, label: float | None, first: str | None, second: str | None) -> bool:
@@ -234,11 +236,11 @@ def _same(name: str, row: int, slot: str, label: float | None, first: str | None
     return first == second
 
 
-def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, Plan]:
+def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, BenchmarkPlan]:
     """The manifest's own triplets, or else drawn ones."""
     given = _given(data, rows)
     if given:
-        return {f"{name} {mode}".strip(): Plan("triplets", tuple(np.array(t).T)) for mode, t in given.items()}
+        return {f"{name} {mode}".strip(): BenchmarkPlan("triplets", tuple(np.array(t).T)) for mode, t in given.items()}
 
     made = {}
     for mode in MODES:
@@ -249,7 +251,7 @@ def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, Pla
                 "scene (column background)"
             )
         notes = [f"{len(without)} objects allow no {mode} triplet: {listed(without)}"] if without else []
-        made[f"{name} {mode}"] = Plan("triplets", tuple(found.T), None, notes)
+        made[f"{name} {mode}"] = BenchmarkPlan("triplets", tuple(found.T), None, notes)
 
     return made
 

@@ -31,8 +31,8 @@ from idmetric.protocols.common.intervals import any_statistic, auc, average, cod
 from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.ranked import Measure, Search, answerable, searched
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind, left_out
-from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, Plan, members, plans
+from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind, left_out
+from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, BenchmarkPlan, members, plans
 from idmetric.protocols.options import IDSimOptions
 
 # distance -> table; the paper does not say which distance of patches Table 2b uses
@@ -41,7 +41,7 @@ MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": p
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: IDSimOptions = IDSimOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: IDSimOptions = IDSimOptions()
 ) -> list[Result]:
     """A result for each model: a row for each benchmark, of PetFace also for each species and their mean.
 
@@ -79,7 +79,7 @@ def run(
     return results
 
 
-def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dict[str, Search], list[str]]:
+def _searches(data: Manifest, made: Mapping[str, BenchmarkPlan], skip: bool) -> tuple[dict[str, Search], list[str]]:
     """The searches over queries with a positive, and notes on queries without one."""
     found: dict[str, Search] = {}
     notes: list[str] = []
@@ -93,7 +93,7 @@ def _searches(data: Manifest, made: Mapping[str, Plan], skip: bool) -> tuple[dic
 class _Model:
     """Adds the comparisons of one model to its result."""
 
-    def __init__(self, scorer: Scorer, data: Manifest, settings: Settings, row: str | None, result: Result) -> None:
+    def __init__(self, scorer: Scorer, data: Manifest, settings: EvalSettings, row: str | None, result: Result) -> None:
         self.scorer, self.data, self.settings, self.result = scorer, data, settings, result
         table = TABLES.get(settings.distance)
         self.papers = printed("idsim", "table_2a", row) | (printed("idsim", table, row) if table else {})
@@ -115,7 +115,7 @@ class _Model:
         self.result.keep("pairs", dataset=[name] * len(both.a), a=self.ids[both.a], b=self.ids[both.b],
                          score=both.score, same=both.same)  # fmt: skip
 
-    def pairs(self, name: str, plan: Plan) -> None:
+    def pairs(self, name: str, plan: BenchmarkPlan) -> None:
         """Average precision and AUC of labeled pairs, for all and for each value of the benchmark's column."""
         assert plan.same is not None
         scores = self.scorer.pairs(*plan.sides)
@@ -142,7 +142,7 @@ class _Model:
             for metric, f in made.items()
         }
 
-    def triplets(self, name: str, plan: Plan) -> None:
+    def triplets(self, name: str, plan: BenchmarkPlan) -> None:
         """Share of triplets with the anchor nearer to the positive; a tie loses."""
         near, far = (self.scorer.pairs(plan.sides[0], side) for side in plan.sides[1:])
         there = self._answered(name, near + far)

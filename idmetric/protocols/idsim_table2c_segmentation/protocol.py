@@ -30,7 +30,7 @@ from idmetric.protocols.common import intervals
 from idmetric.protocols.common.paper_numbers import printed, row_of
 from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Settings, VectorScorer, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search, tasks
 from idmetric.protocols.options import SegmentationOptions
@@ -38,7 +38,7 @@ from idmetric.protocols.options import SegmentationOptions
 OPTIONAL = ("data",)
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
     """Run on the images that are given, or on rendered objects; with PerSAM where --sam names a model."""
     options = args.options
     sam = None if options.sam is None else PerSAM(options.sam, device=args.device)
@@ -50,7 +50,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = Settings(),
+    settings: EvalSettings = EvalSettings(),
     options: SegmentationOptions = SegmentationOptions(),
     sam: PerSAM | None = None,
 ) -> list[Result]:
@@ -81,7 +81,7 @@ def run(
     return results
 
 
-def _row(method: str, found: Found, settings: Settings, label: str) -> Row:
+def _row(method: str, found: Found, settings: EvalSettings, label: str) -> Row:
     table = {name: np.array(column) for name, column in found.columns().items()}
     own = table["present"].astype(bool)
     subject = table["subject"]
@@ -102,7 +102,7 @@ def _row(method: str, found: Found, settings: Settings, label: str) -> Row:
     return row
 
 
-def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: Settings, label: str) -> dict[str, Value]:
+def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: EvalSettings, label: str) -> dict[str, Value]:
     """mAP and F1 of each subject, averaged, with Table 2c's numbers if they are comparable."""
     scores = np.array([-np.inf if s is None else s for s in table["score"]], dtype=np.float64)
     values = []

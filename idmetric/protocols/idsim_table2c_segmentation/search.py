@@ -20,7 +20,7 @@ from idmetric.distance.patches import Layout, on_grid, prototypes, spread
 from idmetric.evaluate import segmentation as measures
 from idmetric.images.masks import read_mask
 from idmetric.protocols.common.columns import Array, Truths, free, listed
-from idmetric.protocols.common.scorers import Progress, Settings, VectorScorer
+from idmetric.protocols.common.scorers import EvalSettings, Progress, VectorScorer
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.options import SegmentationOptions
 from idmetric.scoring.heatmaps import coverage, layout
@@ -41,7 +41,7 @@ class Task:
     others: tuple[int, ...]
 
 
-def tasks(data: Manifest, settings: Settings, options: SegmentationOptions) -> tuple[list[Task], list[str]]:
+def tasks(data: Manifest, settings: EvalSettings, options: SegmentationOptions) -> tuple[list[Task], list[str]]:
     """A task for each identity with a reference and targets, and notes on identities without."""
     identity, ids, part = data.column("identity"), data.column("id"), free(data, "part")
     masked = [mask is not None for mask in data.sources("mask")]

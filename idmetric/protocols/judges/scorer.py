@@ -29,7 +29,7 @@ from idmetric.images.read import ImageReadError, describe, read_image
 from idmetric.images.regions import cut_out
 from idmetric.io import json_file
 from idmetric.protocols.common.columns import Array
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.judges.endpoint import Endpoint
 from idmetric.protocols.judges.judge import Judge, JudgeError
 from idmetric.protocols.judges.questions import EVIDENCE, QUESTIONS
@@ -53,7 +53,7 @@ class JudgeModel:
         """Questions so far, and their tokens."""
         return self.judge.report()
 
-    def bind(self, manifest: Manifest, settings: Settings, rows: Rows | None = None) -> JudgeModel:
+    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Rows | None = None) -> JudgeModel:
         """The judge for a manifest's rows (default all).
 
         Raises:

@@ -40,7 +40,7 @@ from idmetric.protocols.common.paper_numbers import (
     row_of,
 )
 from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.common.scorers import Models, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
 from idmetric.protocols.nearid_table2_dreambench.ratings import (
     CATEGORIES,
@@ -118,7 +118,9 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
 
 
-def rate(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOptions) -> tuple[list[Row], list[str]]:
+def rate(
+    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions
+) -> tuple[list[Row], list[str]]:
     """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
 
     For each category the methods, in the table's order, and the Fisher-z row if there are several; at the end, for all
@@ -161,7 +163,7 @@ def _printed(rater: str, category: str, method: str) -> Pair:
     return printed("nearid", "by_category", rater).get(category), None
 
 
-def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: Settings) -> Row:
+def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: EvalSettings) -> Row:
     """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
     cells = [r.cell() for r in found]
     mean, spread = _fisher([value for value, _ in cells]) if method == FISHER_ROW else cells[0]
@@ -184,7 +186,7 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
     return row
 
 
-def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> Row | None:
+def rank(ratings: Ratings, rater: str, settings: EvalSettings, label: str = "") -> Row | None:
     """ID-Sim's row (appendix D.1, Fig. 25): rank correlations with the mean human rating, all methods pooled.
 
     The paper says "rank generated images by predicted similarity", Spearman (main) and Kendall, 110 subjects and 6,921
@@ -216,7 +218,7 @@ def rank(ratings: Ratings, rater: str, settings: Settings, label: str = "") -> R
     return row
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: Settings) -> list[Result]:
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
     """Run with the options of the command line: published ratings without data, models' own scores with it.
 
     Raises:
@@ -236,7 +238,7 @@ def command(args: argparse.Namespace, data: Manifest | None, models: Models, set
 
 
 def published(
-    ratings: Ratings, settings: Settings = Settings(), options: DreamBenchOptions = DreamBenchOptions()
+    ratings: Ratings, settings: EvalSettings = EvalSettings(), options: DreamBenchOptions = DreamBenchOptions()
 ) -> list[Result]:
     """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
     raters = [name for name in ratings if name not in humans(ratings)]
@@ -246,7 +248,7 @@ def published(
 def run(
     data: Manifest,
     models: Models,
-    settings: Settings = Settings(),
+    settings: EvalSettings = EvalSettings(),
     options: DreamBenchOptions = DreamBenchOptions(),
     *,
     ratings: Ratings | None = None,
@@ -291,7 +293,9 @@ def run(
     return results
 
 
-def _result(ratings: Ratings, rater: str, settings: Settings, options: DreamBenchOptions, label: str = "") -> Result:
+def _result(
+    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, label: str = ""
+) -> Result:
     rows, notes = rate(ratings, rater, settings, options)
     if rater != HUMAN and set(RANKED) <= set(options.category):
         pooled = rank(ratings, rater, settings, label)

@@ -26,7 +26,7 @@ from idmetric.evaluate.ranking import average_precision
 from idmetric.protocols.common.columns import Array, Ints, Truths, groups, texts
 from idmetric.protocols.common.intervals import any_statistic, auc, mean
 from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import Models, Scorer, Settings, bind
+from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.protocols.options import StudyOptions
 from idmetric.protocols.study.study import SLOTS, Task, owners
 
@@ -38,7 +38,7 @@ Labeled = tuple[Ints, Array, Ints]
 
 
 def run(
-    data: Manifest, models: Models, settings: Settings = Settings(), options: StudyOptions = StudyOptions()
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: StudyOptions = StudyOptions()
 ) -> list[Result]:
     """A result for each model: a row for pairs and one for triplets, as far as the manifest has them.
 
@@ -101,7 +101,7 @@ def _measure(
     data: Manifest,
     task: Task,
     items: Labeled,
-    settings: Settings,
+    settings: EvalSettings,
     options: StudyOptions,
     result: Result,
 ) -> None:

@@ -27,7 +27,7 @@ from idmetric.io import json_file
 from idmetric.protocols.common.columns import Array, Ints
 from idmetric.protocols.common.intervals import any_statistic
 from idmetric.protocols.common.result import Value
-from idmetric.protocols.common.scorers import Settings
+from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.study.study import CHOICES, Study, owners
 
 FEWEST, MOST = 3, 9  # votes on a question (ID-Sim, D.2)
@@ -124,7 +124,7 @@ def _answers(path: Path, study: Study) -> dict[str, Any]:
     return dict(given)
 
 
-def agreement(study: Study, votes: Votes, settings: Settings = Settings()) -> Value | None:
+def agreement(study: Study, votes: Votes, settings: EvalSettings = EvalSettings()) -> Value | None:
     """Krippendorff's alpha over the questions with two votes at least, by identity; None if it is undefined."""
     several = votes.total >= 2
     if not several.any():
