@@ -104,6 +104,14 @@ def test_ctrl_c_stops_all_processes_and_leaves_nothing_half_made(whole: Path, tm
     assert contents(tmp_path) == contents(whole)
 
 
+def test_an_unfinished_folder_in_the_way_is_replaced(whole: Path, copy: Path) -> None:
+    (copy / place_of(1) / "rows.jsonl").unlink()
+    (copy / place_of(1) / "view-0.jpg").write_bytes(b"half")
+    (copy / place_of(1) / "old.jpg").write_bytes(b"of long ago")
+    write_world(copy, PLAN, COUNT)
+    assert contents(copy) == contents(whole)
+
+
 # ---- damaged files
 
 

@@ -128,8 +128,8 @@ def write_world(
     folder.mkdir(parents=True, exist_ok=True)
     busy = ValueError(f"another run is using {folder}: wait for it to end, or render into another folder")
     with locked(folder / ".world.lock", busy) as held:
-        for left in folder.glob("[0-9]*/.[0-9]*-*") if held else ():  # of killed runs
-            shutil.rmtree(left, ignore_errors=True)
+        if held:
+            _clear(folder)
         _claim(folder / "world.json", {"plan": {**asdict(plan), "version": VERSION}, "assets": _digests(assets)})
         numbers, missing = range(start, start + count), []
         for number in numbers:
@@ -138,9 +138,17 @@ def write_world(
             else:
                 missing.append(number)
         _render_all(missing, min(workers or cores(), len(missing)), (folder, plan, assets), done)
+        if held:  # workers of a killed run may have outlived it
+            _clear(folder)
         manifest = Manifest.from_rows((row for n in numbers for row in read_rows(folder, n)), folder)
         manifest.write(folder / "manifest.parquet")
         return manifest
+
+
+def _clear(folder: Path) -> None:
+    """Remove what killed runs left unfinished."""
+    for left in folder.glob("[0-9]*/.[0-9]*-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def place_of(number: int) -> str:
@@ -259,6 +267,7 @@ def _render(number: int) -> int:
             rows = [_saved(take, world, plan.quality, making) for take in takes(world, number, plan)]
             with (making / ROWS).open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps({k: v for k, v in asdict(r).items() if v is not None}) + "\n" for r in rows)
+            shutil.rmtree(final, ignore_errors=True)  # unfinished, or by a worker that outlived its killed run
             making.rename(final)
     except OutputError as error:
         kept = "finished identities are kept, and the same command renders the rest"
