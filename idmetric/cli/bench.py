@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli import options
 from idmetric.cli.command import Parser, check_output, codes, ended, fixable, write
 from idmetric.cli.options import check_model
+from idmetric.io.output import writing
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
@@ -162,10 +163,11 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
 
 def start(files: Sequence[bytes], rounds: int = 3) -> Iterator[dict[str, Any]]:
     """Measure whole processes, which take turns; a round before brings what Python reads into the system's cache."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
         paths = [Path(folder, f"{k}.jpg") for k in range(2)]
         for path, data in zip(paths, (*files, *files), strict=False):
-            path.write_bytes(data)
+            with writing(path):
+                path.write_bytes(data)
         runs = processes(list(map(str, paths)))
         seconds: dict[str, list[float]] = {name: [] for name in runs}
         for name in [*runs] * (1 + rounds):

@@ -23,20 +23,42 @@ from idmetric.images import arrays
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import convert, float_pixels, image_of_pixels, is_float
 from idmetric.images.fit import SQUASH, Fit
-from idmetric.images.kinds import CUT, STORED, WHITE, Color, check_interpolation, is_array, is_tensor
-
-# part of this module
-from idmetric.images.kinds import ImageLike as ImageLike
-from idmetric.images.kinds import ImageReadError as ImageReadError
-from idmetric.images.kinds import MultiFrameWarning as MultiFrameWarning
-from idmetric.images.kinds import Outside as Outside
-from idmetric.images.kinds import Preprocessing as Preprocessing
-from idmetric.images.kinds import describe as describe
+from idmetric.images.kinds import (
+    CUT,
+    STORED,
+    WHITE,
+    Color,
+    ImageLike,
+    ImageReadError,
+    MultiFrameWarning,
+    Outside,
+    Preprocessing,
+    check_interpolation,
+    describe,
+    is_array,
+    is_tensor,
+)
 from idmetric.images.opening import Decode, Needed, open_image
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+__all__ = [
+    "ImageLike",
+    "ImageReadError",
+    "MultiFrameWarning",
+    "Outside",
+    "Preprocessing",
+    "Reading",
+    "describe",
+    "is_single",
+    "load_batch",
+    "read_image",
+    "split_images",
+    "to_image",
+    "to_pixels",
+]
 
 
 class Reading(TypedDict, total=False):
