@@ -198,7 +198,7 @@ def embed(
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = store or Path(temporary.name if temporary else "")
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
-    for line in chain.from_iterable(one.mend() for one in stores.values()):
+    for line in chain.from_iterable(store.mend() for store in stores.values()):
         warnings.warn(line, stacklevel=2)
     keys: dict[str, dict[int, str]] = {name: {} for name in models}
 

@@ -44,7 +44,7 @@ def needs_patches(name: str) -> bool:
 
 
 def check_name(name: str) -> DistanceName:
-    """The name as a DistanceName; ValueError if there is no such distance."""
+    """The name as a DistanceName; ValueError for an unknown one."""
     if name not in DISTANCES:
         raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
     return name

@@ -267,8 +267,8 @@ def identities(
     found: list[Record] = []
     for number, group in enumerate(members, 1):
         rows = np.array([row for row, _ in group])
-        sum_ = vectors[rows].sum(0, dtype=np.float64)  # nearest to it: nearest on average, as 1 - cos is linear
-        center = int((vectors[rows].astype(np.float64) @ sum_).argmax())
+        total = vectors[rows].sum(0, dtype=np.float64)  # nearest to it: nearest on average, as 1 - cos is linear
+        center = int((vectors[rows].astype(np.float64) @ total).argmax())
         far = distances(np.broadcast_to(vectors[rows[center]], vectors[rows].shape), vectors[rows])
         for k, (_, item) in enumerate(group):
             found.append({"group": number, "size": len(group), "center": k == center, "distance": float(far[k]),

@@ -35,7 +35,7 @@ class Verdict:
         headline: a sentence. details: what it rests on, and which of them copy.
         rows: method or step -> its numbers; methods without copies come first, by identity.
         columns: at most five metrics of the summary -> the range of its bars, which holds 0 and all intervals.
-        best: the names that the headline prefers. copies: those that return copies.
+        best: names that the headline prefers. copies: names of methods or steps that return copies.
         pairs: metric -> the differences of methods, in both directions.
     """
 

@@ -134,6 +134,8 @@ def score_pairs(
     Raises:
         RequestError: for a file of pairs that cannot be read; otherwise as `score`.
     """
+    if "aggregate" in settings:
+        raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     options = ScoreSettings(calibration=chosen, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)

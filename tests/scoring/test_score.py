@@ -191,6 +191,8 @@ def test_requests_that_do_not_fit_are_refused(model: Any, arguments: dict[str, A
 def test_pairs_need_two_images(model: Any, pairs: list[Any]) -> None:
     with pytest.raises(RequestError, match="pair"):
         score_pairs(model, pairs)
+    with pytest.raises(TypeError, match="each pair has its own row"):
+        score_pairs(model, [("a.png", "b.png")], aggregate="mean")
 
 
 def test_missing_fields_are_empty_in_csv() -> None:

@@ -15,7 +15,7 @@ _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP"
 
 
 def content(value: Any) -> tuple[bytes | None, str | None]:
-    """(bytes, path) of an image in a table; one of them is None, or both if there is no image."""
+    """(bytes, path) of an image in a table; one of them is None; both are for a row without an image."""
     if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
         data, path = value.get("bytes"), value.get("path")
         value = path if data is None else data

@@ -57,7 +57,7 @@ def _share(value: Any) -> Any:
 
 
 # protocol -> row -> "model", what `--model` opens for it ("judge:FILE.json": a language model that a file describes),
-# or "missing", why there is no such model
+# or "missing", the reason why it is not listed
 PAPER_ROWS: dict[str, dict[str, dict[str, str]]] = _read("rows")
 
 

@@ -7,7 +7,7 @@ Each subject is shown once, with its mask, and then located in all target images
 
 docs/columns.md defines the columns. The paper does not describe mAP and F1: here they follow PODS's
 published code (see `evaluate.segmentation`). As there, a mask's score is the cosine between mean patch tokens of its
-box and of the reference's box, and maps are cut by Otsu's threshold where there is no SAM.
+box and of the reference's box, and maps are cut by Otsu's threshold without SAM.
 
 Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
 test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count.
