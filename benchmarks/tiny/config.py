@@ -90,7 +90,7 @@ class Config:
     large_size: int = 128
     small_size: int = 96
     small_part: float = 0.7
-    backbone: Literal["efficientnet-lite0", "resnet18"] = "efficientnet-lite0"
+    backbone: Literal["efficientnet-lite0", "efficientnet-lite2", "resnet18"] = "efficientnet-lite0"
     channels: tuple[int, int, int, int] = (32, 64, 128, 256)
     frozen_stages: int = 0
     init: str = ""

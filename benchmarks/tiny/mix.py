@@ -1,11 +1,14 @@
 """Weights on the way from ImageNet to a training's end: what IDSim("tiny") is chosen from, side by side.
 
     python benchmarks/tiny/mix.py DATA OUT --mix 1,1,1,1,1 0.4,1,0.8,0.6,1
+    python benchmarks/tiny/mix.py DATA OUT --mix 1,1,1,1,1 1,1,1,1,1+0.5,0.5,0.5,0.5@0.4@192
 
 A mix EARLY,FOUR,FIVE,LAST,PATCH is written to OUT as a model folder. Of the way that training went (WiSE-FT, Wortsman
 et al. 2022, Eq. 1), it goes the share EARLY with stem and stages 0 to 3, FOUR and FIVE with these stages, LAST with
 what follows and the head of the global feature, PATCH with the head of the patch tokens. An "s" behind it estimates
-BatchNorm's statistics again, on DATA/train.
+BatchNorm's statistics again, on DATA/train. A second mix behind a "+", of an EfficientNet-Lite2, stands beside the
+first, with the share and the input size behind "@"; both in int8, with BatchNorm in their convolutions, as the package
+has them.
 
 DATA holds manifest.csv with the splits "dev" and "dev2", whose datasets all count alike: the mix of the best mean is
 chosen, "worst" is the largest loss of a dataset compared with the first row. SSR is that of rendered distractors by
@@ -15,14 +18,14 @@ strength, matches are those on the subject (photos, rendered). The trained weigh
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from start import freeze_statistics, published_start
+from pair import write_pair
+from start import PARTS, freeze_statistics, mixed
 from torch import nn
-from train import earlier
+from train import WEIGHTS, earlier
 
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.models.idsim import IDSim
@@ -32,27 +35,9 @@ from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import WorldOptions
 
-TRAINED = "a76cbfe"  # the commit with the weights that training ended with
-PARTS = {
-    "early": ("conv_stem", "bn1", *(f"blocks.{stage}" for stage in range(4))),
-    "four": ("blocks.4",),
-    "five": ("blocks.5",),
-    "last": ("blocks.6", "conv_head", "bn2", "mlp_cls"),
-    "patch": ("mlp_patch",),
-}
-
-
-@torch.no_grad()
-def mixed(trained: IDSim, shares: Mapping[str, float]) -> IDSim:
-    """A model between a trained one and the ImageNet weights, whose heads change nothing; shares of each of `PARTS`."""
-    model = deepcopy(trained)
-    published_start(model, "efficientnet-lite0")
-    end = trained.state_dict()
-    for name, value in model.state_dict().items():
-        if value.is_floating_point():
-            [part] = [part for part, of in PARTS.items() if name.removeprefix("backbone.").startswith(of)]
-            value.lerp_(end[name], shares[part])
-    return model
+# commits and folders with the weights that training ended with
+TRAINED = ("a76cbfe", WEIGHTS)
+LITE2 = ("490ffaf", "benchmarks/tiny/lite2")
 
 
 @torch.no_grad()
@@ -70,14 +55,25 @@ def estimate_statistics(model: IDSim, images: Sequence[str], batch_size: int = 6
 
 
 def write(spec: str, trained: IDSim, out: Path, images: Sequence[str]) -> IDSim:
-    """The mix in its folder, in half precision as the package has it, and read back."""
+    """The mix in its folder, and read back; one model in half precision."""
     folder = out / spec.replace(",", "-")
     if not (folder / "model.safetensors").is_file():
-        model = mixed(trained, dict(zip(PARTS, map(float, spec.removesuffix("s").split(",")), strict=True)))
-        if spec.endswith("s"):
+        own, _, other = spec.partition("+")
+        model = mixed(trained, shares_of(own.removesuffix("s")))
+        if own.endswith("s"):
             estimate_statistics(model, images)
-        model.half().save_pretrained(folder)
+        if other:
+            shares, share, size = other.split("@")
+            second = IDSim(earlier(*LITE2, out / "lite2"), device="cpu", dtype=torch.float32)
+            write_pair(model, mixed(second, shares_of(f"{shares},0")), int(size), float(share), folder)
+        else:
+            model.half().save_pretrained(folder)
     return IDSim(folder, device="cpu", dtype=torch.float32)
+
+
+def shares_of(spec: str) -> dict[str, float]:
+    """The shares that a mix names."""
+    return dict(zip(PARTS, map(float, spec.split(",")), strict=True))
 
 
 def values(result: Result, column: str, **of: str) -> dict[str, float]:
@@ -92,11 +88,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with manifest.csv")
     parser.add_argument("out", type=Path, help="folder for the mixes, embeddings and rendered objects")
-    parser.add_argument("--mix", nargs="+", required=True, metavar="EARLY,FOUR,FIVE,LAST,PATCH[s]")
+    parser.add_argument(
+        "--mix", nargs="+", required=True, metavar="EARLY,FOUR,FIVE,LAST,PATCH[s][+EARLY,FOUR,FIVE,LAST@SHARE@SIZE]"
+    )
     parser.add_argument("--photos-only", action="store_true", help="neither SSR nor matches")
     args = parser.parse_args(argv)
 
-    trained = IDSim(earlier(TRAINED, args.out / "trained"), device="cpu", dtype=torch.float32)
+    trained = IDSim(earlier(*TRAINED, args.out / "trained"), device="cpu", dtype=torch.float32)
     data = read(args.data / "manifest.csv")
     images = [str(source) for source in data.filter(split="train").sources()]
     models = {spec: write(spec, trained, args.out, images) for spec in args.mix}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ from idmetric.checkpoints.revision import revision_of
 from idmetric.models import efficientnet_lite
 from idmetric.models.idsim import IDSim
 from idmetric.train.state import TrainError
+
+PARTS = {
+    "early": ("conv_stem", "bn1", *(f"blocks.{stage}" for stage in range(4))),
+    "four": ("blocks.4",),
+    "five": ("blocks.5",),
+    "last": ("blocks.6", "conv_head", "bn2", "mlp_cls"),
+    "patch": ("mlp_patch",),
+}
 
 
 def take_over(model: IDSim, source: str) -> str:
@@ -81,6 +90,19 @@ def freeze_statistics(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()
+
+
+@torch.no_grad()
+def mixed(trained: IDSim, shares: Mapping[str, float]) -> IDSim:
+    """A model between a trained one and the ImageNet weights, whose heads change nothing; shares of each of `PARTS`."""
+    model = deepcopy(trained)
+    published_start(model, model.settings.backbone.removeprefix("tf_").replace("_", "-"))
+    end = trained.state_dict()
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            [part] = [part for part, of in PARTS.items() if name.removeprefix("backbone.").startswith(of)]
+            value.lerp_(end[name], shares[part])
+    return model
 
 
 class Teachers:

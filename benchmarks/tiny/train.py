@@ -3,8 +3,9 @@
     python benchmarks/tiny/train.py DATA OUT
 
 DATA holds train/ with the photos and meshes of docs/reports/tiny.md; OUT gets the rendered world, the runs and, in
-OUT/tiny, the model. Version 0.1's weights, a teacher of runs 2 and 3, come from this repository's history. Needs the
-extras `train`, `world` and `tiny`.
+OUT/tiny, the model: run 3 and the run of EfficientNet-Lite2, mixed with their start and side by side as in the package.
+Version 0.1's weights, a teacher of runs 2 and 3, come from this repository's history. Needs the extras `train`, `world`
+and `tiny`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from config import Config
+from pair import write_pair
 from recipe import Tiny, keep_memory
+from start import mixed
 
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.io.output import replacing
+from idmetric.models.idsim import TINY, IDSim
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
@@ -40,20 +45,25 @@ RUNS: tuple[dict[str, Any], ...] = (
     {"steps": 1200, "warmup": 40, "seed": 2, "blend": 0.85, "patch_blend": 0.3, "labeled_share": 0.25,
      "small_size": 112, "large_size": 144, "small_part": 0.6, "frozen_stages": 2},
 )  # fmt: skip
+# EfficientNet-Lite2, which needs no teacher
+SECOND: dict[str, Any] = {
+    "backbone": "efficientnet-lite2", "steps": 400, "warmup": 30, "seed": 1, "labeled_share": 0.25, "small_size": 112,
+    "small_part": 0.6, "frozen_stages": 2, "early_rate": 0.5, "ema": 0.98,
+}  # fmt: skip
 IDENTITIES = 7000
 SMOKE_IDENTITIES, SMOKE_STEPS = 40, 2
 
 
-def earlier(commit: str, folder: Path) -> Path:
-    """The weights at a commit, in a folder."""
+def earlier(commit: str, place: str, folder: Path) -> Path:
+    """The weights that a commit had at a place, in a folder."""
     if not (folder / "model.safetensors").is_file():
-        packed = subprocess.run(["git", "-C", ROOT, "archive", commit, WEIGHTS], check=False, capture_output=True)
+        packed = subprocess.run(["git", "-C", ROOT, "archive", commit, place], check=False, capture_output=True)
         if packed.returncode:
             sys.exit(f"commit {commit} is not in this copy of the repository: clone it with its history")
         folder.mkdir(parents=True, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tar:
             for name in ("config.json", "model.safetensors"):  # the weights last
-                member = tar.extractfile(f"{WEIGHTS}/{name}")
+                member = tar.extractfile(f"{place}/{name}")
                 assert member is not None
                 data = member.read()
                 if name == "config.json":
@@ -68,8 +78,14 @@ def earlier(commit: str, folder: Path) -> Path:
 
 def train(config: Config, data: Manifest, out: Path) -> None:
     """Train one model; a run that was stopped resumes, and a finished one ends at once."""
+    quick = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # other CPUs take longer in bfloat16
     settings = TrainSettings(
-        seed=config.seed, precision="bf16", max_grad_norm=1.0, save_every=100, validate_every=0, log_every=50
+        seed=config.seed,
+        precision="bf16" if quick else "no",
+        max_grad_norm=1.0,
+        save_every=100,
+        validate_every=0,
+        log_every=50,
     )
     processes = Processes(settings.precision)
     seed_all(settings.seed)
@@ -77,7 +93,7 @@ def train(config: Config, data: Manifest, out: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Render, then train three times."""
+    """Render, train four times, and join the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
@@ -86,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     photos, out = args.data / "train", args.out
     identities = str(SMOKE_IDENTITIES if args.smoke else IDENTITIES)
 
-    former, world = earlier(FORMER, out / "former"), out / "world"
+    former, world = earlier(FORMER, WEIGHTS, out / "former"), out / "world"
     render = ["data", "world", "--out", world, "--assets", photos, "--identities", identities, *WORLD.split()]
     subprocess.run([sys.executable, "-m", "idmetric.cli.main", *render], check=True)
 
@@ -98,17 +114,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         "cache": str(out / "groups.npy"),
     }
     before: Path | None = None
-    for number, run in enumerate(RUNS, 1):
-        folder = out / (f"run-{number}" if number < len(RUNS) else "tiny")
+    for name, run in {"run-1": RUNS[0], "run-2": RUNS[1], "run-3": RUNS[2], "lite2": SECOND}.items():
         settings = {**shared, **run, **({"steps": SMOKE_STEPS} if args.smoke else {})}
-        if before:
+        if before and run is not SECOND:
             taught = (str(before), str(former))
             settings |= {"init": str(before), "teachers": taught, "teacher_sizes": TEACHER_SIZES}
         try:
-            train(Config(**settings), data, folder)
+            train(Config(**settings), data, out / name)
         except TrainError as error:
             sys.exit(str(error))
-        before = folder
+        before = out / name
+
+    mix = json.loads((TINY / "recipe.json").read_text(encoding="utf-8"))["mix"]
+    options: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
+    first = mixed(IDSim(out / "run-3", **options), mix["shares"])
+    second = mixed(IDSim(out / "lite2", **options), mix["second"]["shares"])
+    write_pair(first, second, mix["second"]["size"], mix["second"]["share"], out / "tiny")
 
 
 if __name__ == "__main__":

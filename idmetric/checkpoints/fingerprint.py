@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import torch
@@ -41,7 +41,7 @@ class WeightsName:
 
     def take(self, module: nn.Module, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""
-        self.revision, self._sample = revision, Sample(module) if revision else None
+        self.revision, self._sample = revision, Sample(_saved(module)) if revision else None
 
     def changed(self, module: nn.Module, look: bool = True) -> bool:
         """Whether the weights are others than the named ones.
@@ -51,9 +51,10 @@ class WeightsName:
         """
         # an object and version that differ after every write that PyTorch counts, but not after those through `.data`
         # (as PEFT merges adapters) and NumPy views
-        now = [(id(tensor), -1 if tensor.is_inference() else tensor._version) for tensor in _saved(module)]
+        saved = _saved(module)
+        now = [(id(tensor), -1 if tensor.is_inference() else tensor._version) for tensor in saved]
         if look or now != self._writes:
-            self._writes, self._changed = now, self._sample is None or not self._sample.fits(module)
+            self._writes, self._changed = now, self._sample is None or not self._sample.fits(saved)
         return self._changed
 
     def exact(self, module: nn.Module, look: bool = True) -> str:
@@ -62,36 +63,38 @@ class WeightsName:
         if self.revision:
             return self.revision + "+changed" * changed
         if changed:
-            self._digest, self._sample = f"none+{weights_digest(module)[:12]}", Sample(module)
+            self._digest, self._sample = f"none+{weights_digest(module)[:12]}", Sample(_saved(module))
             self._changed = False
         return self._digest
 
 
 class Sample:
-    """Up to 1024 values of each parameter and saved buffer of a module, to see whether its weights have changed.
+    """Up to 1024 values of each tensor of a module, to see whether its weights have changed.
 
     A change of a few values of a large tensor may be missed; an optimizer's step or a merged adapter is not.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        parts = _parts(module)
-        self._values, self._sizes = _joined(parts), [part.numel() for part in parts]
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._look(tensors)
+        self._values, self._sizes = _joined(self._parts), [part.numel() for part in self._parts]
 
-    def fits(self, module: nn.Module) -> bool:
-        """Whether the module has these values, rounded to the types that its tensors have now."""
-        parts = _parts(module)
-        if [part.numel() for part in parts] != self._sizes:
+    def _look(self, tensors: Sequence[Tensor]) -> None:
+        self._places = [t.data_ptr() for t in tensors]  # memory that stays theirs while the views are kept
+        self._views = all(t.is_contiguous() for t in tensors)  # else copies
+        self._parts = [t.detach().flatten()[:: t.numel() // _SAMPLED + 1] for t in tensors]
+
+    def fits(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether the tensors have these values, rounded to the types that they have now."""
+        if not self._views or [t.data_ptr() for t in tensors] != self._places:
+            self._look(tensors)
+        if [part.numel() for part in self._parts] != self._sizes:
             return False
         expected = self._values
-        if any(part.is_floating_point() and part.dtype.itemsize < 4 for part in parts):
+        if any(part.is_floating_point() and part.dtype.itemsize < 4 for part in self._parts):
             expected = _joined(
-                old.to(part.dtype) for old, part in zip(torch.split(expected, self._sizes), parts, strict=True)
+                old.to(part.dtype) for old, part in zip(torch.split(expected, self._sizes), self._parts, strict=True)
             )
-        return torch.equal(expected, _joined(parts))
-
-
-def _parts(module: nn.Module) -> list[Tensor]:
-    return [t.detach().flatten()[:: t.numel() // _SAMPLED + 1] for t in _saved(module)]
+        return torch.equal(expected, _joined(self._parts))
 
 
 def _joined(parts: Iterable[Tensor]) -> Tensor:
@@ -102,8 +105,13 @@ def _joined(parts: Iterable[Tensor]) -> Tensor:
 
 def _saved(module: nn.Module) -> list[Tensor]:
     """Return the tensors of `state_dict`, without its names and hooks, which take ten times as long."""
-    found: list[Tensor] = []
-    for part in module.modules():
-        found += [p for p in part._parameters.values() if p is not None]
-        found += [b for k, b in part._buffers.items() if b is not None and k not in part._non_persistent_buffers_set]
+    found, left, seen = list[Tensor](), [module], set[int]()
+    while left:  # not module.modules(), which takes five times as long
+        part = left.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            found += [p for p in part._parameters.values() if p is not None]
+            saved = part._buffers.keys() - part._non_persistent_buffers_set
+            found += [b for k, b in part._buffers.items() if b is not None and k in saved]
+            left += [m for m in part._modules.values() if m is not None]
     return found

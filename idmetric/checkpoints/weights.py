@@ -17,6 +17,8 @@ from torch import Tensor
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.finite import is_finite
 
+SCALE = ".int8_scale"  # behind the name of a tensor
+
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
@@ -30,6 +32,15 @@ def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite."""
     found = read_pickled(path) if is_pickled(path) else read_tensors(path)
     check_finite(found, path)
+    return unpacked(found)
+
+
+def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of one byte a value in float32: int8, times the scale of each output, a tensor of the name + `SCALE`."""
+    found = {name: value for name, value in state.items() if not name.endswith(SCALE)}
+    for name, value in found.items():
+        if (scale := state.get(name + SCALE)) is not None:
+            found[name] = value.float() * scale.view(-1, *[1] * (value.ndim - 1))
     return found
 
 

@@ -53,11 +53,13 @@ def build(
         weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
     """
-    if weights is None and name == lite_trunk.NAME and not args:
+    lite_name = name.removesuffix(lite_trunk.FOLDED)
+    if weights is None and lite_name in lite_trunk.SCALES and not args:
         with torch.device("meta"):
-            lite = lite_trunk.LiteTrunk()
+            lite = lite_trunk.LiteTrunk(name)
         if not empty:  # random weights as timm draws them
-            lite.load_state_dict(timm.create_model(name, num_classes=0).state_dict(), assign=True)
+            state = timm.create_model(lite_name, num_classes=0).state_dict()
+            lite.load_state_dict(state if name == lite_name else lite_trunk.fold(state, lite_name), assign=True)
         return lite
     options: dict[str, Any] = {"num_classes": 0, **(args or {})}
     if image_size is not None and pretrained_config(name).fixed_input_size:

