@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_LIMIT = 60.0  # seconds for a command, on a busy machine
+_LIMIT = 180.0  # seconds for a command, on a busy machine
 
 
 @dataclass(frozen=True)
