@@ -132,6 +132,7 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
     from torch.utils.benchmark import Timer
 
     from idmetric.images.read import read_image
+    from idmetric.models.idsim import IDSim
 
     photos = decoded(files, batch)
     steps: dict[str, Callable[[], Any]] = {
@@ -141,7 +142,7 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
     bare = trunk(metric)
     if bare is not None:
         x = prepared(metric, photos)
-        steps["backbone"] = lambda: bare(x)
+        steps["backbone"] = partial(metric.trunk_features if isinstance(metric, IDSim) else bare, x)
         if (heads := heads_of(metric, x)) is not None:
             steps["heads"] = heads
     steps["whole"] = lambda: metric.embed(photos, batch_size=batch)

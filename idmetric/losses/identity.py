@@ -304,7 +304,9 @@ def _checkpoint_blocks(metric: Embedder) -> None:
     """Let the backbone recompute its blocks; changes the metric in place."""
     trunk: Any = getattr(metric, "backbone", None)
     if hasattr(trunk, "set_grad_checkpointing"):  # timm
-        trunk.set_grad_checkpointing(True)
+        for one in (trunk, getattr(metric, "second", None)):  # `IDSimConfig.second`
+            if one is not None:
+                one.set_grad_checkpointing(True)
     elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers
         trunk.gradient_checkpointing_enable({"use_reentrant": False})
         for layer in trunk.modules():
