@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -264,7 +263,6 @@ def contrast(similarity: Tensor) -> float:
     return (similarity.diagonal().mean() - others.mean()).item()
 
 
-@cache
 def optimized(what: str) -> dict[str, Tensor]:
     """See examples/optimize_identity.py."""
     found: dict[str, Tensor] = example("optimize_identity").main(["--what", what, "--identities", "4", "--steps", "60"])
@@ -272,17 +270,12 @@ def optimized(what: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.slow
-def test_other_networks_find_a_generators_result_more_alike_than_the_control() -> None:
-    found = optimized("painter")
-    assert (found["last"] < 0.6 * found["first"]).all()
-    assert abs(contrast(found["before"])) < 0.1
-    assert contrast(found["after"]) > 0.3
-
-
-@pytest.mark.slow
 def test_similarity_rises_most_where_noise_cannot_please_the_metric() -> None:
     found = {what: optimized(what) for what in ("painter", "pixels", "fixed")}
     gains = {what: (f["after"] - f["before"]).diagonal().mean().item() for what, f in found.items()}
+    assert (found["painter"]["last"] < 0.6 * found["painter"]["first"]).all()
+    assert abs(contrast(found["painter"]["before"])) < 0.1
+    assert contrast(found["painter"]["after"]) > 0.3
     assert gains["pixels"] > 0.2
     assert gains["painter"] > 0.05
     assert gains["fixed"] < 0.7 * gains["pixels"]
