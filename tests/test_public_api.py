@@ -19,7 +19,6 @@ PACKAGES = (
     ".adapters",
     ".calibration",
     ".data.manifest",
-    ".data.world",
     ".gallery",
     ".scale",
 )

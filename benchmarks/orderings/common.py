@@ -27,11 +27,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from world.structures import VERSION
+from world.write import WorldPlan, cores, write_world
 
 from idmetric import load
 from idmetric.data.manifest.table import Manifest
-from idmetric.data.world.structures import VERSION
-from idmetric.data.world.write import WorldPlan, cores, write_world
 from idmetric.models.embedder import Embedder
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import TrainSettings, fit

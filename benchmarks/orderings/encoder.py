@@ -14,9 +14,9 @@ from captions import Regions
 from common import Options, digest, world
 from pretraining import pretrained
 from safetensors.torch import save_file
+from world.write import WorldPlan
 
 from idmetric import Backbone
-from idmetric.data.world.write import WorldPlan
 
 NAME = "vit_tiny_patch16_224"
 # at 64 px 16 patches: ID-Sim compares all patches of a batch by Sinkhorn

@@ -21,13 +21,13 @@ import torch
 from common import Claim, Measure, Options, Row, Table, run, train, world
 from encoder import ARGS, NAME, SIZE, WEIGHTS, encoder
 from numpy.typing import NDArray
+from world.write import WorldPlan
 
 from idmetric import Backbone
 from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import mixture
 from idmetric.data.manifest.lineage import VIEW_ROLES, lineages
 from idmetric.data.manifest.table import Manifest
-from idmetric.data.world.write import WorldPlan
 from idmetric.distance.embedding import Embedding
 from idmetric.distance.matrix import distance
 from idmetric.evaluate.ranking import roc_auc

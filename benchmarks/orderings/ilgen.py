@@ -23,10 +23,10 @@ import numpy as np
 from common import Claim, Measure, Options, Row, Table, digest, run, train, world
 from lite import imagenet
 from PIL import Image
+from world.write import WorldPlan
 
 from idmetric import Backbone
 from idmetric.data.manifest.table import Manifest
-from idmetric.data.world.write import WorldPlan
 from idmetric.images.masks import read_mask
 from idmetric.train.batches import generator
 from idmetric.train.ilgen import recipe as ilgen

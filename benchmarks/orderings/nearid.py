@@ -25,10 +25,10 @@ import numpy as np
 from common import Claim, Measure, Options, Row, Table, digest, run, train, world
 from lite import encoder
 from numpy.typing import NDArray
+from world.write import WorldPlan
 
 from idmetric.data.manifest.lineage import lineages
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.data.world.write import WorldPlan
 from idmetric.models.nearid import NearID
 from idmetric.train.batches import generator
 from idmetric.train.nearid import recipe as nearid

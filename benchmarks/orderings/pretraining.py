@@ -55,7 +55,7 @@ def pretrained(
     Args:
         model: with random weights, on the device to train on. data: pictures with their kinds in column `category`.
         folder: written by `save_pretrained`. batch: pictures in a step, each as two crops.
-        captions: learn these too; the data then need masks, and backgrounds as `idmetric.data.world` names them.
+        captions: learn these too; the data then need masks, and backgrounds as `world` names them.
     """
     if not (folder / CONFIG).is_file():
         say(f"\npretraining, seed {seed}: {steps} steps on {len(data)} pictures")

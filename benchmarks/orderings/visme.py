@@ -21,10 +21,10 @@ from statistics import fmean
 from common import Claim, Measure, Options, Row, Table, digest, run, train, world
 from lite import imagenet
 from lite_items import RECIPE, LiteItems
+from world.write import WorldPlan
 
 from idmetric.checkpoints.format import CONFIG
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.data.world.write import WorldPlan
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.validate import validation
 from idmetric.train.visme import data as pools

@@ -16,15 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from world import protocol
+from world.protocol import WorldOptions
+from world.rendered import rendered_objects
 
 from idmetric import load
 from idmetric.data.manifest.table import read
 from idmetric.models.embedder import Embedder
-from idmetric.protocols import calibrate, matches, photos, world
-from idmetric.protocols.common.rendered import rendered_objects
+from idmetric.protocols import calibrate, matches, photos
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings
-from idmetric.protocols.options import CalibrateOptions, WorldOptions
+from idmetric.protocols.options import CalibrateOptions
 
 RATES = (0.01, 0.001)
 IMAGES = 40
@@ -68,7 +70,7 @@ def main() -> None:
     models: dict[str, Any] = {name: load(name, device="cpu") for name in args.model}
     data = read(args.data / "manifest.csv").filter(split=photos.SPLITS)
     dev, dev2 = (data.filter(split=split) for split in photos.SPLITS)
-    bench = world.bench(args.out / "world", WorldOptions(grids=0))
+    bench = protocol.bench(args.out / "world", WorldOptions(grids=0))
     settings = EvalSettings(bootstrap=0, store=args.out / "embeddings")
     by_patches = replace(settings, distance="patch")
 
@@ -77,8 +79,8 @@ def main() -> None:
         ("ms for an image", [f"{ms:.0f}" for ms in milliseconds(models)]),
         *rows("photos, dev", photos.run(dev, models, settings), ("mAP",)),
         *rows("photos, dev2", photos.run(dev2, models, settings), ("mAP",)),
-        *rows("world, class features", world.run(bench, models, settings), ("SSR",)),
-        *rows("world, patches", world.run(bench, models, by_patches), ("SSR",)),
+        *rows("world, class features", protocol.run(bench, models, settings), ("SSR",)),
+        *rows("world, patches", protocol.run(bench, models, by_patches), ("SSR",)),
     ]
     if any(dev.sources("mask")):
         lines += rows("matches, photos", matches.run(dev, models, settings), tuple(matches.COLUMNS))

@@ -50,7 +50,7 @@ def groups_of(data: Manifest, views: int) -> Groups:
     if not found:
         raise ManifestError(
             f"no identity has {views} views with a distractor each (role distractor, parent = the view): "
-            "`idmetric data world` renders such data"
+            "`python -m world` in benchmarks renders such data"
         )
     return np.asarray(found, dtype=np.int64)
 

@@ -26,14 +26,15 @@ from pair import write_pair
 from start import PARTS, freeze_statistics, mixed
 from torch import nn
 from train import WEIGHTS, earlier
+from world import protocol
+from world.protocol import WorldOptions
+from world.rendered import rendered_objects
 
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.models.idsim import IDSim
-from idmetric.protocols import matches, photos, world
-from idmetric.protocols.common.rendered import rendered_objects
+from idmetric.protocols import matches, photos
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings
-from idmetric.protocols.options import WorldOptions
 
 # commits and folders with the weights that training ended with
 TRAINED = ("a76cbfe", WEIGHTS)
@@ -118,13 +119,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def others(out: Path, data: Manifest, models: dict[str, IDSim], settings: EvalSettings) -> list[list[str]]:
     """SSR by strength and the share of matches on the subject, of each model."""
-    bench = world.bench(out / "world", WorldOptions(grids=0))
-    by_strength = [values(result, "SSR", bench="distractors") for result in world.run(bench, models, settings)]
+    bench = protocol.bench(out / "world", WorldOptions(grids=0))
+    by_strength = [values(result, "SSR", bench="distractors") for result in protocol.run(bench, models, settings)]
     of_photos = matches.run(data.filter(split=photos.SPLITS[0]), models, settings)
     of_things = matches.run(rendered_objects(out), models, settings)
     return [
         [
-            ", ".join(f"{value:.2f}" for which, value in ssr.items() if which != world.ALL),
+            ", ".join(f"{value:.2f}" for which, value in ssr.items() if which != protocol.ALL),
             ", ".join(f"{value:.3f}" for one in seen for value in values(one, "on subject").values()),
         ]
         for ssr, *seen in zip(by_strength, of_photos, of_things, strict=True)

@@ -1,11 +1,11 @@
 """Train a model of the kind of IDSim("tiny"), from rendering on, with one command that resumes where it stopped.
 
-    python benchmarks/tiny/train.py DATA OUT
+    PYTHONPATH=benchmarks python benchmarks/tiny/train.py DATA OUT
 
 DATA holds train/ with the photos and meshes of docs/reports/tiny.md; OUT gets the rendered world, the runs and, in
 OUT/tiny, the model: run 3 and the run of EfficientNet-Lite2, mixed with their start and side by side as in the package.
-Version 0.1's weights, a teacher of runs 2 and 3, come from this repository's history. Needs the extras `train`, `world`
-and `tiny`.
+Version 0.1's weights, a teacher of runs 2 and 3, come from this repository's history. Needs the
+extras `train` and `tiny`, and VTK.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     identities = str(SMOKE_IDENTITIES if args.smoke else IDENTITIES)
 
     former, world = earlier(FORMER, WEIGHTS, out / "former"), out / "world"
-    render = ["data", "world", "--out", world, "--assets", photos, "--identities", identities, *WORLD.split()]
-    subprocess.run([sys.executable, "-m", "idmetric.cli.main", *render], check=True)
+    render = ["--out", world.absolute(), "--assets", photos.absolute(), "--identities", identities, *WORLD.split()]
+    subprocess.run([sys.executable, "-m", "world", *render], check=True, cwd=ROOT / "benchmarks")
 
     keep_memory()
     data = read(world / "manifest.parquet")

@@ -46,7 +46,6 @@ ALL_NAMED = "named"  # a --model that stands for all published scores of images
 _MODULES = {
     "folder": ("folder", "your own photos: retrieval and verification, a folder for each identity"),
     "photos": ("photos", "the README's table: retrieval on packages, turntable objects, garments"),
-    "world": ("world", "rendered identities: distractors, part edits, sensitivity; no download"),
     "nearid": ("nearid_table1_margins", "NearID-bench and Mind-the-Glitch (NearID, Tables 1, 5, 7)"),
     "retrieval": ("ilgen_table2_retrieval", "ILGen's retrieval benchmarks (Tables 2 to 5)"),
     "idsim": (
@@ -87,7 +86,6 @@ _MODULES = {
     ),
 }
 PROTOCOLS = {name: (f"idmetric.protocols.{module}", line) for name, (module, line) in _MODULES.items()}
-RENDERED = ("world", "sensitivity", "segmentation", "matches", "generator", "checkpoints")  # without --data
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
 _MANIFEST = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
 _OUTPUTS = "folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)"
@@ -98,7 +96,7 @@ _TRACED = ("data", "split", "ratings", "pattern", "layout", "benchmark", "refere
            "clip_t")  # fmt: skip
 _EXAMPLES = """examples:
   idmetric eval folder --data photos/ --model tiny --model hsv --out results/
-  idmetric eval world --model tiny --model pixels --out results/
+  idmetric eval generator --model tiny --out results/
   idmetric eval nearid --data bench.parquet --split test --model nearid --model timm:vit_large_patch14_dinov2 --out r/
   idmetric eval retrieval --data met.parquet --model mine=run/ --out results/
 
@@ -318,8 +316,6 @@ def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
     if towers or getattr(args, "clip_t", None) or getattr(args, "sam", None):
         packages["transformers"] = "transformers"
     extras = {"eval": packages}
-    if args.data is None and name in RENDERED:
-        extras["world"] = {"vtkmodules": "VTK"}
     if args.plots or args.html is not None:
         extras["report"] = {"matplotlib": "matplotlib", **({} if args.html is None else {"jinja2": "jinja2"})}
     need_all(f"idmetric eval {name}", extras)

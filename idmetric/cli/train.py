@@ -168,7 +168,7 @@ def plan(
     identities = len(set(data.column("identity")) - {None})
     lines = {
         "recipe": name,
-        "data": f"{args.data or 'rendered for --smoke'}: {len(data):,} rows, {identities:,} identities",
+        "data": f"{args.data or 'painted for --smoke'}: {len(data):,} rows, {identities:,} identities",
         "steps": f"{recipe.steps:,}",
         "trains": f"{trained:,} of {whole:,} parameters",
         "on": f"{processes.device.type}, precision {processes.precision}, processes: {processes.count}, "
@@ -196,10 +196,7 @@ def _main(name: str, args: argparse.Namespace) -> int:
         packages["peft"] = "peft"
     if name == "visme":
         packages["transformers"] = "transformers"
-    extras = {"train": packages}
-    if args.smoke and args.data is None:  # it renders its own
-        extras["world"] = {"vtkmodules": "VTK"}
-    need_all(f"idmetric train {name}", extras)
+    need_all(f"idmetric train {name}", {"train": packages})
     from idmetric.io.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import OtherFailed

@@ -40,7 +40,6 @@ from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, bind
 from idmetric.protocols.options import CalibrateOptions
 from idmetric.version import __version__
 
-RENDERER = "idmetric.data.world"  # the engine in manifests of rendered identities
 FOLDS = 5  # of cross-fitting
 STORED = "stored"  # as --check: the calibration in the model's folder
 
@@ -157,7 +156,7 @@ def _facts(data: Manifest, pairs: Pairs, about: str, settings: EvalSettings) -> 
     """What a calibration keeps of its data."""
     used = np.unique([pairs.a, pairs.b])
     datasets, identities, engines = (set(texts(data, name)[used]) for name in ("dataset", "identity", "engine"))
-    origin = "photos" if not any(engines) else "rendered" if engines == {RENDERER} else "generated"
+    origin = "generated" if any(engines) else "photos"
     return {
         "about": about, "origin": origin, "datasets": sorted(n for n in datasets if n), "images": len(used),
         "identities": len(identities), "families": len(np.unique(pairs.family)),

@@ -1,7 +1,6 @@
 """Selective sensitivity: how fast similarity falls with identity, and with context (ID-Sim, 4.4, F, Fig. 6).
 
-    idmetric eval sensitivity --model tiny --model hsv --out results/ --plots svg               rendered grids
-    idmetric eval sensitivity --data grid.csv --model dinov3_vitl16 --rescale --out results/    your own edits
+    idmetric eval sensitivity --data grid.csv --model dinov3_vitl16 --rescale --out results/ --plots svg
 
 An instance has an anchor image and a grid of edits of it, by identity strength and one context factor. Over each
 instance's grid
@@ -13,10 +12,9 @@ averaged; bootstrap samples draw instances. A selective metric has a high identi
 identity is the mean over factors of each instance's.
 
 The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights,
-and prints bars alone. Without --data the procedural world's grids are rendered: six identity strengths x five levels of
-background, viewpoint and light, all in 0..1, in `OUT/world/grids`, which the protocol `world` shares.
+and prints bars alone.
 
-Your own grid is a manifest with a row for each image (docs/protocols-sensitivity.md). The anchor is a point of the grid
+A grid is a manifest with a row for each image (docs/protocols-sensitivity.md). The anchor is a point of the grid
 too, without a change: the fit takes "all points in the joint edit grid" (F), but it is unclear whether the paper's
 grids contain theirs. Units are those of the columns, which the paper leaves open: `--rescale` makes slopes of factors
 in different units (degrees, strengths) comparable.
@@ -24,10 +22,9 @@ in different units (degrees, strengths) comparable.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,16 +32,11 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.sensitivity import Fit, fits
 from idmetric.protocols.common.columns import Array, free, groups, parameters
 from idmetric.protocols.common.intervals import mean
-from idmetric.protocols.common.rendered import rendered, world_in
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.protocols.options import SensitivityOptions
 
-if TYPE_CHECKING:
-    from idmetric.data.world.write import WorldPlan
-
 ALL = "all"
-OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 NONE = "none"  # the factor of pictures without a change of context
 _COLUMNS = ("factor", "factor_change", "identity_change")
 _NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
@@ -98,7 +90,7 @@ def cells(data: Manifest) -> list[Cell]:
     if not found:
         raise ValueError(
             "no edit grids: rows with slot candidate and x_factor, x_factor_change, x_identity_change, in the group of "
-            "an anchor (or render some: idmetric data world --grid light)"
+            "an anchor"
         )
     return sorted(found, key=lambda cell: cell.row)
 
@@ -126,22 +118,6 @@ def _number(given: Any, name: str, row: int) -> float:
     if not np.isfinite(value):
         raise ValueError(f"row {row + 1}: {name} is {given!r}: a number says how much was changed, 0 = not at all")
     return value
-
-
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
-    """Run on the grids that are given, or on the world's."""
-    if data is None:
-        plans = {"grids": (grid_plan(args.options.world_seed, args.options.size), args.options.identities)}
-        data = rendered(world_in(args.out), plans, settings.progress)
-    return run(data, models, settings, args.options)
-
-
-def grid_plan(seed: int, size: int) -> WorldPlan:
-    """A world of edit grids over all factors, without distractors or part edits."""
-    from idmetric.data.world.structures import FACTORS
-    from idmetric.data.world.write import WorldPlan
-
-    return WorldPlan(seed, size, views=1, distractors=0, strengths=(), grids=FACTORS)
 
 
 def run(

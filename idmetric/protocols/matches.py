@@ -1,19 +1,16 @@
 """Do matched patches lie on the subject? The strongest matches of two photos of one identity, against its masks.
 
     idmetric eval matches --data photos/ --model tiny --out results/
-    idmetric eval matches --model tiny --model efficientnet-lite0 --out results/     rendered objects, no download
 
 Every identity with masks gives pairs: each image with the next one (by id), in a circle. The models see whole images,
 never the masks.
 
 A match is on the subject if the masks cover both patches by half; docs/evaluate-patches.md lists the columns. No paper
-prints these numbers. Only real images count. Without --data, objects of the procedural world (seed 1000, 224 pixels,
-three views) are rendered into OUT/world/things.
+prints these numbers. Only real images count.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,22 +23,13 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.images.masks import read_mask
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Truths, texts
-from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
 from idmetric.protocols.options import MatchesOptions
 from idmetric.scoring.heatmaps import coverage, layout
 from idmetric.scoring.matches import Tokens, matches_of, strongest, tokens_of
 
-OPTIONAL = ("data",)
 COLUMNS = {"on subject": "strength", "by cosine": "cosine", "area": "area"}
-
-
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
-    """Run on the images that are given, or on rendered objects."""
-    if data is None:
-        data = rendered_objects(world_in(args.out), args.options.identities, settings.progress)
-    return run(data, models, settings, args.options)
 
 
 def run(

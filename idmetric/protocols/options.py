@@ -28,22 +28,6 @@ class FolderOptions(Checked):
 
 
 @dataclass(frozen=True)
-class WorldOptions(Checked):
-    """The bench that the protocol `world` renders if no world is given."""
-
-    world_seed: int = option(1000, "of the world")
-    size: int = option(224, "of its pictures, in pixels", least=1)
-    identities: int = option(100, "objects with views, distractors and part edits", least=2)
-    grids: int = option(30, "objects with edit grids, at least 2; 0 = no sensitivity", least=0)
-    strengths: tuple[float, ...] = option((1.0, 0.75, 0.5, 0.3), "of distractors")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.grids == 1:
-            raise ValueError("grids must be at least 2, or 0 for no sensitivity")
-
-
-@dataclass(frozen=True)
 class NearIDOptions(Checked):
     """Options of the protocol `nearid`."""
 
@@ -95,11 +79,6 @@ class SensitivityOptions(Checked):
     """Options of the protocol `sensitivity`."""
 
     rescale: bool = option(False, "divide identity changes, and each factor's changes, by their largest")
-    identities: int = option(
-        100, "objects to render grids of if there is no --data (default 100, as in the paper)", least=2
-    )
-    world_seed: int = option(1001, "of the world")
-    size: int = option(224, "of its pictures, in pixels", least=1)
 
 
 @dataclass(frozen=True)
@@ -115,7 +94,6 @@ class SegmentationOptions(Checked):
         "(default: the prior alone)",
         metavar="SOURCE",
     )
-    identities: int = option(30, "objects to render if there is no --data", least=2)
 
 
 @dataclass(frozen=True)
@@ -123,7 +101,6 @@ class MatchesOptions(Checked):
     """Options of the protocol `matches`."""
 
     count: int = option(10, "matches of a pair", least=1)
-    identities: int = option(30, "objects to render if there is no --data", least=2)
 
 
 @dataclass(frozen=True)
@@ -302,7 +279,6 @@ class CheckpointsOptions(_Copying, _References):
 # protocol -> its options
 OPTIONS: dict[str, type[Checked]] = {
     "folder": FolderOptions,
-    "world": WorldOptions,
     "nearid": NearIDOptions,
     "retrieval": RetrievalOptions,
     "idsim": IDSimOptions,

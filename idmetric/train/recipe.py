@@ -14,7 +14,7 @@ from idmetric.models.embedder import Embedder
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.data.world.write import WorldPlan
+    from idmetric.data.painter import Painter
 
 
 class Recipe(Protocol):
@@ -90,10 +90,8 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-def rendered(folder: Path, plan: WorldPlan, count: int, validated: int) -> Manifest:
-    """Rendered identities for `--smoke`; the last ones, and the images made from them, are to validate."""
-    from idmetric.data.world.write import write_world
-
-    found = write_world(folder, plan, count)
-    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
-    return found.replace(split=["val" if n >= count - validated else "train" for n in number])
+def painted(folder: Path, painter: Painter, count: int, validated: int) -> Manifest:
+    """Painted identities for `--smoke`; the last ones, and the images made from them, are to validate."""
+    manifest = painter.paint(folder, count)
+    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in manifest.column("id")]
+    return manifest.replace(split=["val" if n >= count - validated else "train" for n in number])

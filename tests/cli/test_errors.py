@@ -55,7 +55,6 @@ class Interrupted:
         ("score", "a.png b.png --cache c", "idmetric.models.names", "embeddings in c are kept"),
         ("embed", ". --out vectors", "idmetric.models.names", "finished files are in vectors"),
         ("gallery", "build . --gallery g", "idmetric.models.load", "embeddings in g are kept"),
-        ("data", "world --out world", "idmetric.data.world.write", "the same command resumes"),
     ],
 )
 def test_ctrl_c_during_imports_ends_in_one_line(

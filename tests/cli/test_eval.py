@@ -105,8 +105,8 @@ def test_unreadable_images_are_all_named_or_left_out(
         (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be at least 1"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--subject", "crop"], "it has no mask in the manifest"),
         (["nearid", "--data", "ALBUM", "--model", "hsv"], "no distractors or part-edits"),
-        (["world", "--model", "hsv"], "--out DIR is needed"),
-        (["world", "--model", "hsv", "--out", "out", "--split", "test"], "--split chooses rows of --data"),
+        (["generator", "--model", "hsv"], "--out DIR is needed"),
+        (["generator", "--model", "hsv", "--out", "out", "--split", "test"], "--split chooses rows of --data"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_error(album: Path, given: list[str], message: str, run: Runner) -> None:
@@ -139,12 +139,3 @@ def test_pairs_beyond_the_limit_are_an_error(album: Path, tmp_path: Path, run: R
     error = run.fails("--max-pairs", *given, "--max-pairs", "77")
     assert re.search(r"ssim .* 78 pairs are more than --max-pairs .* allows, 77", error)
     assert run(*given, "--max-pairs", "78") == 0  # 66 pairs of two images, and each with itself
-
-
-def test_the_world_is_rendered_once_into_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner) -> None:
-    pytest.importorskip("vtk")
-    given = ["world", "--model", "hsv", "--out", tmp_path, "--size", "32", "--identities", "2", "--grids", "0",
-             "--strengths", "1", *QUICK]  # fmt: skip
-    first = run.prints("strength 1.00", *given)
-    assert run(*given) == 0
-    assert capsys.readouterr().out == first

@@ -97,14 +97,11 @@ def test_the_help_of_a_protocol_has_no_examples_of_others(tmp_path: Path) -> Non
 def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
     runs = {
         **{f"eval {name} --data . --out out": "eval" for name in PROTOCOLS},
-        "eval world --out out": "eval,world",
         "eval folder --data . --plots png --out out": "eval,report",
-        "eval generator --out out --clip-t clip --html page.html": "eval,world,report",
+        "eval generator --out out --clip-t clip --html page.html": "eval,report",
         **{f"train {name} --data . --out out": "train" for name in train.RECIPES},
-        "train nearid --smoke --out out": "train,world",
         "data merge a.csv -o b.csv": "data",
         "data frames a.mp4 --sampling lasot --segment -o b.csv": "data",
-        "data world --out world": "world",
         "data generate a.csv --task context --out b.csv": "generate",
         "score a.png b.png --html page.html": "report",
         "gallery cluster . --threshold 0.3": "gallery",

@@ -71,7 +71,7 @@ def test_an_option_has_one_meaning_in_all_commands() -> None:
         for action in parser._actions:
             for name in {"--on-error", "--mask-dir", "--mask-id", "--outside", "--device", "--revision", "--distance",
                          "--batch-size", "--workers"} & set(action.option_strings):  # fmt: skip
-                if parser.prog in ("idmetric-data world", "idmetric-data generate", "idmetric-data frames"):
+                if parser.prog in ("idmetric-data generate", "idmetric-data frames"):
                     continue  # processes, not threads
                 choices = None if action.choices is None else sorted(action.choices)
                 first = seen.setdefault(name, (parser.prog, choices, action.metavar))

@@ -594,7 +594,7 @@ def test_real_pipelines_repaint_the_mask_alone(name: str, tmp_path: Path, capsys
 def edited_triplets(folder: Path, engine: str) -> Path:
     """Three triplets of photos: one negative by this engine, one by the renderer, and a real one."""
     photos, source = pictures(folder), folder / "triplets.csv"
-    names = [engine, "idmetric.data.world", None]
+    names = [engine, "renderer", None]
     rows = []
     for k, made_by in enumerate(names):
         for n, slot in enumerate(("anchor", "positive", "negative")):

@@ -18,6 +18,7 @@ from idmetric.models.idsim import TINY
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 IMAGES = EXAMPLES / "images"
+WORLD = EXAMPLES.parent / "benchmarks" / "world"
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_optimizing_pixels_lowers_the_distance(capsys: pytest.CaptureFixture[str
 
 
 def test_the_images_are_what_the_script_renders(tmp_path: Path) -> None:
-    made = runpy.run_path(str(EXAMPLES / "make_images.py"))["main"](tmp_path)
+    made = runpy.run_path(str(WORLD / "make_images.py"))["main"](tmp_path)
     assert sorted(p.name for p in made) == sorted(p.name for p in IMAGES.glob("*.png"))
     for path in made:
         kept = np.asarray(Image.open(IMAGES / path.name)).astype(int)
@@ -55,7 +56,7 @@ def test_the_embedded_model_is_small_and_offline(tiny: IDSim, monkeypatch: pytes
 
 
 def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
-    sheet = runpy.run_path(str(EXAMPLES / "contact_sheet.py"))
+    sheet = runpy.run_path(str(WORLD / "contact_sheet.py"))
     sheet["main"](tmp_path / "sheet.png", rows=2, size=48)
     with Image.open(tmp_path / "sheet.png") as drawn:
         assert drawn.size == (48 * len(sheet["TITLES"]), 18 + 2 * 48)

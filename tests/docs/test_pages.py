@@ -21,7 +21,6 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import data, eval, score, train
-from idmetric.cli.eval import RENDERED
 from idmetric.cli.main import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,15 +81,12 @@ def test_commands_of_the_docs_parse(page: Path) -> None:
 def extras_of(words: list[str]) -> set[str]:
     """The extras that a command line of this package needs."""
     program, *rest = words[1:]
-    alone = "--data" not in rest  # some render what they need
     if program == "data":
-        found = {{"world": "world", "generate": "generate"}.get(rest[0], "data")}
+        found = {"generate" if rest[0] == "generate" else "data"}
     elif program == "gallery":
         found = {"gallery"} if rest[0] in ("cluster", "report") else set()
     else:
         found = {{"eval": "eval", "train": "train", "embed": "data", "export": "onnx"}.get(program, "")} - {""}
-    if (program == "eval" and rest[0] in RENDERED and alone) or (program == "train" and "--smoke" in rest and alone):
-        found.add("world")
     if "--html" in rest or "--plots" in rest:
         found.add("report")
     if "--ray" in rest:
@@ -277,7 +273,7 @@ def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
 
 
 def test_the_distances_of_the_page_of_limits_are_those_of_its_pictures() -> None:
-    drawing: dict[str, Any] = runpy.run_path(str(DOCS / "draw_limits.py"))
+    drawing: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks/world/draw_limits.py"))
     text = (DOCS / "limits.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| !\[[^\]]+\]\((images/limits-\w+\.webp)\) \|.*\| ([\d.]+) \| ([\d.]+) \|", text, flags=re.M)
     assert {file for file, _, _ in rows} == {f"images/{p.name}" for p in (DOCS / "images").glob("limits-*.webp")}
@@ -298,7 +294,7 @@ def test_the_distances_of_the_page_of_limits_are_those_of_its_pictures() -> None
 @pytest.mark.slow
 def test_the_pictures_of_limits_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("vtk")
-    runpy.run_path(str(DOCS / "draw_limits.py"))["main"](tmp_path, objects=1)
+    runpy.run_path(str(ROOT / "benchmarks/world/draw_limits.py"))["main"](tmp_path, objects=1)
     drawn = {p.name for p in tmp_path.iterdir()}
     assert drawn == {p.name for p in (DOCS / "images").glob("limits-*.webp")}
     assert all(

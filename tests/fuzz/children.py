@@ -88,7 +88,7 @@ def _serve() -> None:
     for name in (
         "cli.score", "cli.gallery", "cli.eval", "cli.data", "cli.train", "cli.bench", "gallery", "models.idsim",
         "data.manifest.table", "protocols.folder", "protocols.common.scorers", "data.importers.run", "evaluate.copies",
-        "report.evaluation", "report.html", "train.nearid.recipe", "data.world.write",
+        "report.evaluation", "report.html", "train.nearid.recipe", "data.painter",
     ):  # fmt: skip
         importlib.import_module(f"idmetric.{name}")
     print("ready", flush=True)

@@ -68,7 +68,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "data-curate": ("idmetric-data", "curate data-folder/photos.parquet -o {o}/curated.csv --recipe idsim"),
     "data-mine": ("idmetric-data", "mine negatives data-folder/photos.parquet -o {o}/mined.csv --model tiny"),
-    "world": ("idmetric-data", "world -o {o}/world --identities 6 --seed 3 --size 96"),
     "eval-folder": (
         "idmetric-eval",
         "folder --data photos --model tiny --model hsv --model pixels --out {o}/results --bootstrap 200",
@@ -77,13 +76,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "idmetric-eval",
         "folder --data photos --model tiny --out {o}/results --format csv --distance joint --html {o}/page.html",
     ),
-    "eval-world": (
-        "idmetric-eval",
-        "world --model tiny --model pixels --out {o}/results --identities 4 --bootstrap 50",
-    ),
     "calibrate": (
         "idmetric-eval",
-        "calibrate --data world/world/manifest.parquet --model tiny --out {o}/results --bootstrap 50",
+        "calibrate --data photos --model tiny --out {o}/results --bootstrap 50",
     ),
     **{
         f"train-{recipe}": ("idmetric-train", f"{recipe} --smoke --out {{o}}/run")
@@ -98,7 +93,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "eval": [
                 [],
                 *(
-                    [[s] for s in ("folder", "photos", "world", "nearid", "retrieval", "idsim")]
+                    [[s] for s in ("folder", "photos", "nearid", "retrieval", "idsim")]
                     + [["mveb"], ["sensitivity"], ["segmentation"], ["dreambench"], ["calibrate"]]
                 ),
             ],

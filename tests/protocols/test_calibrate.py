@@ -220,7 +220,7 @@ def test_a_calibration_can_be_measured_on_other_pairs(
 
 @pytest.mark.parametrize(
     ("engines", "origin"),
-    [({None}, "photos"), ({"idmetric.data.world"}, "rendered"), ({None, "idmetric.data.world"}, "generated"),
+    [({None}, "photos"), ({None, "painter"}, "generated"),
      ({"flux"}, "generated")],
 )  # fmt: skip
 def test_a_calibration_records_where_its_images_come_from(

@@ -15,14 +15,13 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.margins import margin_rates
 from idmetric.evaluate.ranking import roc_auc
-from idmetric.protocols import folder, photos, world
+from idmetric.protocols import folder, photos
 from idmetric.protocols import ilgen_table2_retrieval as retrieval
 from idmetric.protocols import nearid_table1_margins as nearid
 from idmetric.protocols.common import intervals, matched, paper_numbers, ranked
-from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Value
 from idmetric.protocols.common.scorers import EvalSettings
-from idmetric.protocols.options import FolderOptions, NearIDOptions, RetrievalOptions, WorldOptions
+from idmetric.protocols.options import FolderOptions, NearIDOptions, RetrievalOptions
 from tests.protocols.parts import PLAIN, Drawn, Images, Scripted, values
 
 metrics = pytest.importorskip("sklearn.metrics")
@@ -379,9 +378,7 @@ def test_the_paper_s_values_stand_beside_its_models(draw: Images, tmp_path: Path
                 )
 
 
-def test_pairs_without_an_answer_leave_no_margin_and_are_noted(
-    draw: Images, tmp_path: Path, rendered: Manifest
-) -> None:
+def test_pairs_without_an_answer_leave_no_margin_and_are_noted(draw: Images, tmp_path: Path) -> None:
     def scores(data: Manifest, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(np.arange(len(a)) % 5 == 4, np.nan, np.random.default_rng(len(a)).random(len(a)))
 
@@ -393,8 +390,6 @@ def test_pairs_without_an_answer_leave_no_margin_and_are_noted(
         assert 0 < counts[1] < counts[0]
     assert not any("answer" in note for note in whole.notes)
     assert any("comparisons have no answer: what needs them is left out" in note for note in result.notes)
-    [result] = world.run(rendered, {"j": wordless}, PLAIN)
-    assert any("comparisons of edit grids have no answer" in note for note in result.notes)
 
 
 def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: Images, tmp_path: Path) -> None:
@@ -404,47 +399,3 @@ def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: 
     found = matched.matched(Manifest.from_rows(rows, tmp_path), ("distractor",), lambda row: "x")
     assert found.views.tolist() == [[0, 1]] * 3
     assert found.made.tolist() == [[2, 5], [3, 6], [4, -1]]
-
-
-# World
-
-
-@pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    pytest.importorskip("vtk")
-    options = WorldOptions(world_seed=3, size=48, identities=3, grids=2, strengths=(1.0, 0.3))
-    place = tmp_path_factory.mktemp("bench")
-    first = world.bench(place, options)
-    told: list[tuple[int, int]] = []
-    again = world.bench(place, options, lambda done, total: told.append((done, total)))
-    assert again.table.equals(first.table)
-    assert told[-1][0] <= told[-1][1]
-    return first
-
-
-def test_the_world_s_bench_has_all_its_rows(rendered: Manifest) -> None:
-    results = world.run(
-        rendered, {"hsv": open_model("hsv"), "pixels": open_model("pixels")}, EvalSettings(bootstrap=20)
-    )
-    for result in results:
-        assert [(row["bench"], row["which"]) for row in result.rows] == [
-            ("distractors", "strength 1.00"), ("distractors", "strength 0.30"), ("distractors", "all"),
-            ("part edits", "all"), ("sensitivity", "background"), ("sensitivity", "viewpoint"),
-            ("sensitivity", "light"),
-        ]  # fmt: skip
-        assert values(result, which="strength 1.00")["PA"].count == 3 * 6
-        assert {"SSR", "PA", "M-O", "M-O-pair"} <= set(values(result, bench="part edits"))
-        assert set(values(result, which="light")) == {"identity", "context", "R^2"}
-        assert values(result, which="light")["R^2"].count == 2
-        assert set(result.items) == {"margins", "parts", "grid"}
-
-
-def test_edit_grids_are_no_views_of_the_margins(rendered: Manifest) -> None:
-    near, parts = world._samples(rendered)
-    roles, names = rendered.column("role"), rendered.column("id")
-    for samples in (near, parts):
-        assert all("grid" not in names[row] for row in samples.views.ravel() if row >= 0)
-        assert all(roles[row] in ("distractor", "part-edit") for row in samples.made.ravel() if row >= 0)
-        for views, made in zip(samples.views, samples.made, strict=True):
-            for view, row in zip(views, made, strict=True):
-                assert row < 0 or rendered.column("parent")[row] == names[view]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.idsim import IDSim
-from idmetric.protocols import idsim_fig6_sensitivity as protocol
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.idsim_fig6_sensitivity import cells, run
@@ -181,11 +179,3 @@ def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
             run(wrong, {"m": model}, PLAIN)
     with pytest.raises(ValueError, match=r"factor 'background': instance 'thing0': .* must both vary"):
         run(grid.replace(x_identity_change=0.0), {"m": model}, PLAIN)
-    with pytest.raises(ValueError, match="identities must be at least 2"):
-        SensitivityOptions(identities=1)
-
-
-def test_the_world_is_rendered_where_there_is_no_data(tmp_path: Path) -> None:
-    args = argparse.Namespace(options=SensitivityOptions(identities=2, size=32), out=None)
-    with pytest.raises(ValueError, match="--out DIR is needed: images are rendered there"):
-        protocol.command(args, None, {}, PLAIN)

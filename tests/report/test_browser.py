@@ -697,8 +697,8 @@ def test_pages_are_accessible(
 @pytest.mark.slow
 def test_screenshots_of_a_case(visit: Open, tmp_path: Path) -> None:
     """Rendered things: three views of one, other views of it, and of four things of its kind."""
-    pytest.importorskip("vtkmodules", reason="the things are rendered: pip install 'idmetric[world]'")
-    from idmetric.data.world import World
+    pytest.importorskip("vtkmodules", reason="the things are rendered by VTK")
+    from world import World
 
     world = World(41, None, 224)
     views = list(world.views(3, 8))

@@ -392,7 +392,7 @@ def test_smoke_runs_from_the_command_line_and_opens_without_training_packages(tm
     out = tmp_path / "run"
     with a_minute_offline():
         assert main(["ilgen", "--smoke", "--cpu", "--out", str(out), "--workers", "0"]) == 0
-    world = out / "smoke-data" / "world"
+    world = out / "smoke-data" / "painted"
     pictures = sorted(map(str, read(world / "manifest.parquet").column("path")))[:2]
     program = (
         "import sys\nsys.modules['peft'] = sys.modules['accelerate'] = None\nimport idmetric\n"

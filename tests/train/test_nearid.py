@@ -584,7 +584,7 @@ def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[Callable[[Manifest], Manifest], dict[str, Any]]] = {
     r"row 1 \(t0v0\).*idmetric data import nearid.*--mask-prob 0": (lambda data: data.replace(mask=None), {}),
     "no view has a distractor.*idmetric data generate --task distractor": (lambda data: data.filter(role="real"), {}),
-    "1 identities have two views.*idmetric data world --views 3": (
+    "1 identities have two views.*idmetric data import nearid": (
         lambda data: data.filter(lambda row: row.id.startswith("t0")), {}
     ),
     "0 identities have two views.*8 identities with a single view": (

@@ -348,7 +348,7 @@ def test_a_group_is_a_thing_and_its_twin_in_the_same_contexts(tmp_path: Path) ->
         [f"{k}-{v}-{name}" for name in ("view", "twin") for v in range(3)] for k in range(3)
     ]
     assert groups_of(data, 2).shape == (3, 2, 2)
-    with pytest.raises(ManifestError, match=r"no identity has 4 views with a distractor each .*idmetric data world"):
+    with pytest.raises(ManifestError, match=r"no identity has 4 views with a distractor each .*python -m world"):
         groups_of(data, 4)
 
 

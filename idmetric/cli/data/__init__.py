@@ -27,17 +27,15 @@ COMMANDS = {
     "curate": "balance, filter and cap identities as the papers do",
     "mine": "find hard negatives and hard pairs by nearest neighbors",
     "frames": "choose sharp frames of videos that show the subject well",
-    "world": "render the procedural identity world",
     "generate": "edit or generate images with diffusion models",
     "masks": "attach masks of a folder to images, or make them",
 }
 # optional packages that a subcommand needs in addition to pyarrow, and their extra; engines of `generate` report theirs
 NEEDS: dict[str, tuple[str, dict[str, str]]] = {
     "frames": ("data", {"av": "PyAV"}),
-    "world": ("world", {"vtkmodules": "VTK"}),
     "generate": ("generate", {}),
 }
-RESUMES = ("import", "mine", "frames", "world", "generate", "masks")  # the remaining commands take seconds
+RESUMES = ("import", "mine", "frames", "generate", "masks")  # the remaining commands take seconds
 
 
 def build_parser(prog: str = ALIAS) -> Parser:

@@ -3,7 +3,7 @@
     idmetric eval checkpoints --data samples/ --references held_out/ --training train/ --model tiny --out results/
     idmetric eval checkpoints --data out/ --pattern '{step}/{prompt}_{seed}.png' --references held_out/ \
         --base base/ --drift-prompt 'a photo of a dog' --model tiny --out results/ --plots png
-    idmetric eval checkpoints --model tiny --out results/      a rendered example of seven steps, no download
+    idmetric eval checkpoints --model tiny --out results/      a painted example of seven steps, no download
 
 A row for each step; without --pattern, samples are named as kohya sd-scripts, ai-toolkit or diffusers name them.
 
@@ -127,11 +127,11 @@ OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
-    """The manifest of the command's samples and references, or of the rendered example."""
+    """The manifest of the command's samples and references, or of the painted example."""
     if args.data is None:
         if args.out is None:
-            raise ValueError("--out DIR is needed: the example is rendered there (or give samples: --data PATH)")
-        return checkpoints_example(args.out / "example", progress=progress)
+            raise ValueError("--out DIR is needed: the example is painted there (or give samples: --data PATH)")
+        return checkpoints_example(args.out / "example")
     return read(
         args.data, args.pattern, references=args.references, training=args.training, base=args.base,
         prompts=args.prompts, skip=args.on_error == "skip",

@@ -1,13 +1,13 @@
-"""A rendered example of outputs: four "methods" that copy the reference, do well, drift, or swap the subject.
+"""A painted example of outputs: four "methods" that copy the reference, do well, drift, or swap the subject.
 
 | method | its images |
 |---|---|
 | copy | a reference, brightened for the second prompt and mirrored for the second seed |
 | good | the same object in other contexts |
-| drift | almost the same object in these contexts: its colors, print or proportions changed (`World.near`) |
+| drift | almost the same object in these contexts: its colors are changed |
 | swap | the next subject in other contexts |
 
-Subjects are objects of the procedural world; a prompt stands for two of its contexts, one for each seed.
+Subjects are badges of `idmetric.data.painter`; a prompt stands for two of its contexts, one for each seed.
 """
 
 from __future__ import annotations
@@ -18,35 +18,27 @@ import numpy as np
 from PIL import ImageEnhance, ImageOps
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.data.painter import Painter
 from idmetric.io.output import replacing
 from idmetric.protocols.common.columns import texts
-from idmetric.protocols.common.rendered import rendered
-from idmetric.protocols.common.scorers import Progress
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.pattern import GENERATED
 
 PATTERN = "{method}/{subject}/{prompt}_{seed}.jpg"
 _SUBJECTS, _REFERENCES, _PROMPTS, _SEEDS = 8, 2, ("first_place", "second_place"), 2
 _STRENGTH = 0.5  # of the drift
-_WORLD, _SIZE = 1000, 224
+_SEED = 1000
 
 
-def example(folder: Path, progress: Progress | None = None) -> Manifest:
-    """Render the example into `folder`/outputs and `folder`/references, and read it; rendered objects are reused.
-
-    Raises:
-        ValueError: for a folder with another world.
-        ImportError: if VTK is missing.
-    """
-    from idmetric.data.world.write import WorldPlan
-
+def example(folder: Path) -> Manifest:
+    """Paint the example into `folder`/outputs and `folder`/references, and read it."""
     views = _REFERENCES + len(_PROMPTS) * _SEEDS
-    plan = WorldPlan(_WORLD, _SIZE, views=views, distractors=1, strengths=(_STRENGTH,))
-    world = rendered(folder / "world", {"objects": (plan, _SUBJECTS)}, progress)
-    place = {name: k for k, name in enumerate(world.column("id"))}
+    painter = Painter(_SEED, views=views, strengths=(_STRENGTH,), distractors=True)
+    painted = painter.paint(folder / "painted", _SUBJECTS)
+    row_of = {name: row for row, name in enumerate(painted.column("id"))}
 
     def write(path: str, subject: int, view: str, brighten: bool = False, mirror: bool = False) -> None:
-        picture = world.image(place[f"world-{_WORLD}-{subject % _SUBJECTS:06d}/view-{view}"])
+        picture = painted.image(row_of[f"painted-{_SEED}-{subject % _SUBJECTS:06d}/view-{view}"])
         picture = ImageEnhance.Brightness(picture).enhance(1.15) if brighten else picture
         picture = ImageOps.mirror(picture) if mirror else picture
         with replacing(folder / path, parents=True) as temporary:
@@ -81,9 +73,9 @@ STEPS = {
 }
 
 
-def checkpoints_example(folder: Path, progress: Progress | None = None) -> Manifest:
-    """Render the images of the generator's example into a folder, and give them steps."""
-    data = example(folder, progress)
+def checkpoints_example(folder: Path) -> Manifest:
+    """Paint the images of the generator's example into a folder, and give them steps."""
+    data = example(folder)
     ids, role, method, prompt = (texts(data, name) for name in ("id", "x_role", "x_method", "x_prompt"))
     made = role == GENERATED
     prompts = sorted(set(prompt[made]))

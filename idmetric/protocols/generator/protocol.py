@@ -3,7 +3,7 @@
     idmetric eval generator --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ \
         --model tiny --out results/
     idmetric eval generator --data outputs.csv --by prompt_class --model tiny --out results/
-    idmetric eval generator --model tiny --out results/      a rendered example of four methods, no download
+    idmetric eval generator --model tiny --out results/      a painted example of four methods, no download
 
 A row for each method (and each value of --by), then one for each two methods: the difference on equal subjects, prompts
 and seeds.
@@ -141,11 +141,11 @@ OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
 def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
-    """The manifest of the command's outputs and references, or of the rendered example."""
+    """The manifest of the command's outputs and references, or of the painted example."""
     if args.data is None:
         if args.out is None:
-            raise ValueError("--out DIR is needed: the example is rendered there (or give outputs: --data PATH)")
-        return example(args.out / "example", progress=progress)
+            raise ValueError("--out DIR is needed: the example is painted there (or give outputs: --data PATH)")
+        return example(args.out / "example")
     return read_options(args, args.training)
 
 

@@ -1,6 +1,5 @@
 """Do patch tokens find a subject? The location prior alone, and PerSAM with it (ID-Sim, Table 2c).
 
-    idmetric eval segmentation --model tiny --out results/                      objects rendered here, no download
     idmetric eval segmentation --data pods.parquet --model dinov3_vitl16 --sam facebook/sam-vit-huge --out results/
 
 Each subject is shown once, with its mask, and then located in all target images, its own and those of other subjects.
@@ -11,7 +10,6 @@ box and of the reference's box, and maps are cut by Otsu's threshold without SAM
 
 Data: images with identity and mask. In PODS the reference is the first image of the part train, targets are those of
 test_dense; elsewhere the first image (by id) of an identity with a mask is its reference. Only real images count.
-Without --data, objects of the procedural world (seed 1000, 224 pixels, three views) are rendered into OUT/world/things.
 """
 
 from __future__ import annotations
@@ -28,22 +26,17 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate import segmentation as measures
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.paper_numbers import printed, row_of
-from idmetric.protocols.common.rendered import rendered_objects, world_in
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM
 from idmetric.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search, tasks
 from idmetric.protocols.options import SegmentationOptions
 
-OPTIONAL = ("data",)
 
-
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
-    """Run on the images that are given, or on rendered objects; with PerSAM where --sam names a model."""
+def command(args: argparse.Namespace, data: Manifest, models: Models, settings: EvalSettings) -> list[Result]:
+    """Run with PerSAM where --sam names a model."""
     options = args.options
     sam = None if options.sam is None else PerSAM(options.sam, device=args.device)
-    if data is None:
-        data = rendered_objects(world_in(args.out), options.identities, settings.progress)
     return run(data, models, settings, options, sam)
 
 

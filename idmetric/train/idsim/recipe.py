@@ -44,7 +44,7 @@ from idmetric.train.idsim.loss import accuracy, compare
 from idmetric.train.loader import seed_all
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, rendered
+from idmetric.train.recipe import Recipe, painted
 from idmetric.train.validate import validation
 
 
@@ -206,14 +206,14 @@ def _load_backbone(model: IDSim, settings: IDSimConfig, weights: str) -> None:
 
 
 def smoke_data(folder: Path) -> Manifest:
-    """Triplets of all three kinds from a few rendered identities, some of them to validate."""
+    """Triplets of all three kinds from a few painted identities, some of them to validate."""
     from idmetric.data.curate.mine import hard_negatives
     from idmetric.data.curate.triplets import mixture
     from idmetric.data.manifest.table import merge, read
-    from idmetric.data.world.write import WorldPlan
+    from idmetric.data.painter import Painter
 
-    plan = WorldPlan(size=64, views=2, distractors=0, context_edits=1, identity_edits=1, strengths=(0.75,))
-    world = rendered(folder / "world", plan, 6, 2)
+    painter = Painter(size=64, views=2, strengths=(0.75,), edits=True, contexts=True)
+    world = painted(folder / "painted", painter, 6, 2)
     # nearest by colors instead of a model's features
     looks = np.stack([np.asarray(world.image(k).resize((4, 4)), np.float32).ravel() for k in range(len(world))])
     mined = hard_negatives(world, looks)

@@ -45,15 +45,15 @@ from idmetric.train.ilgen.data import (
 from idmetric.train.ilgen.objectives import Contrastive, Retrieval, SoftmaxMargin, mine
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, rendered
+from idmetric.train.recipe import Recipe, painted
 from idmetric.train.validate import validation
 
 
 def smoke_data(folder: Path) -> Manifest:
-    """Rendered identities in four contexts each, some of them to validate."""
-    from idmetric.data.world.write import WorldPlan
+    """Painted identities in four contexts each, some of them to validate."""
+    from idmetric.data.painter import Painter
 
-    return rendered(folder / "world", WorldPlan(size=64, views=4, distractors=0), 12, 3)
+    return painted(folder / "painted", Painter(size=64, views=4), 12, 3)
 
 
 class ILGen(Recipe):

@@ -161,14 +161,13 @@ def check(
     if len(identities) < 2:
         raise ManifestError(
             f"{len(identities)} identities have two views in the training rows{left}: NearID needs another view of "
-            "each, and other identities as negatives; `idmetric data import nearid` imports them, `idmetric data world "
-            "--views 3` renders some"
+            "each, and other identities as negatives; `idmetric data import nearid` imports them"
         )
     if shape.distractors and not any(any(identity.near) for identity in identities):
         raise ManifestError(
             f"no view has a distractor{left}: a row of role distractor or part-edit whose parent is the view's id; "
             "`idmetric data generate --task distractor` makes them, `idmetric data import nearid` and `import mtg` "
-            "import them, `idmetric data world --distractors 1` renders some; --objective info-nce needs none"
+            "import them; --objective info-nce needs none"
         )
     if oracle and not any(_differ(identity, data.column("oracle"), shape) for identity in identities):
         raise ManifestError(
@@ -180,8 +179,8 @@ def check(
             require_masks(data.take(rows_of(identities)))
         except ManifestError as error:
             raise ManifestError(
-                f"{error} (`idmetric data import nearid`, `import mtg` and `idmetric data world` do; edits use the "
-                "mask of their parent), or train without black backgrounds: --mask-prob 0"
+                f"{error} (`idmetric data import nearid` and `import mtg` do; edits use the mask of their "
+                "parent), or train without black backgrounds: --mask-prob 0"
             ) from error
 
 

@@ -39,18 +39,18 @@ from idmetric.train.nearid.config import Config
 from idmetric.train.nearid.data import Identity, check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
-from idmetric.train.recipe import rendered
+from idmetric.train.recipe import painted
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
 
 
 def smoke_data(folder: Path) -> Manifest:
-    """Rendered identities with distractors, others with part-edits as in MTG, and some of both to validate."""
-    from idmetric.data.world.write import WorldPlan
+    """Painted identities with distractors, others with part-edits as in MTG, and some of both to validate."""
+    from idmetric.data.painter import Painter
 
-    near = rendered(folder / "near", WorldPlan(size=64, strengths=(1.0,)), 9, 3)
-    parts = rendered(folder / "parts", WorldPlan(seed=1, size=64, views=2, distractors=0, parts=1), 4, 1)
+    near = painted(folder / "near", Painter(size=64, distractors=True), 9, 3)
+    parts = painted(folder / "parts", Painter(seed=1, size=64, views=2, parts=True), 4, 1)
     return merge([near, parts])
 
 

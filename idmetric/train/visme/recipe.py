@@ -30,7 +30,7 @@ from idmetric.train import lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, rendered
+from idmetric.train.recipe import Recipe, painted
 from idmetric.train.visme import data as pools
 from idmetric.train.visme import small_qwen
 from idmetric.train.visme.batch_sampler import Data, check, draw
@@ -42,11 +42,11 @@ from idmetric.train.visme.wording import Wording
 
 
 def smoke_data(folder: Path) -> Manifest:
-    """Rendered identities as two datasets with distractors, captioned images as a third, and some to validate."""
+    """Painted identities as two datasets with distractors, captioned images as a third, and some to validate."""
     from idmetric.data.manifest.table import merge
-    from idmetric.data.world.write import WorldPlan
+    from idmetric.data.painter import Painter
 
-    found = rendered(folder / "world", WorldPlan(size=64, views=2, strengths=(0.5,)), 16, 4)
+    found = painted(folder / "painted", Painter(size=64, views=2, strengths=(0.5,), distractors=True), 16, 4)
     number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
     found = found.replace(dataset=[f"things-{n % 2}" for n in number])
     shown = [r for r in found if r.id.endswith("view-0") and r.split == "train"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from idmetric.data.world.meshes import Rng, Solid, arc, ball, block, cushion, lathe, piece, place, rounded, sweep, tube
+from world.meshes import Rng, Solid, arc, ball, block, cushion, lathe, piece, place, rounded, sweep, tube
 
 _LYING = np.array([[1, 0, 0], [0, 0, -1], [0, 1, 0]], np.float32)  # turns the vertical axis to the viewer
 

@@ -1,10 +1,10 @@
 """Draw the pictures of docs/limits.md and print its numbers: where `tiny` recognizes an object, and where it fails.
 
-    python docs/draw_limits.py              the strips docs/images/limits-*.webp, and both tables
+    PYTHONPATH=benchmarks python benchmarks/world/draw_limits.py [docs/images]
 
 A strip shows a reference, the same object under the change of that case, and an impostor: another object of its kind in
 the reference's own context. A case fails for an object if the impostor is nearer than the object's image. All pictures
-are rendered (idmetric.data.world, pip install 'idmetric[world]').
+are rendered by VTK.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.data.world import Context, Take, World
-from idmetric.data.world.context import Occluder
 from idmetric.protocols.common.baselines import hsv_vector
+from world import Context, Take, World
+from world.context import Occluder
 
-HERE = Path(__file__).parent
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SIDE, SEED, OBJECTS = 192, 41, 48
 Picture = NDArray[np.uint8]
 
@@ -161,7 +161,7 @@ def measure(metric: IDSim, folder: Path, objects: int) -> Iterator[str]:
             yield f"| two, by a mask | {number} | {subject(metric, strip):.3f} | |"
 
 
-def main(folder: Path = HERE / "images", objects: int = OBJECTS) -> None:
+def main(folder: Path = IMAGES, objects: int = OBJECTS) -> None:
     """Draw the strips and print the tables."""
     folder.mkdir(parents=True, exist_ok=True)
     metric = IDSim("tiny", device="cpu")

@@ -1,22 +1,21 @@
-"""Render the small images of this folder: objects of the procedural world in several contexts."""
+"""Render examples/images: objects of the procedural world in several contexts."""
 
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from idmetric.data.world import Assets, Edit, Identity, render_scene, sample_context
+from world import Assets, Edit, Identity, render_scene, sample_context
 
 SIZE = 256
 OBJECTS = {"mug": Identity("cup", 5), "box": Identity("box", 14)}
 
 
-def main(folder: str | Path = Path(__file__).parent / "images") -> list[Path]:
+def main(folder: str | Path = Path(__file__).parents[2] / "examples" / "images") -> list[Path]:
     """Write mug_*.png and box_*.png: a, b, c show one object; *_other shows a near-identical one in a's context."""
     written = []
     for number, (name, identity) in enumerate(OBJECTS.items()):
@@ -32,4 +31,4 @@ def main(folder: str | Path = Path(__file__).parent / "images") -> list[Path]:
 
 
 if __name__ == "__main__":
-    main(*([tempfile.mkdtemp(prefix="idmetric-")] if "--smoke" in sys.argv[1:] else []))
+    main(*sys.argv[1:2])

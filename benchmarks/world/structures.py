@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from idmetric.data.world.assets import shared_assets
-from idmetric.data.world.context import Context, draw_background, sample_background, sample_context, sample_light
-from idmetric.data.world.identity import DOMAINS, Edit, Identity, stream
-from idmetric.data.world.render import Light
-from idmetric.data.world.scene import Shot, mean_change, names, render_scene, share_changed, share_reshaped
+from world.assets import shared_assets
+from world.context import Context, draw_background, sample_background, sample_context, sample_light
+from world.identity import DOMAINS, Edit, Identity, stream
+from world.render import Light
+from world.scene import Shot, mean_change, names, render_scene, share_changed, share_reshaped
 
 VERSION = 2  # increases when the pictures of a seed change
 FACTORS = ("background", "viewpoint", "light")

@@ -14,7 +14,7 @@ from idmetric.images.read import read_image
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]
-Rng = Any  # numpy.random.Generator or idmetric.data.world.identity.Blend
+Rng = Any  # numpy.random.Generator or world.identity.Blend
 
 
 @dataclass(frozen=True)

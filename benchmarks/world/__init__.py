@@ -3,7 +3,7 @@
 An identity is a shape with materials, parts and markings. A context is a camera, light, background, occluders and
 sensor noise. VTK renders both from a seed, without weights or downloads.
 
-    from idmetric.data.world import World
+    from world import World
     world = World(seed=0)
     views = list(world.views(7, 4))  # object number 7 in four contexts
     decoys = world.near(views, strength=0.5)  # another object in the same four contexts
@@ -11,11 +11,11 @@ sensor noise. VTK renders both from a seed, without weights or downloads.
 
 from __future__ import annotations
 
-from idmetric.data.world.assets import Assets
-from idmetric.data.world.context import Context, sample_context
-from idmetric.data.world.identity import Edit, Identity
-from idmetric.data.world.scene import Shot, render_scene
-from idmetric.data.world.structures import FACTORS, LEVELS, STRENGTHS, Take, World
+from world.assets import Assets
+from world.context import Context, sample_context
+from world.identity import Edit, Identity
+from world.scene import Shot, render_scene
+from world.structures import FACTORS, LEVELS, STRENGTHS, Take, World
 
 __all__ = [
     "FACTORS",

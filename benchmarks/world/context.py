@@ -10,10 +10,10 @@ import numpy as np
 from numpy.random import Generator
 from PIL import Image, ImageFilter
 
-from idmetric.data.world.assets import Assets
-from idmetric.data.world.identity import Dice, Identity, stream
-from idmetric.data.world.materials import MATERIALS, Texture, color, cut, smooth_noise
-from idmetric.data.world.render import Floats, Light, Picture, Pose, renderer
+from world.assets import Assets
+from world.identity import Dice, Identity, stream
+from world.materials import MATERIALS, Texture, color, cut, smooth_noise
+from world.render import Floats, Light, Picture, Pose, renderer
 
 _FRONTAL = ("box", "carton", "book", "can", "bottle", "pouch", "mesh", "shape", "bag", "robot", "bear")
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from world import Assets, Edit, Identity, World, render_scene
+from world.assets import shared_assets
+from world.context import Background, Context, Occluder, turn
+from world.identity import ODDS, Blend, Dice
+from world.materials import MATERIALS
+from world.meshes import Mesh, ball, fit, load_obj, make_mesh
+from world.render import Light, Part, Pose, renderer
+from world.scene import names
+from world.shapes import SHAPES
 
-from idmetric.data.world import Assets, Edit, Identity, World, render_scene
-from idmetric.data.world.assets import shared_assets
-from idmetric.data.world.context import Background, Context, Occluder, turn
-from idmetric.data.world.identity import ODDS, Blend, Dice
-from idmetric.data.world.materials import MATERIALS
-from idmetric.data.world.meshes import Mesh, ball, fit, load_obj, make_mesh
-from idmetric.data.world.render import Light, Part, Pose, renderer
-from idmetric.data.world.scene import names
-from idmetric.data.world.shapes import SHAPES
 from idmetric.images.read import ImageReadError
 
 FRONT = Light((0, 0, 1), ambient=0.5)
@@ -305,7 +305,7 @@ def test_rendering_without_opengl_says_what_to_install() -> None:
         "import ctypes.util, os\n"
         "ctypes.util.find_library = lambda name: None\n"
         "for name in ('DISPLAY', 'VTK_DEFAULT_OPENGL_WINDOW'): os.environ.pop(name, None)\n"
-        "from idmetric.data.world import World\n"
+        "from world import World\n"
         "next(World(0, None, 32).views(0, 1))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

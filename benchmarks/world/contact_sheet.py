@@ -1,6 +1,6 @@
 """Draw a contact sheet of the procedural world: one object per row, one variant per column.
 
-    python examples/contact_sheet.py sheet.jpg
+    PYTHONPATH=benchmarks python benchmarks/world/contact_sheet.py sheet.jpg
 
 Columns: four views; distractors in the first view's context, from another object of its kind to a near-identical one
 (strength 1, 0.75, 0.5, 0.3); an edited part and its mask; the first view in front of another background.
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from idmetric.data.world import World
+from world import World
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.3)
 TITLES = ("view", "view", "view", "view", *(f"near {s:g}" for s in STRENGTHS), "part", "part mask", "context")

@@ -1,15 +1,17 @@
 """Render the procedural identity world: images, masks and a manifest, from a seed, without downloads.
 
+Run it in `benchmarks/`, with VTK (pip install vtk).
+
 examples:
-  idmetric data world --out world/ --identities 1000
+  python -m world --out world/ --identities 1000
       three views of each object, and a distractor of each view at strengths 1.0 and 0.5
-  idmetric data world --out parts/ --identities 200 --views 2 --distractors 0 --parts 1
+  python -m world --out parts/ --identities 200 --views 2 --distractors 0 --parts 1
       part edits with masks and oracle scores, as in MTG
-  idmetric data world --out triplets/ --identities 500 --context-edits 1 --identity-edits 1
+  python -m world --out triplets/ --identities 500 --context-edits 1 --identity-edits 1
       positives before other backgrounds and hard negatives, as ID-Sim's subsets 2a and 2b
-  idmetric data world --out grid/ --identities 100 --views 1 --distractors 0 --grid background --grid light
+  python -m world --out grid/ --identities 100 --views 1 --distractors 0 --grid background --grid light
       identity changes crossed with context changes, for the sensitivity analysis
-  idmetric data world --out world/ --identities 1000 --workers 8 --assets meshes_and_photos/
+  python -m world --out world/ --identities 1000 --workers 8 --assets meshes_and_photos/
       the same on eight processes, with your own meshes and photos (folders meshes, shapes, backgrounds, textures,
       produce)
 
@@ -21,14 +23,16 @@ another folder and --seed, and join the manifests with idmetric data merge.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from idmetric.cli.options import add_quiet, natural, positive
 from idmetric.io.progress import Progress
+from world.write import WorldPlan, write_world
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `idmetric data world`."""
+    """Add the options."""
     parser.add_argument("--out", "-o", type=Path, required=True, help="folder for images, masks and manifest.parquet")
     parser.add_argument("--identities", "-n", type=positive, default=100, help="number of objects (default: 100)")
     parser.add_argument("--seed", type=natural, default=0, help="seed of the world (default: 0)")
@@ -56,10 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_quiet(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> None:
     """Render the world and write its manifest."""
-    from idmetric.data.world.write import WorldPlan, write_world
-
     plan = WorldPlan(
         seed=args.seed, size=args.size, views=args.views, distractors=args.distractors,
         strengths=tuple(args.strengths), mixed=args.mixed, parts=args.parts, context_edits=args.context_edits,
@@ -78,4 +80,16 @@ def run(args: argparse.Namespace) -> int:
         made = write_world(args.out, plan, args.identities, args.assets, workers=args.workers, done=update)
     identities = len(set(made.column("identity")))
     print(f"wrote {args.out / 'manifest.parquet'}: {len(made)} images of {identities} identities")
-    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Parse the options and render."""
+    parser = argparse.ArgumentParser(
+        "python -m world", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add_arguments(parser)
+    run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    main()

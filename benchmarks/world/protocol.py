@@ -1,39 +1,49 @@
 """The procedural world's own bench, rendered here without downloads (SSR and PA by strength, part edits, sensitivity).
 
-    idmetric eval world --model tiny --model hsv --out results/
-    idmetric eval world --data my_world/ --model tiny --out results/      a world rendered by `idmetric data world`
+    PYTHONPATH=benchmarks python -m world.protocol --model tiny --model hsv --out results/
 
 Strength 1 is another object of the same kind and silhouette family; a lower strength changes the object itself. The
 bench is rendered once into `OUT/world`, and read from there afterwards. No paper prints these numbers;
-docs/protocols-world.md lists rows and columns, and has the scores of a few models.
+benchmarks/world/protocol.md lists rows and columns, and has the scores of a few models.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.protocols.common import tables
 from idmetric.protocols.common.columns import parameters
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
-from idmetric.protocols.common.rendered import rendered, world_in
+from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, Scorer, bind
-from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, grid_plan, measure
-from idmetric.protocols.options import WorldOptions
+from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, measure
+from world.rendered import rendered
+from world.structures import FACTORS
+from world.write import WorldPlan
 
 ALL = "all"
-OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
-    """Run on the world that is given, or on the bench."""
-    if data is None:
-        data = bench(world_in(args.out), args.options, settings.progress)
-    return run(data, models, settings)
+@dataclass(frozen=True)
+class WorldOptions:
+    """The bench: objects with views, distractors and part edits, and objects with edit grids (0 = no sensitivity)."""
+
+    world_seed: int = 1000
+    size: int = 224
+    identities: int = 100
+    grids: int = 30
+    strengths: tuple[float, ...] = (1.0, 0.75, 0.5, 0.3)
+
+
+def grid_plan(seed: int, size: int) -> WorldPlan:
+    """A world of edit grids over all factors, without distractors or part edits."""
+    return WorldPlan(seed, size, views=1, distractors=0, strengths=(), grids=FACTORS)
 
 
 def bench(folder: Path, options: WorldOptions = WorldOptions(), progress: Progress | None = None) -> Manifest:
@@ -43,8 +53,6 @@ def bench(folder: Path, options: WorldOptions = WorldOptions(), progress: Progre
         ValueError: if the folder holds a world of other settings.
         ImportError: if VTK is missing.
     """
-    from idmetric.data.world.write import WorldPlan
-
     margins = WorldPlan(options.world_seed, options.size, views=3, distractors=1, strengths=options.strengths, parts=1)
     plans = {"margins": (margins, options.identities)}
     if options.grids:
@@ -56,7 +64,7 @@ def run(data: Manifest, models: Models, settings: EvalSettings = EvalSettings())
     """A result for each model: rows for distractors by strength, part edits, and sensitivity by factor.
 
     Args:
-        data: a world, as `idmetric data world` writes it; its distractors, parts and grids determine the rows.
+        data: a world, as `write_world` writes it; its distractors, parts and grids determine the rows.
 
     Raises:
         ValueError: if it has none of them.
@@ -112,3 +120,19 @@ def _distractors(scorer: Scorer, near: Matched, settings: EvalSettings, result: 
 def _grid(data: Manifest) -> list[Cell]:
     """The cells of all edit grids of a world."""
     return cells(data) if any("factor" in about for about in parameters(data)) else []
+
+
+def main() -> None:
+    """Print the table of some models."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", required=True, help="as for `idmetric eval`; repeat")
+    parser.add_argument("--out", type=Path, required=True, help="folder for rendered objects and embeddings")
+    args = parser.parse_args()
+
+    models = {name: open_model(name, device="cpu") for name in args.model}
+    results = run(bench(args.out / "world"), models, EvalSettings(store=args.out / "embeddings"))
+    print(tables.markdown(results))
+
+
+if __name__ == "__main__":
+    main()

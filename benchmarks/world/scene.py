@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from idmetric.data.world.assets import Assets
-from idmetric.data.world.context import Context, draw_background, occlude
-from idmetric.data.world.identity import Identity
-from idmetric.data.world.render import Floats, Part, Picture, renderer
+from world.assets import Assets
+from world.context import Context, draw_background, occlude
+from world.identity import Identity
+from world.render import Floats, Part, Picture, renderer
 
 _STEP = 16  # smallest visible change of a pixel, in 8-bit values
 

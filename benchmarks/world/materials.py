@@ -12,7 +12,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from idmetric.data.world.identity import Dice
+from world.identity import Dice
 
 Texture = NDArray[np.uint8]
 Color = tuple[int, int, int]

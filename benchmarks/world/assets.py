@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image, ImageDraw
 
-from idmetric.data.world import garments
-from idmetric.data.world.identity import ODDS, Blend, Dice, Edit, Identity, stream
-from idmetric.data.world.materials import MATERIALS, SURFACES, Texture, color, cut, earthy, paint, shift_hue
-from idmetric.data.world.meshes import Mesh, Solid, fit, load_obj, load_texture, place, simplify
-from idmetric.data.world.render import Part
-from idmetric.data.world.shapes import SHAPES
+from world import garments
+from world.identity import ODDS, Blend, Dice, Edit, Identity, stream
+from world.materials import MATERIALS, SURFACES, Texture, color, cut, earthy, paint, shift_hue
+from world.meshes import Mesh, Solid, fit, load_obj, load_texture, place, simplify
+from world.render import Part
+from world.shapes import SHAPES
 
 _FOLDERS = ("meshes", "shapes", "backgrounds", "textures", "produce")
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")  # more extensions would change the pictures of existing seeds

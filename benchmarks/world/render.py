@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.world.meshes import Mesh
 from idmetric.io.hints import install
+from world.meshes import Mesh
 
 _MESA = Path("/usr/share/glvnd/egl_vendor.d/50_mesa.json")
 

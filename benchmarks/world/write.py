@@ -24,12 +24,12 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.manifest.table import PATHS, Manifest, Row
-from idmetric.data.world.assets import FILES
-from idmetric.data.world.structures import LEVELS, STRENGTHS, VERSION, Take, World
 from idmetric.io import json_file
 from idmetric.io.lock import locked
 from idmetric.io.output import OutputError, replacing, writing
 from idmetric.io.tables import first_few
+from world.assets import FILES
+from world.structures import LEVELS, STRENGTHS, VERSION, Take, World
 
 ROWS = "rows.jsonl"
 
@@ -115,7 +115,7 @@ def write_world(
     Identities that an earlier run finished are kept; a stopped run loses at most the identities in progress.
 
     Args:
-        assets: see `idmetric.data.world.Assets`.
+        assets: see `world.Assets`.
         workers: number of processes, which doesn't change the files; 0 = one per core. With several, a script must
             start under `if __name__ == "__main__":`, because each process imports it.
         done: called with the number of pictures of each identity that is finished or found.
@@ -293,7 +293,7 @@ def _saved(take: Take, world: World, quality: int, folder: Path) -> Row:
     return Row(
         identity=take.key, id=f"{key}/{take.name}", dataset=f"world-{world.seed}", domain=world.domain(take.number),
         category=take.identity.kind, role=take.role, background=take.context.background.id,
-        engine="idmetric.data.world", oracle=take.oracle, group=f"{key}/grid" if in_grid else None,
+        engine="world", oracle=take.oracle, group=f"{key}/grid" if in_grid else None,
         slot=("candidate" if take.parent else "anchor") if in_grid else None,
         parent=f"{key}/{take.parent}" if take.parent else None, seed=world.seed, parameters=take.parameters, **files,
     )  # fmt: skip

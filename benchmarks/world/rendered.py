@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest, merge
-
-if TYPE_CHECKING:
-    from idmetric.data.world.write import WorldPlan
+from world.write import WorldPlan, write_world
 
 
 def rendered(
@@ -27,8 +24,6 @@ def rendered(
         ValueError: if a folder holds a world of another plan.
         ImportError: if VTK is missing.
     """
-    from idmetric.data.world.write import write_world
-
     total, done = sum(count * plan.pictures for plan, count in plans.values()), 0
 
     def step(pictures: int) -> None:
@@ -46,22 +41,9 @@ def rendered(
     return merge(parts) if len(parts) > 1 else parts[0]
 
 
-def world_in(out: Path | None) -> Path:
-    """The folder for worlds in --out.
-
-    Raises:
-        ValueError: without --out.
-    """
-    if out is None:
-        raise ValueError("--out DIR is needed: images are rendered there (or give your own: --data PATH)")
-    return out / "world"
-
-
 def rendered_objects(
     folder: Path, identities: int = 30, progress: Callable[[int, int], None] | None = None
 ) -> Manifest:
     """Objects of the procedural world with masks, three views each, in `folder`/things; see `rendered`."""
-    from idmetric.data.world.write import WorldPlan
-
     plan = WorldPlan(1000, 224, views=3, distractors=0, strengths=())
     return rendered(folder, {"things": (plan, identities)}, progress)

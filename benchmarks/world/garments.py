@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from idmetric.data.world.meshes import Array, Mesh, Rng, Solid, ball, grid, piece, raw, sweep
+from world.meshes import Array, Mesh, Rng, Solid, ball, grid, piece, raw, sweep
 
 _Sheet = tuple[Array, Array, NDArray[np.int64]]  # vertices (V, 2), texture coordinates (V, 2), faces
 

@@ -1,6 +1,6 @@
 """How fast the procedural world renders, and how hard its distractors are.
 
-    python benchmarks/world.py [--identities 100] [--assets DATA/train] [--model tiny]
+    PYTHONPATH=benchmarks python benchmarks/world/speed.py [--identities 100] [--assets DATA/train] [--model tiny]
 
 Prints pictures per second of one process, for rendering and for rendering and writing files. For comparison it times
 VTK alone on the same objects, and ray casting by trimesh and Embree if they are installed (pip install trimesh
@@ -19,14 +19,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from idmetric.data.world import World
-from idmetric.data.world.context import turn
-from idmetric.data.world.render import FINER, Light, Part, Pose, renderer
-from idmetric.data.world.structures import Take
-from idmetric.data.world.write import WorldPlan, write_world
 from idmetric.evaluate.margins import directed_margins, margin_rates
 from idmetric.models.load import load
 from idmetric.protocols.common.baselines import hsv_vector, pixel_vector
+from world import World
+from world.context import turn
+from world.render import FINER, Light, Part, Pose, renderer
+from world.structures import Take
+from world.write import WorldPlan, write_world
 
 STRENGTHS = (1.0, 0.75, 0.5, 0.3)
 SEED = 30  # of the measured world; `tiny` was trained and validated on seeds 0 to 4

@@ -1,0 +1,149 @@
+"""Painted identities for smoke runs, examples and tests: pictures of badges, made in milliseconds, without downloads.
+
+An identity is a colored badge with an emblem. A context is its place, size and rotation, and the background. A seed
+and the numbers of identity and view decide both.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from idmetric.data.manifest.table import Manifest, Row, read
+
+
+@dataclass(frozen=True)
+class Badge:
+    """The look of an identity: its shapes, and their colors in red, green, blue."""
+
+    corners: int
+    emblem_corners: int
+    body: tuple[int, ...]
+    emblem: tuple[int, ...]
+
+    def edited(self, strength: float, rng: np.random.Generator) -> Badge:
+        """Another badge at strength 1; less: the same shapes, with colors moved by this share to those of the other."""
+        other = random_badge(rng)
+        body, emblem = (
+            tuple((np.array(color) + strength * np.subtract(goal, color)).astype(int).tolist())
+            for color, goal in ((self.body, other.body), (self.emblem, other.emblem))
+        )
+        return other if strength == 1 else replace(self, body=body, emblem=emblem)
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything else: center and radius in sides of the picture, rotation in degrees, seed of the background."""
+
+    x: float
+    y: float
+    radius: float
+    rotation: float
+    background: int
+
+
+@dataclass(frozen=True)
+class Painter:
+    """Paints pictures, masks and a manifest.
+
+    Attributes:
+        seed: of all random choices. size: side of the pictures in pixels. views: pictures of each identity.
+        distractors: paint other badges in the contexts of the views, the same ones in each. edits: others in each.
+        strengths: how much these differ, in (0, 1]: 1 = another badge, less = the same outline and nearer colors.
+        parts: paint the first two views again with another emblem. contexts: paint each view again in another context.
+    """
+
+    seed: int = 0
+    size: int = 224
+    views: int = 3
+    strengths: tuple[float, ...] = (1.0,)
+    distractors: bool = False
+    edits: bool = False
+    parts: bool = False
+    contexts: bool = False
+
+    def paint(self, folder: Path, count: int) -> Manifest:
+        """Paint identities 0 to `count` - 1 into a folder, with manifest.parquet; existing files are replaced."""
+        rows = [row for number in range(count) for row in self._paint_identity(folder, number)]
+        Manifest.from_rows(rows, folder).write(folder / "manifest.parquet")
+        return read(folder / "manifest.parquet")
+
+    def _paint_identity(self, folder: Path, number: int) -> list[Row]:
+        key = f"painted-{self.seed}-{number:06d}"
+        badge = random_badge(self._rng(number, "identity"))
+        rows = []
+
+        def add(name: str, look: Badge, context: Context, role: str, identity: str = "", **cells: Any) -> None:
+            cells |= self._save(folder, f"{key}/{name}", look, context, part=role == "part-edit")
+            rows.append(Row(key + identity, id=f"{key}/{name}", role=role, category="badge", engine=__name__, **cells))
+
+        for view in range(self.views):
+            name, parent = f"view-{view}", f"{key}/view-{view}"
+            context = random_context(self._rng(number, name))
+            add(name, badge, context, "real")
+
+            for strength in self.strengths:
+                about = {"parent": parent, "parameters": {"strength": strength}}
+                near, edit = f"near-{strength:.2f}", f"{name}-edit-{strength:.2f}"
+                if self.distractors:
+                    other = badge.edited(strength, self._rng(number, "near"))
+                    add(f"{name}-{near}", other, context, "distractor", f"~{near}", **about)
+                if self.edits:
+                    other = badge.edited(strength, self._rng(number, edit))
+                    add(edit, other, context, "identity-edit", f"~{edit}", **about)
+            if self.parts and view < 2:
+                changed = replace(badge, emblem=random_badge(self._rng(number, "part")).emblem)
+                add(f"{name}-part", changed, context, "part-edit", "~part", parent=parent)
+            if self.contexts:
+                context = random_context(self._rng(number, f"{name}-context"))
+                add(f"{name}-context", badge, context, "context-edit", parent=parent)
+        return rows
+
+    def _rng(self, number: int, purpose: str) -> np.random.Generator:
+        return np.random.default_rng((self.seed, number, zlib.crc32(purpose.encode())))
+
+    def _save(self, folder: Path, name: str, badge: Badge, context: Context, part: bool) -> dict[str, Any]:
+        """Write a picture with its masks; return the cells of its row that name them."""
+        picture, mask, emblem_mask = draw(badge, context, self.size)
+        cells: dict[str, Any] = {"path": f"{name}.png", "mask": f"{name}-mask.png"}
+        cells |= {"dataset": f"painted-{self.seed}", "seed": self.seed, "background": str(context.background)}
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        picture.save(folder / cells["path"])
+        mask.save(folder / cells["mask"])
+        if part:
+            cells["part_mask"] = f"{name}-part-mask.png"
+            emblem_mask.save(folder / cells["part_mask"])
+            cells["oracle"] = 1 - float(np.mean(emblem_mask) / np.mean(mask))
+        return cells
+
+
+def random_badge(rng: np.random.Generator) -> Badge:
+    """Draw the look of an identity."""
+    body, emblem = rng.integers(0, 256, (2, 3)).tolist()
+    corners, emblem_corners = rng.integers(3, 9, 2).tolist()
+    return Badge(corners, emblem_corners, tuple(body), tuple(emblem))
+
+
+def random_context(rng: np.random.Generator) -> Context:
+    """Draw the context of a view."""
+    x, y, radius, rotation = rng.uniform((0.4, 0.4, 0.25, -30), (0.6, 0.6, 0.4, 30)).tolist()
+    return Context(x, y, radius, rotation, int(rng.integers(1 << 31)))
+
+
+def draw(badge: Badge, context: Context, size: int) -> tuple[Image.Image, Image.Image, Image.Image]:
+    """Draw a picture (RGB), the mask of the badge and the mask of its emblem (both of mode "1")."""
+    x, y, radius = context.x * size, context.y * size, context.radius * size
+    mask, emblem_mask = Image.new("1", (size, size)), Image.new("1", (size, size))
+    ImageDraw.Draw(mask).regular_polygon((x, y, radius), badge.corners, context.rotation, fill=1)
+    ImageDraw.Draw(emblem_mask).regular_polygon((x, y, radius * 0.4), badge.emblem_corners, context.rotation, fill=1)
+
+    background = np.random.default_rng(context.background).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    picture = Image.fromarray(background).resize((size, size), Image.Resampling.BICUBIC)
+    picture.paste(badge.body, mask=mask)
+    picture.paste(badge.emblem, mask=emblem_mask)
+    return picture, mask, emblem_mask
