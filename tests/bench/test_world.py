@@ -28,6 +28,8 @@ SAME = np.eye(3, dtype=np.float32)
 NONE = Assets(None)
 PLAIN = Context(Background("studio", 1), 0.3, 0.2, 0.0, 0.7, (0.5, 0.5), 20.0, FRONT)
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
 
 @pytest.fixture(scope="module")
 def assets(photo_root: Path) -> Assets:
@@ -308,7 +310,7 @@ def test_rendering_without_opengl_says_what_to_install() -> None:
         "from world import World\n"
         "next(World(0, None, 32).views(0, 1))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=BENCHMARKS)
     assert done.returncode == 1
     assert "RuntimeError: no OpenGL to render with off screen: install Debian's libegl1" in done.stderr
 
