@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli import options, study
+from idmetric.cli import options
 from idmetric.cli.command import (
     CommandError,
     UsageError,
@@ -80,10 +80,7 @@ _MODULES = {
         "samples of a LoRA's checkpoints: identity, copying, drift over steps, and the best step",
     ),
     "calibrate": ("calibrate", "same-identity probabilities and thresholds from labeled pairs"),
-    "study": (
-        "study.protocol",
-        "agreement with people: NIGHTS, Subjects2k, or a study of your own (study build, study collect)",
-    ),
+    "agreement": ("agreement", "agreement with people: labels of pairs or triplets, such as NIGHTS and Subjects2k"),
 }
 PROTOCOLS = {name: (f"idmetric.protocols.{module}", line) for name, (module, line) in _MODULES.items()}
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
@@ -147,8 +144,6 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     options.add_quiet(files)
     if name in OPTIONS:
         add_options(parser.add_argument_group(name), OPTIONS[name])
-    if name == "study":
-        study.add_steps(parser)
 
     run = parser.add_argument_group("run")
     options.add_distance(run, "default: %(default)s, as in the papers")
@@ -174,8 +169,6 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     name = build_parser(prog=prog).parse_args(given[:1]).protocol  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
     args = parser.parse_args(given)
-    if hasattr(args, "step"):  # `study build` or `study collect`
-        return ended(partial(study.run, args), parser)
     kept = "nothing was kept: with --out DIR the same command would resume"
     if args.out is not None:
         kept = "embeddings in --out are kept, and the same command resumes"

@@ -173,8 +173,8 @@ class CalibrateOptions(Checked):
 
 
 @dataclass(frozen=True)
-class StudyOptions(Checked):
-    """Options of the protocol `study`."""
+class AgreementOptions(Checked):
+    """Options of the protocol `agreement`."""
 
     agreement: float = option(
         0.8,
@@ -294,5 +294,5 @@ OPTIONS: dict[str, type[Checked]] = {
     "sets": SetsOptions,
     "checkpoints": CheckpointsOptions,
     "calibrate": CalibrateOptions,
-    "study": StudyOptions,
+    "agreement": AgreementOptions,
 }

@@ -120,9 +120,7 @@ def test_literals_of_the_options_are_those_of_the_protocols() -> None:
     from idmetric.calibration.fitting import METHODS
     from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
     from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
-    from idmetric.protocols.study.votes import AGREEMENT
 
     assert tuple(BENCHMARKS) == options.BENCHMARKS
     assert tuple(CATEGORIES) == options.CATEGORIES
     assert get_args(get_type_hints(options.CalibrateOptions)["method"]) == METHODS
-    assert options.StudyOptions().agreement == AGREEMENT

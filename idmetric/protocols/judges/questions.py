@@ -113,7 +113,6 @@ could not do without it; then confidence is "low". confidence: "high", "medium" 
     max_tokens=512,  # NearID, section 0.E.11: shorter budgets cut answers off
 )
 
-# also asked of people, see `idmetric.protocols.study`
 INDIVIDUAL = """\
 Do they show the same individual: the same animal,
 the same person, the very same object? Go by traits that stay with the individual. Pose, background and light may differ

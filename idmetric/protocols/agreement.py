@@ -1,44 +1,48 @@
 """Agreement with people: models against human labels of pairs or triplets (ID-Sim, appendix D.2; NIGHTS).
 
-    idmetric eval study build --data photos.parquet --out study/        pages to answer in a browser
-    idmetric eval study collect answers/ --study study/ --out labels.parquet
-    idmetric eval study --data labels.parquet --model tiny --model hsv --out results/
+    idmetric eval agreement --data labels.csv --model tiny --model hsv --out results/
 
 docs/columns.md defines the columns. In 2AFC a tie loses.
 
-The data is what `collect` writes, or any manifest of groups: a candidate's label is the share of votes for "same"
-(anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels count
-from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out of AP and
-AUC; ID-Sim counts them as different instead (`--undecided different`).
+The data is a manifest of groups, as `examples/human_study.py` writes it: a candidate's label is the share of votes for
+"same" (anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels
+count from an agreement of 0.8 (`--agreement`): max(p, 1 - p), p the share of votes. Pairs below it are left out of AP
+and AUC; ID-Sim counts them as different instead (`--undecided different`).
 
-Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet, see `study.owners`.
+Intervals are by identity: the identities of both images of a pair, and the anchor's of a triplet, see `owners`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
+from idmetric.data.manifest.lineage import image_keys
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import kendall, spearman
 from idmetric.evaluate.ranking import average_precision
 from idmetric.protocols.common.columns import Array, Ints, Truths, groups, texts
-from idmetric.protocols.common.intervals import any_statistic, auc, mean
+from idmetric.protocols.common.intervals import any_statistic, auc, codes, mean
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
-from idmetric.protocols.options import StudyOptions
-from idmetric.protocols.study.study import SLOTS, Task, owners
+from idmetric.protocols.options import AgreementOptions
 
+Task = Literal["pairs", "triplets"]
+SLOTS: dict[Task, tuple[str, ...]] = {"pairs": ("anchor", "candidate"), "triplets": ("anchor", "left", "right")}
 _ROUNDING = 1e-9  # 1 - 0.2 may be a little below 0.8
 
 # of N pairs or triplets: rows (S, N) of the images in each slot; share (N,) of votes for "same", or for left; and the
-# units of intervals, (N, 2) or (N,), see `study.owners`
+# units of intervals, (N, 2) or (N,), see `owners`
 Labeled = tuple[Ints, Array, Ints]
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: StudyOptions = StudyOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: AgreementOptions = AgreementOptions(),
 ) -> list[Result]:
     """A result for each model: a row for pairs and one for triplets, as far as the manifest has them.
 
@@ -50,7 +54,7 @@ def run(
     found = labeled(bound.manifest)
     about = {**settings.as_dict(), "agreement": options.agreement, "undecided": options.undecided}
     results = []
-    for scorer, result in bound.results("study", about):
+    for scorer, result in bound.results("agreement", about):
         for task, items in found.items():
             _measure(scorer, bound.manifest, task, items, settings, options, result)
         results.append(result)
@@ -74,8 +78,24 @@ def labeled(data: Manifest) -> dict[Task, Labeled]:
     if not found:
         raise ValueError(
             "no labeled pairs or triplets: each is a group with the slots anchor and candidate, or anchor, left and "
-            "right, and labels of 0 to 1, as idmetric eval study collect writes them"
+            "right, and labels of 0 to 1"
         )
+    return found
+
+
+def owners(data: Manifest, items: Ints) -> Ints:
+    """The units that intervals draw: the identities (N, 2) of a pair's images, or (N,) of a triplet's anchor.
+
+    An image of unknown identity counts with its anchor, and an anchor of unknown identity for itself.
+
+    Args:
+        items: (N, 2) rows of pairs, or (N, 3) of triplets.
+    """
+    identity, image = codes(data.column("identity")), codes(image_keys(data))
+    anchor, other = items[:, 0], items[:, 1]
+    first = np.where(identity[anchor] < 0, -1 - image[anchor], identity[anchor])
+    second = np.where(identity[other] < 0, first, identity[other])
+    found: Ints = np.stack([first, second], 1) if items.shape[1] == 2 else first
     return found
 
 
@@ -102,7 +122,7 @@ def _measure(
     task: Task,
     items: Labeled,
     settings: EvalSettings,
-    options: StudyOptions,
+    options: AgreementOptions,
     result: Result,
 ) -> None:
     """Add a row, the items and notes to a result."""
