@@ -33,8 +33,6 @@ class Bound(NamedTuple):
 BOUNDS = (
     Bound("sinkhorn", "geomloss, pair by pair", "sinkhorn_matrix, 20 x 20", least=6.0),
     Bound("metrics", "DreamSim's encoders", "this metric", least=20.0),
-    Bound("variants", "ONNX", "plain", most=0.7),
-    Bound("variants", "ONNX, 8 bits", "plain", most=0.5),
     Bound("start", "idmetric score --model tiny, two images", "import torch", most=1.6),
     Bound("start", "idmetric score --help", "import torch", most=0.15),
 )

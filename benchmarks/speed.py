@@ -136,27 +136,10 @@ def _compiled(metric: Embedder) -> Embedder:
     return metric
 
 
-def _exported(metric: Embedder, images: list[Any] | None = None) -> Embedder:
-    """The model exported to ONNX and opened again; with images, quantized to their ranges."""
-    from idmetric.models.export import export, export_int8
-    from idmetric.models.onnx import OnnxModel
-    from idmetric.models.onnx_embedder import OnnxEmbedder
-
-    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
-        file = Path(folder) / "model.onnx"
-        if images is None:
-            export(metric, file)
-        else:
-            export_int8(metric, file, images)
-        return OnnxEmbedder(OnnxModel(file))
-
-
 _CHANGES: dict[str, Callable[[Embedder, list[Any]], Embedder]] = {
     "bfloat16": lambda metric, _: metric.to(torch.bfloat16),
     "channels-last": lambda metric, _: metric.to(memory_format=torch.channels_last),
     "compiled": lambda metric, _: _compiled(metric),
-    "ONNX": lambda metric, _: _exported(metric),
-    "ONNX, 8 bits": _exported,
 }
 
 

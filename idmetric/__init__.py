@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from idmetric.models.idsim import IDSim
     from idmetric.models.load import load
     from idmetric.models.nearid import NearID
-    from idmetric.models.onnx import OnnxModel
     from idmetric.models.visid import VisIDEmbed
     from idmetric.scoring.compare import score, score_pairs
 
@@ -39,7 +38,6 @@ _LAZY = {
     "ImageReadError": "idmetric.images.read",
     "NearID": "idmetric.models.nearid",
     "NonFiniteError": "idmetric.distance.finite",
-    "OnnxModel": "idmetric.models.onnx",
     "VisIDEmbed": "idmetric.models.visid",
     "load": "idmetric.models.load",
     "score": "idmetric.scoring.compare",
@@ -56,7 +54,6 @@ __all__ = [
     "ImageReadError",
     "NearID",
     "NonFiniteError",
-    "OnnxModel",
     "VisIDEmbed",
     "__version__",
     "load",

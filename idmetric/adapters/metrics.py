@@ -61,9 +61,9 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
     def __init__(self, metric: Embedder | str, **options: Any) -> None:
         super().__init__(**options)
         if isinstance(metric, str):
-            from idmetric.models.load import load_embedder
+            from idmetric.models.load import load
 
-            metric = load_embedder(metric)
+            metric = load(metric)
         self._shared = _Shared(metric)
 
     @property

@@ -274,11 +274,11 @@ def open_model(name: str, *, random_weights: bool = False, **chosen: Any) -> Emb
     from idmetric.checkpoints import released
     from idmetric.models.backbone import Backbone
     from idmetric.models.idsim import IDSim, IDSimConfig
-    from idmetric.models.load import load_embedder
+    from idmetric.models.load import load
     from idmetric.models.nearid import NearID, NearIDConfig
 
     if not random_weights or name == "tiny":
-        return load_embedder(name, **chosen)
+        return load(name, **chosen)
     torch.manual_seed(0)
     model: Embedder
     if name.startswith("timm:"):

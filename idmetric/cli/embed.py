@@ -97,13 +97,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _embed(args: argparse.Namespace, progress: Progress) -> Any:
-    from idmetric.models.load import load_embedder
+    from idmetric.models.load import load
     from idmetric.scale import embed_dataset, embed_on_ray
 
     source = os.path.abspath(args.model) if os.path.isdir(args.model) else args.model
-    model = partial(
-        load_embedder, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode)
-    )
+    model = partial(load, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode))
     shared: dict[str, Any] = {
         "model": model, "patches": args.patches, "stored": "float16" if args.half else "float32",
         "column": args.column, "column_id": args.id_column, "batch_size": args.batch_size, "workers": args.workers,

@@ -14,7 +14,6 @@ from idmetric.io.hints import need
 
 _EXAMPLES = """examples:
   idmetric export --model tiny --out tiny.onnx
-  idmetric score reference.jpg generated/ --model tiny.onnx
   idmetric export --model tiny --out tiny.int8.onnx --int8 photos/"""
 
 
@@ -23,7 +22,7 @@ def build_parser(prog: str = "idmetric export") -> Parser:
     parser = Parser(
         prog=prog,
         description="Write a model as one file: pixels in, embedding out, preprocessing inside.\n"
-        "`--model FILE.onnx` of other commands opens it; idmetric score then needs no torch.",
+        "onnxruntime runs it without torch and without this package.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
     )
     options.add_model(parser)
@@ -45,10 +44,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> in
 
 def _run(args: argparse.Namespace) -> int:
     need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
-    from idmetric.models.names import ONNX
-
-    if args.model.endswith(ONNX):
-        raise UsageError("--model is exported already: name the model that it was made from")
     check_model(args.model)
     with warnings_as_lines(), fixable(RuntimeError, MemoryError, in_one_line=True):
         from idmetric.images.paths import listed

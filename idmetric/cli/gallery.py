@@ -261,7 +261,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
     from idmetric.images.kinds import parse_mask_id
-    from idmetric.models.load import imports_module, load_embedder
+    from idmetric.models.load import imports_module, load
 
     known = {} if args.model else _built(args)
     known_masked = known.get("outside", "all") != "all"
@@ -279,7 +279,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     revision = args.revision or known.get("opened_revision", "")
     preprocessing = json.loads(known["settings"]).get("preprocessing") if known else None
     chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing, args.decode or known.get("decode"))
-    metric = load_embedder(source, device=args.device, **chosen)
+    metric = load(source, device=args.device, **chosen)
     if args.calibration and args.calibration != "stored":
         metric.calibrate_with(args.calibration)
     return Gallery(

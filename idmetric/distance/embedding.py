@@ -22,7 +22,7 @@ _FORMAT = "idmetric-embedding/1"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Embedding:
-    """The global and local features of B images: tensors, or NumPy arrays from an `OnnxModel` (see `tensors`).
+    """The global and local features of B images.
 
     Args:
         cls: global feature of each image, shape (B, D).
@@ -67,7 +67,7 @@ class Embedding:
         shapes = f"cls {tuple(self.cls.shape)}"
         if self.patches is not None:
             shapes += f", patches {tuple(self.patches.shape)}{' weighted' * (self.weights is not None)}"
-        kind = f"{str(self.cls.dtype).removeprefix('torch.')} on {getattr(self.cls, 'device', 'cpu')}"
+        kind = f"{str(self.cls.dtype).removeprefix('torch.')} on {self.cls.device}"
         return f"Embedding({len(self)} image{'s' * (len(self) != 1)}, {shapes}, {kind}, model={self.model!r})"
 
     @overload
@@ -100,8 +100,8 @@ class Embedding:
         return (self[i] for i in range(len(self)))
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Embedding:
-        """Move to a device or a floating dtype; arrays stay where they are."""
-        return self if self._on_numpy else self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
+        """Move to a device or a floating dtype."""
+        return self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
 
     def cpu(self) -> Embedding:
         """Move to the CPU."""
@@ -109,19 +109,7 @@ class Embedding:
 
     def detach(self) -> Embedding:
         """Cut from the autograd graph."""
-        return self if self._on_numpy else self._map(lambda tensor: tensor.detach())
-
-    def tensors(self) -> Embedding:
-        """The same of tensors, on the CPU where it is of NumPy arrays; needs torch."""
-        if not self._on_numpy:
-            return self
-        import torch
-
-        return self._map(lambda array: torch.from_numpy(array))
-
-    @property
-    def _on_numpy(self) -> bool:
-        return isinstance(self.cls, np.ndarray)
+        return self._map(lambda tensor: tensor.detach())
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Embedding:
         return replace(
@@ -152,8 +140,7 @@ class Embedding:
         """Write to a safetensors file; `metadata` (strings) is kept with the tensors; OutputError if it fails."""
         from safetensors.torch import save_file
 
-        found = self.tensors()
-        tensors = {"cls": found.cls, "patches": found.patches, "weights": found.weights}
+        tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
         grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
         header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": self.model}
         with writing(path):
@@ -195,20 +182,16 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
                 f"embeddings differ in model or patch grid: {first.model or 'unknown'} {first.grid} and "
                 f"{other.model or 'unknown'} {other.grid}"
             )
-    if isinstance(first.cls, np.ndarray):
-        join: Any = np.concatenate
-    else:
-        import torch
+    import torch
 
-        join = torch.cat
     patches = [e.patches for e in embeddings if e.patches is not None]
     weights = None
     if any(e.weights is not None for e in embeddings):
         pairs = zip(embeddings, patches, strict=True)
-        weights = join([x.new_ones(x.shape[:2]) if e.weights is None else e.weights for e, x in pairs])
+        weights = torch.cat([x.new_ones(x.shape[:2]) if e.weights is None else e.weights for e, x in pairs])
     return replace(
         first,
-        cls=join([e.cls for e in embeddings]),
-        patches=join(patches) if patches else None,
+        cls=torch.cat([e.cls for e in embeddings]),
+        patches=torch.cat(patches) if patches else None,
         weights=weights,
     )

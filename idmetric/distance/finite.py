@@ -31,9 +31,7 @@ class NonFiniteError(ValueError):
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor or array are finite: one sum, without a copy; waits for the device."""
-    if isinstance(tensor, np.ndarray):
-        return bool(np.isfinite(tensor).all())
+    """Whether all numbers of a tensor are finite: one sum, without a copy; waits for the device."""
     import torch
 
     if not tensor.is_floating_point() or not tensor.numel():
@@ -46,13 +44,10 @@ def is_finite(tensor: Tensor) -> bool:
 
 def finite_rows(*tensors: Tensor | None) -> Tensor:
     """Which rows (B,) are finite in all tensors (B, ...); None stands for a tensor that is not there."""
-    given = [tensor for tensor in tensors if tensor is not None]
-    if all(isinstance(tensor, np.ndarray) for tensor in given):
-        every: Any = [np.isfinite(array).reshape(len(array), -1).all(1) for array in given]
-        return np.all(every, axis=0)  # type: ignore[no-any-return]  # of arrays an array
     import torch
 
-    return torch.stack([tensor.detach().flatten(1).isfinite().all(1) for tensor in given]).all(0)
+    rows = [tensor.detach().flatten(1).isfinite().all(1) for tensor in tensors if tensor is not None]
+    return torch.stack(rows).all(0)
 
 
 def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None:

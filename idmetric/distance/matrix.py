@@ -18,11 +18,8 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import numpy as np
-
-from idmetric.distance import arrays
 from idmetric.distance.embedding import Embedding, same_model
 
 if TYPE_CHECKING:
@@ -59,7 +56,7 @@ def distance(a: Embedding, b: Embedding, name: str = "cls", *, joint_weight: flo
         joint_weight: weight of the patch term of `joint` (ID-Sim Eq. 1's lambda; the paper uses 1).
 
     Returns:
-        Shape (B,), float32 or better; lower = more alike. An array where the embeddings are arrays.
+        Shape (B,), float32 or better; lower = more alike.
 
     Raises:
         ValueError: for an unknown name, lengths that do not fit, different models, or missing patches.
@@ -94,11 +91,6 @@ def distance_matrix(
 def _of_kind(
     a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
 ) -> Tensor:
-    if isinstance(a.cls, np.ndarray):  # of an OnnxModel: all but `cls` need torch
-        if kind != "cls":
-            return cast("Tensor", _of_kind(a.tensors(), b.tensors(), kind, joint_weight, matrix).numpy())
-        on_arrays: Any = arrays.cosine_matrix if matrix else arrays.cosine_distance
-        return cast("Tensor", on_arrays(a.cls, b.cls))
     from idmetric.distance.cosine import cosine_distance, cosine_matrix
 
     cosine = cosine_matrix if matrix else cosine_distance

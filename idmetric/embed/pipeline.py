@@ -22,7 +22,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.distance.finite import NonFiniteError, reason
 from idmetric.io.threads import in_order
 
-if TYPE_CHECKING:  # which needs torch, unlike scores by exported models
+if TYPE_CHECKING:
     from idmetric.embed.store import Store
 
 Item = TypeVar("Item")

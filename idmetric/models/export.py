@@ -2,7 +2,7 @@
 
 The graph takes `pixels`, float32 (batch, 3, height, width), RGB in [0, 1], of any size, and gives `cls` (batch, D) and
 `patches` (batch, P, D'), as `metric(pixels)` does. It resizes as `Fit.pixels` (squashed, antialiased, clamped to
-[0, 1]); files are read, turned upright and resized by Pillow before that, to the size at which resizing does nothing.
+[0, 1]). The metadata `idmetric` of the file name the model, and how its images are read.
 """
 
 from __future__ import annotations
@@ -10,32 +10,31 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import json
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.checkpoints.fingerprint import weights_digest
-from idmetric.distance.arrays import cosine_distance
+from idmetric.distance.cosine import cosine_distance
 from idmetric.images.fit import SQUASH
 from idmetric.images.kinds import ImageLike
+from idmetric.images.read import to_pixels
 from idmetric.io.hints import need
 from idmetric.io.output import OutputError, replacing
 from idmetric.io.quiet import quiet
 from idmetric.models.backbone import Backbone
 from idmetric.models.embedder import Embedder
-from idmetric.models.exported import KEY, Exported, ExportError
 from idmetric.models.idsim import IDSim
 from idmetric.models.nearid import NearID
-from idmetric.models.onnx import OnnxModel
+from idmetric.version import __version__
 
 TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph
 MOST_IMAGES = 128  # from which ranges of 8-bit models are measured; more change them little
@@ -43,6 +42,10 @@ OPSET = 18  # the first with antialiased resizing
 _FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
 _SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the checks, the sides as multiples of the model's
 _BATCH = 8  # images of a pass that measures ranges
+
+
+class ExportError(RuntimeError):
+    """A model that cannot be exported; the message says why."""
 
 
 def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
@@ -67,14 +70,14 @@ def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
     graph = _Graph(metric.eval().cpu())
     with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program, facts = _program(metric, graph)
+        program, facts = _program(metric, graph), _facts(metric)
         with replacing(target) as temporary:
             temporary.write_bytes(_onnx_bytes(program, facts))
-            return _check(metric, OnnxModel(temporary))
+            return _largest_difference(metric, _session(temporary))
 
 
 def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> float:
-    """Write a model as `export` does, with weights and activations of 8 bits, and its own label and no calibration.
+    """Write a model as `export` does, with weights and activations of 8 bits.
 
     Weights have one scale for each output channel; ranges of activations are the least and the largest value on the
     images ("static quantization" of onnxruntime, with QuantizeLinear and DequantizeLinear around each operator).
@@ -94,11 +97,14 @@ def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> fl
     with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
         exact = Path(folder) / "float32.onnx"
         export(metric, exact)
-        model = OnnxModel(exact)
         with replacing(path) as temporary:
-            temporary.write_bytes(_quantized(model, exact, Path(folder), some))
-            a, b = (one.embed(some, batch_size=_BATCH, patches=False).cls for one in (model, OnnxModel(temporary)))
-            return float(cosine_distance(a, b).mean())  # type: ignore[arg-type]  # arrays, from an OnnxModel
+            temporary.write_bytes(_quantized(metric, exact, Path(folder), some))
+            sessions = [_session(file) for file in (exact, temporary)]
+            distances = []
+            for batch in _batches(metric, some):
+                features, quantized = (torch.from_numpy(session.run(["cls"], batch)[0]) for session in sessions)
+                distances.append(cosine_distance(features, quantized))
+            return float(torch.cat(distances).mean())
 
 
 def check_target(path: Path) -> None:
@@ -140,27 +146,34 @@ class _Graph(nn.Module):
         return (found.cls,) if found.patches is None else (found.cls, found.patches)
 
 
-def _program(metric: Embedder, graph: _Graph) -> tuple[Any, Exported]:
-    """The model as a `torch.export.ExportedProgram` with a dynamic batch and size, and its facts."""
+def _session(path: Path) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def _batches(metric: Embedder, images: Sequence[ImageLike]) -> Iterator[dict[str, Any]]:
+    """Batches of images as inputs of the graph, read and resized as the metric reads them."""
+    for start in range(0, len(images), _BATCH):
+        pixels = [to_pixels(image, metric.image_size, **metric.reading) for image in images[start : start + _BATCH]]
+        yield {"pixels": torch.stack(pixels).numpy()}
+
+
+def _facts(metric: Embedder) -> dict[str, Any]:
+    """What the file says of its model: which it is, and how images become pixels."""
+    with torch.no_grad():
+        grid = metric.embed_pixels(torch.rand(1, 3, *metric.image_size)).grid
+    return {
+        "model": metric.label, "revision": metric.revision, "weights": weights_digest(metric), "grid": grid,
+        "image_size": metric.image_size, "mean": metric.mean, "std": metric.std, "interpolation": metric.interpolation,
+        "background": metric.background, "preprocessing": metric.preprocessing, "idmetric": __version__,
+    }  # fmt: skip
+
+
+def _program(metric: Embedder, graph: _Graph) -> Any:
+    """The model as a `torch.export.ExportedProgram` with a dynamic batch and size."""
     height, width = metric.image_size
     pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
-    with torch.no_grad():
-        seen = metric.embed_pixels(torch.rand(1, 3, height, width))
-    facts = Exported(
-        label=metric.label,
-        revision=metric.revision,
-        weights=weights_digest(metric),
-        image_size=metric.image_size,
-        mean=metric.mean,  # type: ignore[arg-type]  # three
-        std=metric.std,  # type: ignore[arg-type]
-        interpolation=metric.interpolation,
-        background=metric.background,
-        preprocessing=metric.preprocessing,
-        grid=seen.grid,
-        dim=seen.cls.shape[1],
-        calibration=None if metric.calibration is None else metric.calibration.to_json(),
-    )
-
     free = torch.export.Dim.DYNAMIC
     try:
         program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
@@ -168,13 +181,13 @@ def _program(metric: Embedder, graph: _Graph) -> tuple[Any, Exported]:
         raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
-    return program, facts
+    return program
 
 
-def _onnx_bytes(program: Any, facts: Exported) -> bytes:
+def _onnx_bytes(program: Any, facts: Mapping[str, Any]) -> bytes:
     from onnxscript.optimizer import fold_constants
 
-    names = ["cls"] if facts.grid is None else ["cls", "patches"]
+    names = ["cls"] if facts["grid"] is None else ["cls", "patches"]
     found = torch.onnx.export(
         program, dynamo=True, opset_version=OPSET, input_names=["pixels"], output_names=names, verbose=False
     )
@@ -185,7 +198,7 @@ def _onnx_bytes(program: Any, facts: Exported) -> bytes:
     return _finished(found.model_proto, facts)
 
 
-def _finished(model: Any, facts: Exported) -> bytes:
+def _finished(model: Any, facts: Mapping[str, Any]) -> bytes:
     """The bytes of an ONNX model with our facts, and without the notes of its makers, some of which are local paths."""
     graph = model.graph
     for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer, *model.functions):
@@ -198,38 +211,36 @@ def _finished(model: Any, facts: Exported) -> bytes:
             if place < len(dims) and dims[place].HasField("dim_param"):
                 dims[place].dim_param = name
 
-    model.producer_name, model.producer_version = KEY, facts.idmetric
-    model.metadata_props.add(key=KEY, value=facts.to_json())
+    model.producer_name, model.producer_version = "idmetric", __version__
+    model.metadata_props.add(key="idmetric", value=json.dumps(facts, sort_keys=True))
     data: bytes = model.SerializeToString(deterministic=True)
     return data
 
 
-def _check(metric: Embedder, exported: OnnxModel) -> float:
-    """The largest difference of a feature; ExportError if it exceeds `TOLERANCE`."""
-    generator, worst = torch.Generator().manual_seed(0), 0.0
+def _largest_difference(metric: Embedder, session: Any) -> float:
+    """The largest difference of a feature from PyTorch's; ExportError if it exceeds `TOLERANCE`."""
+    generator = torch.Generator().manual_seed(0)
+    worst = 0.0
     for batch, tall, wide in _SHAPES:
-        sides = (max(1, round(side * times)) for side, times in zip(metric.image_size, (tall, wide), strict=True))
-        pixels = torch.rand(batch, 3, *sides, generator=generator)
+        height, width = metric.image_size
+        pixels = torch.rand(batch, 3, max(1, round(height * tall)), max(1, round(width * wide)), generator=generator)
         with torch.no_grad():
             expected = metric(pixels)
-        found = exported.run(pixels.numpy()).tensors()
-        for a, b in ((expected.cls, found.cls), (expected.patches, found.patches)):
-            if a is not None and b is not None:
-                worst = max(worst, float((a - b).abs().max()))
+        outputs = session.run(None, {"pixels": pixels.numpy()})
+        features = [expected.cls] if expected.patches is None else [expected.cls, expected.patches]
+        for tensor, array in zip(features, outputs, strict=True):
+            worst = max(worst, float((tensor - torch.from_numpy(array)).abs().max()))
     if not worst <= TOLERANCE:
         raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
     return worst
 
 
-def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[ImageLike]) -> bytes:
+def _quantized(metric: Embedder, exact: Path, folder: Path, images: Sequence[ImageLike]) -> bytes:
     import onnx
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    batches = (
-        {"pixels": np.stack([model.pixels(image) for image in images[start : start + _BATCH]])}
-        for start in range(0, len(images), _BATCH)
-    )
+    batches = _batches(metric, images)
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # without type hints
         def get_next(self) -> dict[str, Any] | None:
@@ -244,5 +255,5 @@ def _quantized(model: OnnxModel, exact: Path, folder: Path, images: Sequence[Ima
             str(prepared), str(out), Reader(), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
             activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8, reduce_range=True,
         )  # fmt: skip
-    found = onnx.load(str(out))
-    return _finished(found, replace(model.facts, quantized="int8", calibration=None))
+    facts = _facts(metric)
+    return _finished(onnx.load(str(out)), {**facts, "weights": f"{facts['weights']} in 8 bits"})

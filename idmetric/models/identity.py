@@ -1,4 +1,4 @@
-"""Which model made a score: the properties that torch models and exported ones have in common. Needs no torch."""
+"""Which model made a score: label, revision, resolution, in one string and in the signature of a score."""
 
 from __future__ import annotations
 

@@ -6,13 +6,12 @@ import importlib
 import os
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.images.opening import checked
 from idmetric.models import names
 from idmetric.models.named import FROZEN
-from idmetric.models.names import ONNX
 
 if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
@@ -40,9 +39,8 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
             folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
             such files, "timm:NAME" or "hf-hub:owner/name" for a frozen `Backbone`, a published score such as
             "dino-i:dreambooth" or a frozen encoder such as "frozen:dinov3-l16" (`idmetric.models.named`),
-            "efficientnet-lite0" (also 1, 2), which needs no Hub, "package.module:Class", which is imported, for an
-            embedder of your own (`idmetric.models.custom`), or a file that `idmetric export` wrote, "model.onnx", for
-            an `OnnxModel`: its results are NumPy arrays, and torch is not loaded.
+            "efficientnet-lite0" (also 1, 2), which needs no Hub, or "package.module:Class", which is imported, for an
+            embedder of your own (`idmetric.models.custom`).
         options: passed to the class, e.g. device, dtype, revision, preprocessing; and decode="fast", which decodes
             large JPEG files at a smaller size and moves distances a little (`Embedder.decode`).
 
@@ -53,26 +51,12 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
     """
     name = os.fspath(source)
     kind = names.check(name)  # before torch is imported
-    if kind == "onnx":
-        from idmetric.models.onnx import OnnxModel
-
-        fixed = sorted(key for key, value in options.items() if value is not None and key not in ("device", "decode"))
-        if fixed:
-            raise ValueError(f"an ONNX file takes no {fixed[0]}: it was fixed when the file was exported")
-        # typed as all others are: it has the methods that scores need
-        return cast("Embedder", OnnxModel(name, **options))
     decode = checked(options.pop("decode", "exact"))  # before the model is opened
     if decode == "fast" and kind == "class":  # which may resize files in a way of its own
         raise ValueError(f"{name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
     model = _load(kind, name, options)
     model.decode = decode
     return model
-
-
-def load_embedder(source: str | os.PathLike[str], **options: Any) -> Embedder:
-    """Open a model as `load`, an ONNX file too as an `Embedder` with tensors (`OnnxModel.embedder`)."""
-    found: Any = load(source, **options)
-    return cast("Embedder", found.embedder()) if os.fspath(source).endswith(ONNX) else found
 
 
 def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:

@@ -14,21 +14,19 @@ from idmetric.io.hints import did_you_mean
 from idmetric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.models.named import FROZEN, NAMED
 
-ONNX = ".onnx"
 TIMM = ("timm:", "hf-hub:")
 _CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
 
 def check(source: str | os.PathLike[str]) -> str:
-    """The kind of a name: of `known`, or "onnx", "folder", "hub" or "class".
+    """The kind of a name: of `known`, or "folder", "hub" or "class".
 
     Raises:
-        CheckpointError: for a name that is neither known nor the form of a repository or class, and for an absent file.
+        CheckpointError: for a name that is neither known nor the form of a repository or class, or an exported file.
     """
     name = os.fspath(source)
-    if name.endswith(ONNX):
-        check_onnx(name)
-        return "onnx"
+    if name.endswith(".onnx"):
+        raise CheckpointError(f"{name!r}: exported models are not scored by this package: run them with onnxruntime")
     if kind := known(name):
         return kind
     if Path(name).is_dir():
@@ -55,12 +53,6 @@ def known(name: str) -> str:
     if released.find(name, released.NEARID):
         return "nearid"
     return "qwen2_5_vl" if released.find(name, released.VISID) else ""
-
-
-def check_onnx(path: str | os.PathLike[str]) -> None:
-    """Refuse an exported model that is not there."""
-    if not os.path.isfile(path):
-        raise CheckpointError(f"there is no file {os.fspath(path)!r}: `idmetric export` writes ONNX files")
 
 
 def is_class(name: str, *, found: bool = False) -> bool:

@@ -136,11 +136,11 @@ def prepared(
 def open_model(model: Embedder | str | Callable[[], Embedder]) -> Embedder:
     """Open a model, unless it is open."""
     from idmetric.models.embedder import Embedder
-    from idmetric.models.load import load_embedder
+    from idmetric.models.load import load
 
     if isinstance(model, Embedder):
         return model
-    return load_embedder(model) if isinstance(model, str) else model()
+    return load(model) if isinstance(model, str) else model()
 
 
 def embed_chunks(

@@ -30,7 +30,6 @@ from idmetric.evaluate.copies import SIZE, Print, take_print
 from idmetric.evaluate.references import leave_one_out, percentile
 from idmetric.images.read import Outside
 from idmetric.io.tables import rounded
-from idmetric.models.onnx import OnnxModel
 from idmetric.scoring.copies import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
 from idmetric.scoring.encoder import Encoder, Seen
 from idmetric.scoring.files import Cross, check_masks, cross
@@ -177,8 +176,6 @@ def compare(
         watcher: sees images and rows as they come: `idmetric.report.album.Album`, which makes a page of them.
     """
     masked = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
-    if isinstance(metric, OnnxModel) and (settings.cache is not None or watcher is not None or True in masked):
-        metric = metric.embedder()  # the same scores, by way of tensors
     if settings.calibration is not None:
         for has_mask in masked:
             settings.calibration.check_outside(settings.outside if has_mask else "all")

@@ -143,7 +143,7 @@ class Encoder:
                     picture, mask_image, options.outside, mask_id=options.mask_id
                 )
             if self._watcher is not None:
-                from idmetric.images.masks import labeled  # which needs torch, unlike scores by exported models
+                from idmetric.images.masks import labeled
 
                 self._watcher.add_picture(file, picture, labeled(mask, options.mask_id), options.outside)
         except ImageReadError as error:

@@ -95,7 +95,6 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
         "score a.png gone.png --model tiny": "cannot read image gone.png: there is no such file",
         "score --pairs pairs.csv --model tiny": "2 images: cannot read image gone.png: there is no such file",
         "score a.png b.png --distance clz": "invalid choice: 'clz'",
-        "score a.png b.png --model gone.onnx": "there is no file 'gone.onnx'",
         "score a.png b.png --model gone/run/": "'gone/run/' is neither an existing folder nor a Hub repository",
         "score a.png b.png --model tiny --calibration gone.json": "cannot read 'gone.json'",
         "score a.png b.png --model tiny --output gone/x.csv": "cannot write 'gone/x.csv'",

@@ -381,7 +381,7 @@ def test_the_number_of_each_published_score_in_one_pass(
         opened.append(source)
         return read_image(source, **more)
 
-    monkeypatch.setattr("idmetric.models.load.load_embedder", small)
+    monkeypatch.setattr("idmetric.models.load.load", small)
     monkeypatch.setattr(embeddings, "read_image", counted)
     words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs"]
     words += ["--model", "named", "--no-copies", "--held-out", "--bootstrap", "20", "--format", "csv"]

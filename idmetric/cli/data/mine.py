@@ -79,7 +79,7 @@ def _mine(args: argparse.Namespace) -> int:
     from idmetric.data.embed import embed_rows
     from idmetric.data.manifest.lineage import lineages
     from idmetric.data.manifest.table import Manifest, read
-    from idmetric.models.load import load_embedder
+    from idmetric.models.load import load
 
     manifest = read(args.manifest)
     if args.mode != "queries":
@@ -96,7 +96,7 @@ def _mine(args: argparse.Namespace) -> int:
     rows = np.unique(np.concatenate([np.array([], dtype=np.int64), *pools]))
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
-    model = load_embedder(args.model, device=args.device, decode=args.decode)
+    model = load(args.model, device=args.device, decode=args.decode)
     with Progress("images", not args.quiet, verb="embedded") as progress:
         vectors, problems = embed_rows(
             manifest, model, rows, store=args.out.parent / "embeddings", words=words, batch_size=args.batch_size,

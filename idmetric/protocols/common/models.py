@@ -77,10 +77,10 @@ def open_model(
 
         return open_judge(source.removeprefix(JUDGE), device=device, dtype=dtype)
 
-    from idmetric.models.load import load_embedder
+    from idmetric.models.load import load
 
     options: dict[str, Any] = {"decode": decode} if dtype is None else {"decode": decode, "dtype": dtype}
-    found = load_embedder(source.removeprefix(UNTRAINED), device=device, **options)
+    found = load(source.removeprefix(UNTRAINED), device=device, **options)
     return untrained_twin(found) if source.startswith(UNTRAINED) else found
 
 
