@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from idmetric.models.embedder import Embedder
 
-ALIAS = "idmetric-bench"  # name of the stand-alone command
 _EXAMPLES = """examples:
   idmetric bench
   idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8
@@ -42,7 +41,7 @@ SIZE = (960, 720)  # pixels of the generated photos, as from image generators an
 _SECONDS = 2.0  # to measure each stage for, at least once
 
 
-def build_parser(prog: str = ALIAS) -> Parser:
+def build_parser(prog: str = "idmetric bench") -> Parser:
     """The parser of the command."""
     parser = Parser(
         prog=prog,
@@ -64,7 +63,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "idmetric bench") -> int:
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)

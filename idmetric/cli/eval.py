@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from idmetric.protocols.common.result import Result
     from idmetric.protocols.common.tables import View
 
-ALIAS = "idmetric-eval"  # name of the stand-alone command
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
 # name -> the module in idmetric.protocols and the line that describes it. A module has
@@ -111,7 +110,7 @@ run embeds only what is missing.
 _EPILOG = _NOTES + codes(0, 1, 2, 130)
 
 
-def build_parser(protocol: str | None = None, prog: str = ALIAS) -> argparse.ArgumentParser:
+def build_parser(protocol: str | None = None, prog: str = "idmetric eval") -> argparse.ArgumentParser:
     """The parser of all protocols, with the options of one of them."""
     text = f"Run the papers' evaluation protocols. `{prog} PROTOCOL --help` lists the options of one."
     return parser_of(prog, "protocol", PROTOCOLS, protocol, _add_arguments, text, _EXAMPLES + _EPILOG)
@@ -163,7 +162,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
 
 
-def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
     """Run a protocol; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     name = build_parser(prog=prog).parse_args(given[:1]).protocol  # ends here for help, the version and unknown names

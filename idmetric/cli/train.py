@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from idmetric.train.loop import Recipe
     from idmetric.train.processes import Processes
 
-ALIAS = "idmetric-train"  # name of the stand-alone command
 
 # name -> the module, with Config, SMOKE, build and smoke_data, and the line that describes it. A module may also have
 # MASKS and MOST_RATIO, for the check of the data
@@ -53,7 +52,7 @@ The same command resumes a run that was stopped. `idmetric.load("run/")` opens t
 _EPILOG = _EXAMPLES + codes(0, 1, 2, 130, 143)
 
 
-def build_parser(recipe: str | None = None, prog: str = ALIAS) -> argparse.ArgumentParser:
+def build_parser(recipe: str | None = None, prog: str = "idmetric train") -> argparse.ArgumentParser:
     """The parser of all recipes, with the options of one of them."""
     text = f"Train the models of the papers. `{prog} RECIPE --help` lists the options of one."
     return parser_of(prog, "recipe", RECIPES, recipe, _add_arguments, text, _EPILOG.format(name="nearid"))
@@ -180,7 +179,7 @@ def plan(
     return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in recipe.settings.items()]
 
 
-def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "idmetric train") -> int:
     """Run a recipe; returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     name = build_parser(prog=prog).parse_args(given[:1]).recipe  # ends here for help, the version and unknown names

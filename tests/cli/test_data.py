@@ -122,7 +122,7 @@ def test_errors_of_import_are_one_message(folder: Path, capsys: pytest.CaptureFi
     ):
         assert cli("import", *arguments) == 1
         err = capsys.readouterr().err
-        assert err.splitlines()[-1].startswith("idmetric-data: error: ")
+        assert err.splitlines()[-1].startswith("idmetric data: error: ")
         assert message in err
         assert "Traceback" not in err
     assert not (folder / "m.csv").exists()

@@ -88,7 +88,7 @@ def test_unreadable_images_are_all_named_or_left_out(
     given = ["folder", "--data", album, "--model", "hsv", *QUICK]
     assert run(*given) == 1
     text = capsys.readouterr().err
-    assert text.startswith("idmetric-eval: error: 2 images cannot be used")
+    assert text.startswith("idmetric eval: error: 2 images cannot be used")
     assert str(Path("a") / "1.png") in text
     assert str(Path("c") / "0.png") in text
     run.prints("2 images could not be used", *given, "--on-error", "skip")

@@ -141,7 +141,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert not (tmp_path / "run").exists()
     assert run(*given) == 0
     run.prints("a run with 2 steps done", *given, "--dry-run")
-    run.prints("rendered for --smoke: 8 rows", "pairs --smoke --cpu --dry-run")
+    run.prints("painted for --smoke: 8 rows", "pairs --smoke --cpu --dry-run")
 
 
 def test_images_that_cannot_be_read_stop_before_the_first_step(tmp_path: Path, run: Runner) -> None:
@@ -160,7 +160,7 @@ def test_images_that_cannot_be_read_stop_before_the_first_step(tmp_path: Path, r
 
 def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(data: Path, tmp_path: Path, run: Runner) -> None:
     given = ["pairs", "--data", data, "--out", tmp_path / "run", *QUICK]
-    run.fails("idmetric-train: error: the batch of step 2 cannot be loaded: lost.png", *given, "--missing", "1")
+    run.fails("idmetric train: error: the batch of step 2 cannot be loaded: lost.png", *given, "--missing", "1")
 
 
 def test_other_processes_tell_in_a_line_that_the_main_one_failed(
@@ -172,7 +172,7 @@ def test_other_processes_tell_in_a_line_that_the_main_one_failed(
     monkeypatch.setattr(cli, "run", fail)
     assert run("pairs") == 1
     said = "process 0 failed: ManifestError: 2 rows cannot be used:\n"
-    assert capsys.readouterr().err == f"idmetric-train: error: {said}"
+    assert capsys.readouterr().err == f"idmetric train: error: {said}"
 
 
 def test_help_of_a_recipe_shows_its_settings(capsys: pytest.CaptureFixture[str], run: Runner) -> None:

@@ -60,36 +60,36 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "gallery cluster --gallery gallery-build/index --threshold 0.3 --output {o}/identities.csv",
     ),
     "embed": ("idmetric", "embed images/ --model tiny --out {o}/embeddings"),
-    "data-folder": ("idmetric-data", "import folder photos -o {o}/photos.parquet"),
-    "data-info": ("idmetric-data", "info data-folder/photos.parquet --decode"),
+    "data-folder": ("idmetric", "data import folder photos -o {o}/photos.parquet"),
+    "data-info": ("idmetric", "data info data-folder/photos.parquet --decode"),
     "data-split": (
-        "idmetric-data",
-        "split data-folder/photos.parquet -o {o}/split.csv --part train=0.5 --part val=0.5",
+        "idmetric",
+        "data split data-folder/photos.parquet -o {o}/split.csv --part train=0.5 --part val=0.5",
     ),
-    "data-curate": ("idmetric-data", "curate data-folder/photos.parquet -o {o}/curated.csv --recipe idsim"),
-    "data-mine": ("idmetric-data", "mine negatives data-folder/photos.parquet -o {o}/mined.csv --model tiny"),
+    "data-curate": ("idmetric", "data curate data-folder/photos.parquet -o {o}/curated.csv --recipe idsim"),
+    "data-mine": ("idmetric", "data mine negatives data-folder/photos.parquet -o {o}/mined.csv --model tiny"),
     "eval-folder": (
-        "idmetric-eval",
-        "folder --data photos --model tiny --model hsv --model pixels --out {o}/results --bootstrap 200",
+        "idmetric",
+        "eval folder --data photos --model tiny --model hsv --model pixels --out {o}/results --bootstrap 200",
     ),
     "eval-folder-csv": (
-        "idmetric-eval",
-        "folder --data photos --model tiny --out {o}/results --format csv --distance joint --html {o}/page.html",
+        "idmetric",
+        "eval folder --data photos --model tiny --out {o}/results --format csv --distance joint --html {o}/page.html",
     ),
     "calibrate": (
-        "idmetric-eval",
-        "calibrate --data photos --model tiny --out {o}/results --bootstrap 50",
+        "idmetric",
+        "eval calibrate --data photos --model tiny --out {o}/results --bootstrap 50",
     ),
     **{
-        f"train-{recipe}": ("idmetric-train", f"{recipe} --smoke --out {{o}}/run")
-        for recipe in ("idsim", "nearid", "visme", "ilgen", "tiny")
+        f"train-{recipe}": ("idmetric", f"train {recipe} --smoke --out {{o}}/run")
+        for recipe in ("idsim", "nearid", "visme", "ilgen")
     },
     **{
-        f"help-{command}-{'-'.join(sub) or 'all'}": (f"idmetric-{command}", " ".join([*sub, "--help"]))
+        f"help-{command}-{'-'.join(sub) or 'all'}": ("idmetric", " ".join([command, *sub, "--help"]))
         for command, subs in {
             "score": [[]],
             "data": [[], *([[s] for s in ("info", "import", "merge", "split", "curate", "frames", "generate")])],
-            "train": [[], *([[s] for s in ("idsim", "nearid", "visme", "ilgen", "tiny")])],
+            "train": [[], *([[s] for s in ("idsim", "nearid", "visme", "ilgen")])],
             "eval": [
                 [],
                 *(

@@ -16,8 +16,6 @@ from idmetric.data.importers import KINDS
 from idmetric.images.paths import walk
 from idmetric.io.hints import need
 
-ALIAS = "idmetric-data"  # name of the stand-alone command
-
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {
     "info": "summarize a manifest and list its faults",
@@ -38,7 +36,7 @@ NEEDS: dict[str, tuple[str, dict[str, str]]] = {
 RESUMES = ("import", "mine", "frames", "generate", "masks")  # the remaining commands take seconds
 
 
-def build_parser(prog: str = ALIAS) -> Parser:
+def build_parser(prog: str = "idmetric data") -> Parser:
     """The parser of the commands and their options."""
     parser = Parser(
         prog=prog,
@@ -55,7 +53,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
+def main(argv: Sequence[str] | None = None, prog: str = "idmetric data") -> int:
     """Run a command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
