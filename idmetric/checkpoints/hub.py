@@ -229,7 +229,7 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
     # A mirror or a proxy may leave out the code by which the client knows what is missing.
     status = _status(error)
     if status == 401 and _has_token(hub):
-        return f"HTTP 401, the token is refused: it may have expired, {token}"
+        return "HTTP 401, the token is refused: it may have expired, give another (token=, HF_TOKEN or `hf auth login`)"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
         return f"there is no such repository, or it is private: check the name; for a private one {token}"
     if status == 403:
@@ -258,8 +258,10 @@ def _no_answer(error: BaseException, hub: Hub) -> str:
 
 
 def _text(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, ValueError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _has_token(hub: Hub) -> bool:

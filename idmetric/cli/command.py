@@ -128,7 +128,7 @@ def _print_message(message: str) -> None:
     Names of files and tensors come from strangers: control characters are escaped, and a further line is indented, so
     that it cannot pass for a message of its own.
     """
-    if sys.stderr is None:  # closed by the shell, or under pythonw
+    if sys.stderr is None:  # print would take stdout
         return
     first, *further = message.rstrip("\n").split("\n")
     lines = [printable(first), *(f"  {printable(line).strip()}" for line in further)]
@@ -177,6 +177,8 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # bytes of file names that are not text: \\udcXX, as JSON writes them
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:  # closed by the shell, or under pythonw: libraries' progress bars would fail
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
 
     _running.append(parser.prog)
     try:

@@ -27,7 +27,7 @@ class Progress:
 
     def __call__(self, done: int, total: int | None) -> None:
         """Show the counts, now and then."""
-        if self.show and sys.stderr is not None:
+        if self.show:
             with suppress(OSError):  # messages that cannot be written, as on a full disk, must not stop the work
                 self._draw(done, total)
 
