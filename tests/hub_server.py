@@ -23,6 +23,8 @@ class HubServer:
     repos: dict[str, Path]
     commits: dict[str, str] = field(default_factory=dict)  # repository -> its commit, where it is not COMMIT
     gated: dict[str, str] = field(default_factory=dict)  # repository -> token that opens it
+    refusal: int = 0  # HTTP status of all answers, without the Hub's code for the reason
+    etag: str = ""  # of all files, in place of their hash
     requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
 
     def __enter__(self) -> HubServer:
@@ -48,6 +50,11 @@ class HubServer:
             def answer(self, body: bool) -> None:
                 asked = self.headers.get("Range", "")
                 outer.requests.append((self.command, self.path, asked))
+                if outer.refusal:
+                    self.send_response(outer.refusal)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return None
                 parts = urlsplit(self.path).path.strip("/").split("/")  # a proxy is asked for the whole address
                 api = parts[0] == "api"
                 parts = parts[2 if api else 1 if parts[0] == "datasets" else 0 :]
@@ -77,7 +84,7 @@ class HubServer:
                 if not path.is_file():
                     return self.refuse(404, "EntryNotFound")
                 data = path.read_bytes()
-                etag = hashlib.sha256(data).hexdigest()
+                etag = outer.etag or hashlib.sha256(data).hexdigest()
                 start = int(asked.removeprefix("bytes=").split("-")[0]) if asked else 0
                 self.send_response(206 if asked else 200)
                 self.send_header("X-Repo-Commit", commit)

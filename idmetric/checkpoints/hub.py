@@ -8,10 +8,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.revision import commit_of
+
+_CONFIG = "config.json"  # of each repository that is fetched as a folder
+_COMMIT = "[0-9a-f]{40}"
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,18 @@ class Files:
         try:
             return self[filename]
         except CheckpointError as error:
-            if isinstance(error.__cause__, errors.EntryNotFoundError):
+            cause = error.__cause__
+            without_code = type(cause) is errors.HfHubHTTPError and _status(cause) == 404  # from a mirror
+            if isinstance(cause, errors.EntryNotFoundError) or without_code:
                 return None
             raise
 
 
 def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
-    """Path of one file of a Hub repository, downloaded once into the Hub cache; an interrupted download is resumed.
+    """Path of one file of a Hub repository, downloaded once into the Hub cache.
+
+    A file of a commit that is in the cache is returned at once. For a branch or tag the Hub is asked once which commit
+    it is; if the Hub does not answer, the cached file is used.
 
     Raises:
         CheckpointError: one line that says what failed, why, and how to fix it.
@@ -90,22 +99,44 @@ def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     import huggingface_hub  # here, so that reading a folder does not load it
 
     with _explained(f"{filename} of {repo}", repo, hub):
-        return Path(huggingface_hub.hf_hub_download(repo, filename, **asdict(hub)))
+        problem = _problem(repo, filename, hub)
+        options = asdict(replace(hub, local_files_only=hub.local_files_only or problem is not None))
+        try:
+            return Path(huggingface_hub.hf_hub_download(repo, filename, **options))
+        except huggingface_hub.errors.LocalEntryNotFoundError:
+            if problem is None:
+                raise
+        raise problem
 
 
 def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
     """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
+
+    Without a network the folder in the cache is returned as it is.
 
     Raises:
         CheckpointError: as `Files`.
     """
     if files.local:
         return Path(files.name)
-    check_repository(files.name)
+    folder = files[_CONFIG].parent
     import huggingface_hub
+    from huggingface_hub import constants
 
+    if _is_offline(files.hub):
+        return folder
     with _explained(files.name, files.name, files.hub):
-        return Path(huggingface_hub.snapshot_download(files.name, allow_patterns=list(patterns), **asdict(files.hub)))
+        api = huggingface_hub.HfApi(token=files.hub.token)
+        try:
+            info = api.model_info(files.name, revision=files.hub.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        except Exception as error:
+            if _is_unreachable(error) and any(folder.glob("*.safetensors")):
+                return folder
+            raise
+    for sibling in info.siblings or []:
+        if any(fnmatch(sibling.rfilename, pattern) for pattern in patterns):
+            _ = files[sibling.rfilename]
+    return folder
 
 
 def check_repository(repo: str) -> None:
@@ -125,6 +156,56 @@ def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
         ) from error
 
 
+def _problem(repo: str, filename: str, hub: Hub) -> Exception | None:
+    """Why the Hub cannot give a file, after one request: the Hub client would retry for minutes, a line for each.
+
+    None also where the Hub need not be asked, and where it answers that the file does not exist: the client asks again
+    and remembers it.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+
+    is_commit = re.fullmatch(_COMMIT, hub.revision or "") is not None
+    if _is_offline(hub) or (is_commit and cached_file(repo, filename, hub) is not None):
+        return None
+    url = huggingface_hub.hf_hub_url(repo, filename, revision=hub.revision)
+    try:
+        answer = huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except (errors.EntryNotFoundError, errors.RevisionNotFoundError):
+        return None
+    except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
+        if not _is_unreachable(error):
+            return error
+        problem: Exception = errors.LocalEntryNotFoundError(str(error))
+        problem.__cause__ = error
+        return problem
+
+    # The client makes paths in the cache from the commit and the ETag.
+    if re.fullmatch(_COMMIT, answer.commit_hash or "") and re.fullmatch(r"\w[\w-]*", answer.etag or ""):
+        return None
+    return ValueError(
+        f"{constants.ENDPOINT} does not answer as a Hub does (commit {answer.commit_hash!r}, ETag {answer.etag!r}): "
+        "check HF_ENDPOINT and HTTPS_PROXY"
+    )
+
+
+def _status(error: BaseException | None) -> int:
+    """The HTTP status of an error; 0 if there was no answer."""
+    return int(getattr(getattr(error, "response", None), "status_code", 0))
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether the same request may succeed later."""
+    status = _status(error)
+    return status in (0, 429) or status >= 500
+
+
+def _is_offline(hub: Hub) -> bool:
+    from huggingface_hub import constants
+
+    return bool(hub.local_files_only or constants.HF_HUB_OFFLINE)
+
+
 def _reason(error: Exception, repo: str, hub: Hub) -> str:
     from huggingface_hub import constants, errors
 
@@ -137,16 +218,56 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
         return f"it is gated: accept its license at {page}, then {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {hub.revision!r}, see {page}/commits/main"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"there is no such repository, or it is private: check the name; for a private one {token}"
+    if isinstance(error, errors.LocalEntryNotFoundError) and _is_offline(hub):
+        cache = _cache(hub)
+        return f"the network is switched off (local_files_only or HF_HUB_OFFLINE) and the file is not in {cache}"
     if isinstance(error, errors.LocalEntryNotFoundError):
-        asked = hub.local_files_only or constants.HF_HUB_OFFLINE
-        why = "the network is switched off (local_files_only or HF_HUB_OFFLINE)" if asked else "the Hub did not answer"
-        return f"{why} and the file is not in the cache {_cache(hub)}"
+        return _no_answer(error.__cause__ or error, hub)
     if isinstance(error, errors.EntryNotFoundError):
         return f"the repository has no such file, see {page}/tree/{hub.revision or 'main'}"
-    text = " ".join(str(error).split()) or type(error).__name__
-    return f"{type(error).__name__}: {text[:200]}"
+
+    # A mirror or a proxy may leave out the code by which the client knows what is missing.
+    status = _status(error)
+    if status == 401 and _has_token(hub):
+        return "HTTP 401, the token is refused: it may have expired, give another (token=, HF_TOKEN or `hf auth login`)"
+    if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
+        return f"there is no such repository, or it is private: check the name; for a private one {token}"
+    if status == 403:
+        return f"HTTP 403, access is refused: give the token the right to read {page}, or check HF_ENDPOINT and proxy"
+    if status == 404:
+        return f"HTTP 404, {page} does not exist: check the name, the revision and HF_ENDPOINT"
+    return _no_answer(error, hub) if status else _text(error)
+
+
+def _no_answer(error: BaseException, hub: Hub) -> str:
+    """What happened where the Hub could not be reached, and what to do."""
+    from huggingface_hub import constants
+
+    status = _status(error)
+    if status == 429:
+        return (
+            "HTTP 429, too many requests to the Hub: wait some minutes, or log in (`hf auth login`) for a higher limit"
+        )
+    if status:
+        return f"HTTP {status}, an error of the server {constants.ENDPOINT}: try again later"
+    where = _cache(hub)
+    return (
+        f"{constants.ENDPOINT} did not answer ({_text(error)}) and the file is not in {where}: check the network, "
+        "HTTPS_PROXY and HF_ENDPOINT"
+    )
+
+
+def _text(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, ValueError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _has_token(hub: Hub) -> bool:
+    import huggingface_hub
+
+    return bool(hub.token or huggingface_hub.get_token())
 
 
 def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:

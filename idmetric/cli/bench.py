@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, check_output, codes, ended, fixable, write
+from idmetric.cli.command import Parser, check_output, codes, ended, fixable, say, write
 from idmetric.cli.options import check_model
 from idmetric.io.output import writing
 from idmetric.version import __version__
@@ -73,13 +73,14 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric bench") -> int
 def _run(args: argparse.Namespace) -> int:
     for name in args.model:
         check_model(name)
-    check_output(args.json)
+    check_output(args.json, "name a file with --json")
     with fixable(RuntimeError, in_one_line=True):
         found = _measured(args)
     if args.json:
         from idmetric.io.json_file import text
 
-        write(text(found, indent=1) + "\n", args.json, "name a file with --json")
+        write(text(found, indent=1) + "\n", args.json)
+        say(f"wrote {args.json}")
     return 0
 
 

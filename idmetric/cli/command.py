@@ -9,13 +9,14 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.io.hints import MissingExtraError
 from idmetric.io.output import check, refuse_inputs, replacing
+from idmetric.io.tables import printable
 from idmetric.version import __version__
 
 CODES = {
@@ -66,8 +67,14 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and message.endswith(f"required: {action.metavar}"):
                 message = f"{action.metavar} is needed: {', '.join(action.choices)}"
-        print(f"{self.prog}: error: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Exit with this status and one line on stderr, after --help and --version too."""
+        if message:
+            _print_message(message)
+        _flush()
+        raise SystemExit(status)
 
     def add_version(self) -> None:
         """Add --version."""
@@ -110,9 +117,23 @@ def codes(*numbers: int) -> str:
     return f"Exit status: {', '.join(f'{number} {CODES[number]}' for number in numbers)}."
 
 
-def say(line: str) -> None:
-    """Print a line on stderr, after the name of the running command."""
-    print(f"{_running[-1]}: {line}", file=sys.stderr)
+def say(message: str) -> None:
+    """Print a message on stderr, after the name of the running command."""
+    _print_message(f"{_running[-1]}: {message}")
+
+
+def _print_message(message: str) -> None:
+    """Print on stderr, where it can be read: a lost message must not cost a result.
+
+    Names of files and tensors come from strangers: control characters are escaped, and a further line is indented, so
+    that it cannot pass for a message of its own.
+    """
+    if sys.stderr is None:  # print would take stdout
+        return
+    first, *further = message.rstrip("\n").split("\n")
+    lines = [printable(first), *(f"  {printable(line).strip()}" for line in further)]
+    with suppress(OSError):
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -156,14 +177,16 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # bytes of file names that are not text: \\udcXX, as JSON writes them
         sys.stdout.reconfigure(errors="backslashreplace")
+    if sys.stderr is None:  # closed by the shell, or under pythonw: libraries' progress bars would fail
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
 
     _running.append(parser.prog)
     try:
         status = run()
-        print(end="", flush=True)
+        _print("", "direct it to another disk")
         return status
     except UsageError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
+        parser.exit(2, f"{parser.prog}: error: {error}")
     except (CommandError, CheckpointError, MissingExtraError) as error:
         say(f"error: {error}")
         return 1
@@ -171,17 +194,19 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
         say(f"stopped; {kept}")
         return 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
-        _drop_stdout()
         return 1
     finally:
         _running.pop()
+        _flush()
 
 
 # Results
 
 
-def check_output(output: str | None) -> None:
+def check_output(output: str | None, instead: str = "name a file with --output") -> None:
     """Check, before the work, that `write` can write there."""
+    if output is None and sys.stdout is None:
+        raise UsageError(f"stdout is closed: {instead}")
     try:
         if output is not None:
             check(output)
@@ -211,16 +236,24 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
             write(text, instead=instead)
             raise CommandError(f"{error}; the result is on stdout instead") from error
         return
+    _print(text, instead)
+
+
+def _print(text: str, instead: str) -> None:
+    """Print on stdout, and see that it arrives."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        print(text, end="", flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
-        _drop_stdout()
         raise CommandError(f"cannot write to stdout: {error}; {instead}") from error
 
 
-def _drop_stdout() -> None:
-    """Discard pending output, on which Python would otherwise fail at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush() -> None:
+    """Discard output that cannot be written, on which Python would otherwise fail at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

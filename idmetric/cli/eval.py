@@ -19,10 +19,12 @@ from idmetric.cli import options
 from idmetric.cli.command import (
     CommandError,
     UsageError,
+    check_output,
     codes,
     ended,
     fixable,
     parser_of,
+    say,
     warnings_as_lines,
     write,
 )
@@ -179,6 +181,8 @@ def _run(name: str, args: argparse.Namespace) -> int:
         raise UsageError("--mask-id needs --subject: masks are not used without it")
     if (args.rows is None) != (args.columns is None):
         raise UsageError("--rows and --columns belong together, such as --rows method --columns subject")
+    if args.out is None:
+        check_output(None, "keep the result by --out DIR")
     with fixable():  # a mistyped name should not wait for torch
         from idmetric.protocols.common.models import check
         from idmetric.protocols.options import OPTIONS
@@ -206,11 +210,14 @@ def _run(name: str, args: argparse.Namespace) -> int:
                 text = _text(results, name, args, view)
         try:
             with fixable():
-                _keep(results, data, args, name, view)
+                written = _keep(results, data, args, name, view)
         except CommandError as error:  # such as a disk that is full by now
             raise CommandError(f"{error}; the result is on stdout") from error
         finally:  # whatever happens, hours of work are printed
             write(text, instead="keep the result by --out DIR")
+    if not args.quiet:
+        for path in written:
+            say(f"wrote {path}")
     if wrong is not None:
         raise CommandError(f"{wrong}; the whole table was printed instead")
     return 0
@@ -277,7 +284,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
 
 
 def _print_cost(name: str, judge: Any) -> None:
-    print(f"{name}: {judge.report()}", file=sys.stderr)
+    say(f"{name}: {judge.report()}")
 
 
 def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:
@@ -313,21 +320,24 @@ def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
     need_all(f"idmetric eval {name}", extras)
 
 
-def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str, view: View) -> None:
-    """Write the files of --out, --plots and --html."""
+def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str, view: View) -> list[Path]:
+    """Write the files of --out, --plots and --html; returns them."""
     from idmetric.protocols.common.tables import write
 
+    written: list[Path] = []
     if args.out is not None:
-        write(results, args.out, name, view)
+        written += write(results, args.out, name, view)
     if args.plots:
         from idmetric.report.plots import draw
 
-        draw(results, args.out, name, args.plots)
+        written += draw(results, args.out, name, args.plots)
     if args.html is not None:
         from idmetric.report.evaluation import eval_page
         from idmetric.report.page import write_page
 
         write_page(eval_page(results, data), args.html)
+        written.append(args.html)
+    return written
 
 
 def _sources(models: Sequence[str]) -> dict[str, str]:

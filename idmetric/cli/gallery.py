@@ -49,6 +49,7 @@ _EXAMPLES = """examples:
 Images are never deleted or moved."""
 _PACKAGES = {"cluster": {"scipy": "SciPy"},
              "report": {"scipy": "SciPy", "jinja2": "jinja2"}}  # fmt: skip
+_PRINT = ("query", "dedupe", "cluster", "info")  # have a result for stdout
 
 
 # Options
@@ -253,8 +254,10 @@ def _check(args: argparse.Namespace) -> None:
     given = filter(None, [*args.images, *args.sources, args.calibration])
     outputs = {"--output": args.output, "--parquet": args.parquet}
     check_not_read(outputs, chain(given, (str(path) for path in inside if is_image(path))))
-    for output in outputs.values():
+    for output in filter(None, outputs.values()):
         check_output(output)
+    if args.command in _PRINT and not args.output:
+        check_output(None)
 
 
 def _open(args: argparse.Namespace) -> Gallery:
@@ -320,6 +323,8 @@ def _update(args: argparse.Namespace, gallery: Gallery) -> int:
         say(line)
     if args.parquet:
         gallery.to_parquet(args.parquet)
+        if not args.quiet:
+            say(f"wrote {args.parquet}")
     if args.command == "build" and not args.quiet:
         say(f"{done} in {args.folder} by {gallery.metric.model_id}")
     return 4 if done.unreadable else 0

@@ -120,8 +120,7 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     parser = build_parser(prog)
     args = parser.parse_intermixed_args(argv)  # options may stand between the files
     if args.list_models:
-        print(list_models(), end="")
-        return 0
+        return ended(_list_models, parser)
     if reason := _misuse(args):
         parser.error(reason)
     kept = "nothing was kept: with --cache DIR the same command would resume"
@@ -200,6 +199,9 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
     finally:  # even if nobody reads stdout any more
         if album is not None:
             _write_page(args, scores, album, messages)
+    for path in (args.output, args.html):
+        if path and not args.quiet:
+            say(f"wrote {path}")
     return _status(args, scores)
 
 
@@ -253,6 +255,12 @@ def _status(args: argparse.Namespace, scores: Scores) -> int:
             f"{worst['image']} at {worst['distance']:.4f}"
         )
     return 3
+
+
+def _list_models() -> int:
+    check_output(None, "leave it open")
+    write(list_models(), instead="direct it to another disk")
+    return 0
 
 
 def list_models() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -26,8 +27,11 @@ class Progress:
 
     def __call__(self, done: int, total: int | None) -> None:
         """Show the counts, now and then."""
-        if not self.show:
-            return
+        if self.show:
+            with suppress(OSError):  # messages that cannot be written, as on a full disk, must not stop the work
+                self._draw(done, total)
+
+    def _draw(self, done: int, total: int | None) -> None:
         if self._bar is not None and (total != self._bar.total or done < self._bar.n):  # another piece of work
             self.clear()
         if self._bar is None:
@@ -56,7 +60,8 @@ class Progress:
     def clear(self) -> None:
         """Clear the line on a terminal."""
         if self._bar is not None:
-            self._bar.close()
+            with suppress(OSError):
+                self._bar.close()
             self._bar = None
 
 

@@ -2,8 +2,9 @@
 
 The only place that writes CSV for people and spreadsheets. A spreadsheet runs a cell that begins with = + - @ as a
 formula, even if it is the name of a file. As OWASP advises (CSV Injection), such text gets a single quote in front.
-Numbers stay as they are. Data that this package reads back, such as manifests, is not written here: it must stay as it
-is, letter by letter.
+So does text after a semicolon, a tab or a line break, where a spreadsheet may begin a new cell, whatever the quotes of
+CSV say. Numbers stay as they are. Data that this package reads back, such as manifests, is not written here: it must
+stay as it is, letter by letter.
 """
 
 from __future__ import annotations
@@ -50,6 +51,18 @@ def in_csv(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    r"""Text in one line for a terminal or Markdown: characters that control them or turn the direction are escaped.
+
+    >>> printable("a\x1b[2J\n")
+    'a\\x1b[2J\\n'
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
     """Each row of cells as a line, the columns two spaces apart.
 
@@ -59,6 +72,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
     Args:
         rows: as many cells in each. right: numbers of the columns that are aligned to the right.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -79,7 +93,9 @@ def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:
     return [*lines[:shown], f"and {more} more"] if more > 0 else list(lines)
 
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last: full-width
+_FORMULA = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # the last: full-width
+_FIRST = re.compile(f"[{_FORMULA}\\t\\r\\n]")
+_AFTER_SEPARATOR = re.compile(f"([;\\t\\r\\n][\"'\\s]*)(?=[{_FORMULA}])")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -93,6 +109,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    if not isinstance(value, str) or not value.startswith(_FORMULA) or _NUMBER.fullmatch(value):
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value
-    return f"'{value}"
+    text = _AFTER_SEPARATOR.sub(r"\1'", value)
+    return f"'{text}" if _FIRST.match(value) else text

@@ -126,6 +126,12 @@ def place(address: str | os.PathLike[str]) -> Place:
     text = os.fspath(address)
     if text.lower().startswith(_WEB):
         raise ScaleError(f"{text!r}: addresses of web servers are not fetched: download it and name the file")
+    if "://" in text and (
+        "::" in text or text.count("://") > 1
+    ):  # simplecache::http://HOST/..., reference://http://...
+        raise ScaleError(
+            f"{text!r}: an address inside an address is not opened: copy the data, and name the file or folder"
+        )
     import fsspec
     from fsspec.implementations.local import LocalFileSystem
 

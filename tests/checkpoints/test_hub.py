@@ -8,6 +8,7 @@ import json
 import os
 import pty
 import select
+import socket
 import struct
 import subprocess
 import sys
@@ -154,16 +155,101 @@ def test_a_full_disk_says_what_to_do(hub: HubServer, monkeypatch: pytest.MonkeyP
     assert "cache_dir" in message
 
 
-def test_without_a_network_nothing_else_is_loaded(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("port", ["refused", "silent"])
+def test_without_a_network_one_line_at_once_and_no_other_model(
+    port: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The Hub client alone retries for 24 s on a refused port and for 399 s on a server that never answers."""
     from huggingface_hub import constants
 
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if port == "silent":
+            server.listen()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/{revision}/{filename}")
+        monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.3)
+        caplog.set_level("WARNING")
+        for name in ("dinov3_vitl16", "nearid", "owner/model"):
+            start = time.monotonic()
+            message = message_of(name)
+            assert time.monotonic() - start < 2
+            assert f"{address} did not answer (" in message
+            assert "check the network" in message
+            assert "local folder" in message
+            assert "--model tiny" in message
+    assert not caplog.records
+
+
+def test_without_a_network_a_model_opens_from_the_cache_at_once(
+    hub: HubServer, metric: IDSim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from huggingface_hub import constants
+
+    load("owner/model", device="cpu")
+    caplog.set_level("WARNING")
+    hub.requests.clear()
+    load("owner/model", device="cpu", revision=COMMIT)
+    assert not hub.requests  # the cache has the pinned commit
+
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client tries again and again
-    for name in ("dinov3_vitl16", "nearid", "owner/model"):
-        message = message_of(name)
-        assert "did not answer" in message
-        assert "local folder" in message
-        assert "--model tiny" in message
+    start = time.monotonic()
+    model = load("owner/model", device="cpu")
+    assert time.monotonic() - start < 2
+    assert model.revision == COMMIT
+    assert model.calibration is None  # calibration.json is neither in the cache nor to be had
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "happened", "advice"),
+    [
+        (401, None, "there is no such repository, or it is private", "HF_TOKEN"),
+        (401, "hf_old", "HTTP 401, the token is refused", "hf auth login"),
+        (403, None, "HTTP 403, access is refused", "give the token the right"),
+        (404, None, "HTTP 404", "check the name, the revision and HF_ENDPOINT"),
+        (429, None, "HTTP 429, too many requests", "wait some minutes"),
+        (500, None, "HTTP 500, an error of the server", "try again later"),
+        (503, None, "HTTP 503, an error of the server", "try again later"),
+    ],
+)
+def test_a_refusal_without_the_code_of_the_hub_is_explained_by_its_status(
+    status: int, token: str | None, happened: str, advice: str, hub: HubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mirrors and proxies answer with a status alone; all of them were called "did not answer", some after 24 s."""
+    caplog.set_level("WARNING")
+    hub.refusal = status
+    message = message_of("owner/model", token=token)
+    assert happened in message
+    assert advice in message
+    assert "did not answer" not in message
+    assert len(hub.requests) == 1
+    assert not caplog.records
+
+
+def test_a_mirror_without_the_code_of_the_hub_says_by_404_that_an_optional_file_is_missing(hub: HubServer) -> None:
+    model = load("owner/model", device="cpu")
+    hub.refusal = 404
+    assert model.calibration is None
+
+
+def test_a_refusal_leaves_the_cached_model_usable(hub: HubServer) -> None:
+    load("owner/model", device="cpu")
+    for status in (401, 403, 429, 500):
+        hub.refusal = status
+        assert load("owner/model", device="cpu").revision == COMMIT
+
+
+@pytest.mark.parametrize("etag", ["../../../escaped", "..", "/escaped", "a/b", "a\\b"])
+def test_a_server_cannot_write_outside_the_cache_by_an_etag(etag: str, hub: HubServer, tmp_path: Path) -> None:
+    """The Hub client uses the ETag, unchecked, as the name of a file in its cache."""
+    hub.etag = etag
+    for attempt in (lambda: load("owner/model"), lambda: fetch_folder(Files("owner/model"), ["*.safetensors"])):
+        with pytest.raises(CheckpointError, match="does not answer as a Hub does"):
+            attempt()
+    assert not hub.downloads("")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repo"]
 
 
 def test_all_files_come_from_the_commit_of_the_first(hub: HubServer) -> None:
@@ -185,6 +271,9 @@ def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, t
     assert revision_of(folder / "model.safetensors") == COMMIT
     assert fetch_folder(Files("owner/model", Hub(local_files_only=True)), patterns) == folder
     assert len(hub.downloads("model.safetensors")) == 1
+    hub.refusal = 500
+    assert fetch_folder(Files("owner/model"), patterns) == folder
+    hub.refusal = 0
     for name, message in (("owner/nothing", "no such repository"), ("nothing", "neither an existing folder")):
         with pytest.raises(CheckpointError, match=message):
             fetch_folder(Files(name), patterns)

@@ -274,7 +274,7 @@ def test_the_default_model_is_never_replaced(
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("another model was read")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
     monkeypatch.setattr("idmetric.checkpoints.format.read", forbidden)
     assert main([str(folder / "ref.png"), str(folder / "gen")]) == 1
     done = capsys.readouterr()

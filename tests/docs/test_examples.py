@@ -47,7 +47,8 @@ def test_the_embedded_model_is_small_and_offline(tiny: IDSim, monkeypatch: pytes
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("the embedded model asked for a download")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", forbidden)
+    for function in ("hf_hub_download", "get_hf_file_metadata"):
+        monkeypatch.setattr(huggingface_hub, function, forbidden)
     assert sum(p.stat().st_size for p in TINY.iterdir()) <= 12e6
     again = IDSim("tiny", device="cpu")
     files = sorted(IMAGES.glob("*.png"))

@@ -66,7 +66,7 @@ def joined(text: str) -> list[str]:
     return re.sub(r"\s*\\\n\s*", " ", text).splitlines()
 
 
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -64,13 +65,13 @@ def refused(error: Exception) -> Callable[..., Any]:
 
 
 @contextmanager
-def hub_that(patch: pytest.MonkeyPatch, error: type[Exception], offline: bool = False) -> Iterator[None]:
-    """A Hub that answers a download by this error."""
-    answer = httpx.Response(403, request=httpx.Request("GET", constants.ENDPOINT))
+def hub_that(patch: pytest.MonkeyPatch, error: type[Exception], status: int, offline: bool = False) -> Iterator[None]:
+    """A Hub that answers by this error."""
+    answer = httpx.Response(status, request=httpx.Request("HEAD", constants.ENDPOINT))
     kind: Any = error
     made = kind("no", response=answer) if issubclass(error, errors.HfHubHTTPError) else kind("no")
     with patch.context() as within:
-        within.setattr(huggingface_hub, "hf_hub_download", refused(made))
+        within.setattr(huggingface_hub, "get_hf_file_metadata", refused(made))
         within.setattr(constants, "HF_HUB_OFFLINE", offline)
         yield
 
@@ -84,14 +85,21 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
         return str(caught.value)
 
     metric, made = IDSim("tiny", device="cpu"), files(tmp_path)
-    for error, offline in (
-        (errors.GatedRepoError, False),
-        (errors.RepositoryNotFoundError, False),
-        (errors.LocalEntryNotFoundError, True),
-        (errors.LocalEntryNotFoundError, False),
-    ):
-        with hub_that(patch, error, offline):
-            yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
+    answers: list[tuple[type[Exception], int, bool]] = [
+        (errors.GatedRepoError, 403, False),
+        (errors.RepositoryNotFoundError, 404, False),
+        (ConnectionError, 0, True),
+        (ConnectionError, 0, False),
+        *((errors.HfHubHTTPError, status, False) for status in (401, 403, 429, 500)),
+    ]
+    for error, status, offline in answers:
+        with hub_that(patch, error, status, offline):
+            options = hub.Hub(cache_dir=str(tmp_path), token="hf_old")
+            yield message(lambda options=options: hub.fetch(REPO, "config.json", options))  # type: ignore[misc]
+    with patch.context() as login_page:
+        page = SimpleNamespace(commit_hash=None, etag=None)
+        login_page.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: page)
+        yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
     yield message(lambda: load("no model"))
     yield message(lambda: IDSim(str(tmp_path)))
 

@@ -19,9 +19,6 @@ FORMULAS = [
     "+1+1",
     "-2+3",
     "@SUM(A1)",
-    "\t=1",
-    "\r=1",
-    "\n=1",
     "\uff1d1+1",
     "-x.png",
     "=1,2",
@@ -38,6 +35,25 @@ def test_cells_that_a_spreadsheet_would_run_get_a_quote() -> None:
     lines = read(csv_text(["=a", "b"], [[text, text] for text in (*FORMULAS, *PLAIN)]))
     assert lines[0] == ["'=a", "b"]
     assert lines[1:] == [[f"'{text}"] * 2 for text in FORMULAS] + [[text] * 2 for text in PLAIN]
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("a;=1+1;b.png", "a;'=1+1;b.png"),
+        ("a\t=1.png", "a\t'=1.png"),
+        ("a\n@x", "a\n'@x"),
+        ('a; "=1+1"', 'a; "\'=1+1"'),
+        ("\t=1", "'\t'=1"),
+        ("\r=1", "'\r'=1"),
+        ("=1;=2", "'=1;'=2"),
+        ("a;\uff1d1", "a;'\uff1d1"),
+        ("a;b=1;c.png", "a;b=1;c.png"),
+    ],
+)
+def test_a_formula_after_a_separator_gets_a_quote(text: str, cell: str) -> None:
+    """Where the comma is the decimal sign, spreadsheets begin a cell at a semicolon, others at a tab."""
+    assert read(csv_text(["k", "b"], [["0.1", text]]))[1] == ["0.1", cell]
 
 
 def test_all_tables_for_people_quote_formulas(

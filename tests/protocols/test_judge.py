@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -469,6 +470,28 @@ def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason
     with pytest.raises(JudgeError, match=reason) as caught:
         open_judge(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_file_from_a_stranger_cannot_choose_who_gets_the_images_and_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "judge.json"
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": "OPENAI_API_KEY"}))
+    for source in (path, f"{path}@api.openai.com"):
+        with pytest.raises(JudgeError, match=rf"name it, as in judge:{re.escape(str(path))}@judge\.example"):
+            open_judge(source)
+    opened = open_judge(f"{path}@judge.example").judge.backend
+    assert isinstance(opened, Endpoint)
+    assert opened.address == "https://judge.example:443/v1"
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PATH"])
+def test_a_file_from_a_stranger_cannot_send_any_variable_of_the_environment(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "judge.json"
+    path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": name}))
+    with pytest.raises(JudgeError, match=f"the variable '{name}' is not sent"):
+        open_judge(f"{path}@judge.example")
 
 
 # A model on this machine

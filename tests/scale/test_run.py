@@ -343,6 +343,23 @@ def test_addresses_are_read_and_written(metric: IDSim, photos: Path, tmp_path: P
         place("https://example.com/a.png")
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "simplecache::http://127.0.0.1:9/a.png",
+        "filecache::HTTPS://127.0.0.1:9/a.png",
+        "zip://*::http://127.0.0.1:9/a.zip",
+        "generic://http://127.0.0.1:9/a.png",
+    ],
+)
+def test_an_address_inside_an_address_does_not_reach_a_web_server(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fsspec.core.url_to_fs", None)
+    with pytest.raises(ScaleError, match="an address inside an address is not opened"):
+        place(address)
+
+
 def test_addresses_in_tables_are_never_opened(
     metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, s
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
             "(--on-error skip leaves unreadable clips out):\n" + "\n".join(problems)
         )
     for line in problems:
-        print(f"skipped: {line}", file=sys.stderr)
+        say(f"skipped: {line}")
     manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level, categories)
     summary = _summary(records, extraction.sampling.least)
     if not len(manifest):

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.cli.command import say
 from idmetric.cli.data.common import add_on_error, add_output, check_output, pairs, progress, save
 from idmetric.cli.options import natural, positive
 
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
     if name == "noise" and args.shard == (1, 1):
         made, gone = noised(sources, made, task)
         if gone:
-            print(f"left out: {gone} triplets with an image that was not made", file=sys.stderr)
+            say(f"left out: {gone} triplets with an image that was not made")
     return _finish(args, merge([sources, made], shared=True) if args.with_sources else made, left_out)
 
 
@@ -275,11 +275,11 @@ def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Mani
 
     for model in models:
         for weights, license in model.licenses.items():
-            print(f"{model.name}: weights {weights}, license {license}", file=sys.stderr)
+            say(f"{model.name}: weights {weights}, license {license}")
     images = args.out.with_name(f"{args.out.stem}_images")
     outcome = run_jobs(task, images, args.on_error, partial(progress, quiet=args.quiet))
     for name, why in outcome.left_out:
-        print(f"left out: {name}: {why}", file=sys.stderr)
+        say(f"left out: {name}: {why}")
     print(f"made {outcome.made} images, {len(outcome.manifest)} are finished; folder {images}")
     return outcome.manifest, len(outcome.left_out)
 

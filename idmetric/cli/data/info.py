@@ -12,6 +12,7 @@ import argparse
 from functools import partial
 
 from idmetric.cli import options
+from idmetric.cli.command import check_output
 from idmetric.cli.data import common
 
 
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.manifest.summary import as_text, problems
     from idmetric.data.manifest.table import read
 
+    check_output(None, "leave it open")
     manifest = read(args.manifest)
     shown = partial(common.progress, quiet=args.quiet or not args.decode)
     found = problems(manifest, faults(manifest, decode=args.decode, progress=shown), args.need_masks)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.hub import Hub, cached_file
+from idmetric.checkpoints.hub import Hub, cached_file, fetch
 from idmetric.io.hints import need
 from idmetric.io.settings import accept, from_text
 
@@ -261,9 +261,7 @@ def _file(weights: Weights) -> Path:
     name = str(weights.file)
     if weights.local:
         return Path(weights.repo, name)
-    import huggingface_hub
-
-    return _fetched(weights, lambda: huggingface_hub.hf_hub_download(weights.repo, name, revision=weights.revision))
+    return fetch(weights.repo, name, Hub(weights.revision))
 
 
 def _fetched(weights: Weights, download: Callable[[], Any]) -> Path:

@@ -162,9 +162,10 @@ def hub_files(repo: str, revision: str | None = None, files: str | None = None) 
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise SourceError(f"{repo}: no such file or folder, and not the name of a Hub dataset (owner/name)")
     with _hub_errors(repo):
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, constants
 
-        info = HfApi().dataset_info(repo, revision=revision, files_metadata=True)
+        seconds = constants.HF_HUB_ETAG_TIMEOUT  # the client's own default is to wait forever
+        info = HfApi().dataset_info(repo, revision=revision, files_metadata=True, timeout=seconds)
     listed = [(s.rfilename, int(s.size or 0)) for s in info.siblings or []]
     # JSON: state of save_to_disk, splits
     wanted = [f for f in listed if f[0].endswith(".json") or (f[0].endswith(ENDINGS) and fnmatch(f[0], files or "*"))]

@@ -12,7 +12,7 @@ from idmetric.data.manifest.check import Fault
 from idmetric.data.manifest.lineage import has_image, image_keys
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest
-from idmetric.io.tables import aligned, first_few
+from idmetric.io.tables import aligned, first_few, printable
 
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
 
@@ -72,7 +72,7 @@ def as_text(manifest: Manifest, found: Mapping[str, Sequence[str]]) -> str:
 
     lines += ["", "problems:" if found else "no problems found"]
     for what, listed in found.items():
-        lines += [f"  {len(listed)} {what}", *(f"      {case}" for case in first_few(listed, 3))]
+        lines += [f"  {len(listed)} {what}", *(f"      {printable(case)}" for case in first_few(listed, 3))]
     return "\n".join(lines)
 
 

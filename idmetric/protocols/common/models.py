@@ -51,7 +51,7 @@ def open_model(
     Args:
         source: a baseline (hsv, pixels, ssim, lpips, dreamsim, a single branch such as dreamsim:dino_vitb16, diffsim,
             diffsim:dreambench++, diffsim@FOLDER); `untrained:SOURCE`, the same architecture with random weights;
-            `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE`, a multimodal language model (see
+            `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE[@HOST]`, a multimodal language model (see
             `judges.scorer.open_judge`); or anything that `idmetric.load` opens, such as `timm:NAME`.
         decode: of models that `idmetric.load` opens, see `Embedder.decode`; all others decode all pixels.
 

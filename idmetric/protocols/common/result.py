@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from idmetric.io import json_file
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
-from idmetric.io.tables import csv_text, in_csv, rounded
+from idmetric.io.tables import csv_text, in_csv, printable, rounded
 from idmetric.version import __version__
 
 
@@ -144,7 +144,8 @@ def footnotes(results: Sequence[Result]) -> list[str]:
     absent: dict[str, list[str]] = {}
     for row, reason in {row: reason for result in results for row, reason in result.missing.items()}.items():
         absent.setdefault(reason, []).append(row)
-    return [*notes, *(f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items())]
+    notes += [f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items()]
+    return [printable(note) for note in notes]
 
 
 def slug(name: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from idmetric.io.output import replacing
+from idmetric.io.tables import aligned, printable
 from idmetric.protocols.common.measures import measure
 from idmetric.protocols.common.result import Result, Row, Value, as_csv, as_json, footnotes, slug, write_items
 
@@ -112,7 +113,7 @@ def _pivots(results: Sequence[Result], rows: str, columns: str, show: Sequence[s
 
 
 def _lines(results: Sequence[Result]) -> list[Line]:
-    """Each row's model and labels, and its numbers; a group "subject: dog" is the label subject."""
+    """Each row's model and labels, printable, and its numbers; a group "subject: dog" is the label subject."""
     found: list[Line] = []
     for result in results:
         for row in result.rows:
@@ -120,9 +121,10 @@ def _lines(results: Sequence[Result]) -> list[Line]:
             name, value = _group(row)
             if name or value in ("all", "paired"):
                 del labels["group"]
-            found.append(
-                (labels | ({name: value} if name else {}), {k: v for k, v in row.items() if isinstance(v, Value)})
-            )
+            if name:
+                labels[name] = value
+            labels = {printable(k): printable(v) for k, v in labels.items()}
+            found.append((labels, {printable(k): v for k, v in row.items() if isinstance(v, Value)}))
     return found
 
 
@@ -319,14 +321,7 @@ def _terminal(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
 def _aligned(grid: Grid, kept: int, intervals: bool) -> list[str]:
     cells = [grid.labels + grid.metrics[:kept]]
     cells += [[*labels, *(text(value, intervals) for value in numbers[:kept])] for labels, numbers in grid.lines]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(w) if k < len(grid.labels) else cell.rjust(w)
-            for k, (cell, w) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in cells
-    ]
+    return aligned(cells, right=range(len(grid.labels), len(cells[0])))
 
 
 def _below(grid: Grid) -> list[str]:
@@ -423,4 +418,4 @@ def escaped(words: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
     special |= {character: f"\\{character}" for character in "&%$#_{}"}
     special |= {"<": "$<$", ">": "$>$", "|": "$|$"}
-    return "".join(special.get(character, character) for character in words)
+    return "".join(special.get(character, character) for character in printable(words))

@@ -62,13 +62,17 @@ class Endpoint:
         need("eval", "a judge behind an address", httpx="httpx")  # now, not at the first call
 
     @property
+    def host(self) -> str:
+        """The server's name or IP address."""
+        return urllib.parse.urlsplit(self.url).hostname or ""
+
+    @property
     def is_local(self) -> bool:
         """Whether the server runs on this machine."""
-        host = urllib.parse.urlsplit(self.url).hostname or ""
         try:
-            return ipaddress.ip_address(host).is_loopback
+            return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-            return host == "localhost"
+            return self.host == "localhost"
 
     @cached_property
     def address(self) -> str:

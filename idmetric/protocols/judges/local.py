@@ -14,9 +14,12 @@ import numpy as np
 import torch
 from PIL import Image
 
+from idmetric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
 from idmetric.protocols.judges.judge import JudgeError, Reply
+
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # of a Hub repository: no code, no pickles
 
 
 class LocalModel:
@@ -30,7 +33,7 @@ class LocalModel:
 
     Raises:
         ImportError: if transformers is missing.
-        JudgeError: if the model cannot be opened.
+        JudgeError: if the model cannot be opened. CheckpointError: if it cannot be fetched from the Hub.
     """
 
     def __init__(
@@ -45,11 +48,14 @@ class LocalModel:
         import transformers
 
         self.name = os.fspath(source)
-        options = {"revision": revision, "trust_remote_code": False}
+        files = Files(self.name, Hub(revision))
+        folder = fetch_folder(files, _FILES)
+        self.commit = files.hub.revision
+        options = {"local_files_only": True, "trust_remote_code": False}
         try:
-            self.processor = transformers.AutoProcessor.from_pretrained(self.name, **options)
+            self.processor = transformers.AutoProcessor.from_pretrained(folder, **options)
             self.model = transformers.AutoModelForImageTextToText.from_pretrained(
-                self.name, dtype=dtype or "auto", use_safetensors=True, **options
+                folder, dtype=dtype or "auto", use_safetensors=True, **options
             )
         except (OSError, ValueError, ImportError) as error:
             raise JudgeError(f"{self.name!r} cannot be opened as a judge: {error}") from error
@@ -59,7 +65,7 @@ class LocalModel:
 
     def about(self) -> dict[str, Any]:
         """See `judge.Backend`."""
-        commit = getattr(self.model.config, "_commit_hash", None) or _state(Path(self.name))
+        commit = self.commit or _state(Path(self.name))
         return {"model": self.name, "revision": commit, "dtype": str(self.model.dtype).removeprefix("torch.")}
 
     def ask(self, prompt: str, images: Sequence[bytes], *, max_tokens: int, temperature: float, seed: int) -> Reply:

@@ -1,6 +1,6 @@
 """A judge as one of a protocol's models; it scores pairs only.
 
-Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE`.
+Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE[@HOST]`.
 
     {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY"}
     {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
@@ -122,15 +122,24 @@ class JudgeModel:
 
 
 def open_judge(
-    path: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    source: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> JudgeModel:
-    """The judge described by a file; device and dtype apply to local models.
+    """The judge described by a file.
+
+    Args:
+        source: FILE, or FILE@HOST where its server is another machine. The file may come from a stranger, and the
+            server gets the images and the key: so the user names it, not the file alone.
+        device, dtype: of local models.
 
     Raises:
-        JudgeError: naming the file and the error in it.
+        JudgeError: naming the file and the error in it, or the host that has to be named.
+        CheckpointError: if a local model cannot be fetched.
     """
+    path, host = str(source), ""
+    if not Path(path).is_file() and "@" in path:
+        path, _, host = path.rpartition("@")
     try:
-        given = json_file.read(Path(path))
+        given = json_file.read(path)
         if not isinstance(given, dict) or ("url" in given) == ("local" in given):
             raise ValueError('give {"url": ..., "model": ...} for a server, or {"local": ...} for a model here')
         if given.get("question", EVIDENCE.name) not in QUESTIONS:
@@ -139,10 +148,26 @@ def open_judge(
         options: dict[str, Any] = {name: given.pop(name) for name in _JUDGE if name in given}
         question = QUESTIONS[options.pop("question", EVIDENCE.name)]
         if "local" not in given:
-            return JudgeModel(Judge(Endpoint(**given), question, **options))
+            endpoint = Endpoint(**given)
+            _check_server(endpoint, path, host)
+            return JudgeModel(Judge(endpoint, question, **options))
         from idmetric.protocols.judges.local import LocalModel
 
         local = LocalModel(given.pop("local"), device=device, dtype=dtype, **given)
         return JudgeModel(Judge(local, question, **options))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise JudgeError(f"{path}: {error}") from error
+
+
+def _check_server(endpoint: Endpoint, path: str, host: str) -> None:
+    """Refuse a server that the user has not named, and a key that is none of an API."""
+    if host.lower() != endpoint.host and (host or not endpoint.is_local):
+        raise ValueError(
+            f"its server {endpoint.host} gets all images and the key: if you trust it, name it, as in "
+            f"judge:{path}@{endpoint.host}"
+        )
+    if endpoint.key is not None and not endpoint.key.endswith("API_KEY"):
+        raise ValueError(
+            f"the variable {endpoint.key!r} is not sent, as it may hold another secret: put the key in a variable "
+            "with a name that ends in API_KEY"
+        )
