@@ -28,13 +28,14 @@ from start import mixed
 
 from idmetric.data.manifest.table import Manifest, read
 from idmetric.io.output import replacing
-from idmetric.models.idsim import TINY, IDSim
+from idmetric.models.idsim import IDSim
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = "idmetric/models/weights/tiny"
+RECORD = Path(__file__).parent / "record"  # settings and logs of the runs that made the weights of the package
 FORMER = "47196fa"  # the commit with version 0.1's weights, which teach runs 2 and 3
 
 WORLD = "--size 160 --quality 100 --strengths 0.3 0.5 0.75 1 --mixed --workers 0"
@@ -125,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(str(error))
         before = out / name
 
-    mix = json.loads((TINY / "recipe.json").read_text(encoding="utf-8"))["mix"]
+    mix = json.loads((RECORD / "recipe.json").read_text(encoding="utf-8"))["mix"]
     options: dict[str, Any] = {"device": "cpu", "dtype": torch.float32}
     first = mixed(IDSim(out / "run-3", **options), mix["shares"])
     second = mixed(IDSim(out / "lite2", **options), mix["second"]["shares"])
