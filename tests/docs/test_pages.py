@@ -167,13 +167,17 @@ def test_what_commands_print_is_what_the_page_shows(
 ) -> None:
     monkeypatch.chdir(ROOT)
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    [(command, shown)] = re.findall(r"```bash\n(idmetric score .*)\n```\n\n```text\n(.*?)```", text, flags=re.S)
+    [(command, shown, remark)] = re.findall(
+        r"```bash\n(idmetric score .*)\n```\n\n```text\n(.*?)```\n\n(.*?)\n\n", text, flags=re.S
+    )
     assert score.main([*shlex.split(command)[2:], "--device", "cpu"]) == 0
     printed = [numbered(line) for line in capsys.readouterr().out.splitlines()]
     for line in shown.splitlines():
         words, numbers = numbered(line)
         close = [found for kept, found in printed if kept == words and len(found) == len(numbers)]
         assert words == ["..."] or any(found == pytest.approx(numbers, abs=2e-3) for found in close), line
+    # the paragraph below speaks of these numbers, not of others
+    assert set(re.findall(r"\d\.\d+", remark)) <= set(re.findall(r"\d\.\d+", shown))
 
 
 # The command line reference
