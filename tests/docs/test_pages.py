@@ -23,6 +23,7 @@ from idmetric import IDSim
 from idmetric.cli import data, eval, score, train
 from idmetric.cli.eval import RENDERED
 from idmetric.cli.main import COMMANDS, main
+from idmetric.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -134,6 +135,20 @@ def test_links_lead_somewhere(reference: dict[str, str]) -> None:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             path = Path(os.path.normpath(page.parent / target))
             assert path.exists() or path in made, f"{page.name} links to {target}"
+
+
+def test_pages_that_github_forms_name_exist() -> None:
+    forms = [path for path in (ROOT / ".github").rglob("*") if path.is_file()]
+    named = {name for form in forms for name in re.findall(r"docs/[\w/.-]+\.md", form.read_text(encoding="utf-8"))}
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_release_steps_set_the_version_where_it_is_written() -> None:
+    text = (DOCS / "contributing.md").read_text(encoding="utf-8")
+    [first, second] = re.findall(r"Set the version in `(\S+)` and `(\S+)`", text)[0]
+    for name, pattern in ((first, r'^__version__ = "(.*)"$'), (second, r"^version: (.*)$")):
+        assert re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), flags=re.M) == [__version__], name
 
 
 def test_help_examples_parse() -> None:
