@@ -29,7 +29,7 @@ from idmetric.models.embedder import Embedder
 from idmetric.scoring.compare import calibration_of
 from idmetric.scoring.copies import small_picture
 
-# references of N images: one for all, or a list for each (a list of one list is for all)
+# references of N images: one for all, one for each, or a list for each (a list of one list is for all)
 References = Images | Sequence[Sequence[ImageLike]]
 Reward = Callable[[Images, References], list[float]]
 
@@ -85,6 +85,7 @@ def reward(
 
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
+        _refuse_flat_list(references)
         shown = [_opened(metric, image) for image in split_images(images)]
         singles, groups = grouped(references, len(shown))
         embedded = metric.embed(shown, batch_size=batch_size, patches=patches)
@@ -160,11 +161,27 @@ def _print(metric: Embedder, image: ImageLike) -> Print:
     return take_print(small_picture(metric.read_image(image)))
 
 
+def _refuse_flat_list(references: References) -> None:
+    """Raise a ValueError for several references that may be all for each image, or one for each."""
+    singles: Sequence[object] = []
+    if isinstance(references, list | tuple):
+        if all(is_single(entry) for entry in references):
+            singles = references
+    elif is_array(references) and references.ndim == 4:
+        singles = list(references)
+
+    if len(singles) > 1:
+        raise ValueError(
+            f"{len(singles)} references in a flat list: give [[a, b]] if all show the subject of every image, or "
+            "[[a], [b]] for one each (of a tensor x, x[None] or x[:, None])"
+        )
+
+
 def grouped(references: References, count: int) -> tuple[list[ImageLike], list[list[int]]]:
     """All references as one list, and the rows in it that belong to each of `count` images.
 
     Raises:
-        ValueError: for several references in a flat list, other numbers of lists than 1 and `count`, or an empty list.
+        ValueError: if they are not one or `count` references or lists of references, or a list is empty.
     """
     if isinstance(references, Tensor | np.ndarray) and references.ndim == 5:
         references = list(references)
@@ -173,14 +190,9 @@ def grouped(references: References, count: int) -> tuple[list[ImageLike], list[l
     elif isinstance(references, list | tuple) and any(not is_single(entry) for entry in references):
         lists = [split_images(entry) for entry in references]
     else:
-        lists = [split_images(references)]  # type: ignore[arg-type]  # it is flat
-        if len(lists[0]) > 1:
-            raise ValueError(
-                f"{len(lists[0])} references in a flat list: give [[a, b]] if all show the subject of every image, or "
-                "[[a], [b]] for one each (of a tensor x, x[None] or x[:, None])"
-            )
+        lists = [[image] for image in split_images(references)]  # type: ignore[arg-type]  # it is flat
     if len(lists) not in (1, count) or not all(lists):
-        raise ValueError(f"{count} images and {len(lists)} lists of references: give one for all, or one for each")
+        raise ValueError(f"{count} images and {len(lists)} references: give one, or one (or a list) for each image")
 
     ends = np.cumsum([len(entry) for entry in lists]).tolist()
     groups = [list(range(end - len(entry), end)) for end, entry in zip(ends, lists, strict=True)]

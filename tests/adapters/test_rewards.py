@@ -54,7 +54,7 @@ def test_references_are_one_for_all_or_a_list_for_each(tiny: IDSim) -> None:
     assert score(MUGS[1:], [[MUGS[0]], [MUGS[0]]]) == pytest.approx([alone, other], abs=1e-5)
     assert score(MUGS[1:], [[MUGS[0], BOX]]) == pytest.approx([alone, other], abs=1e-5)
     for wrong, count in (([[MUGS[0]]] * 3, 3), ([[MUGS[0]], []], 2)):
-        with pytest.raises(ValueError, match=f"2 images and {count} lists of references: give one for all, or one for"):
+        with pytest.raises(ValueError, match=f"2 images and {count} references: give one, or one"):
             score(MUGS[1:], wrong)
 
 
