@@ -89,7 +89,7 @@ def reward(
         shown = [_opened(metric, image) for image in split_images(images)]
         singles, groups = grouped(references, len(shown))
         embedded = metric.embed(shown, batch_size=batch_size, patches=patches)
-        embedded_references, reference_prints = memory.get(singles, embedded.model)
+        embedded_references, reference_prints = memory.get(singles, embedded)
 
         # the reward of each image by each of its references
         image_rows = np.repeat(np.arange(len(shown)), [len(group) for group in groups])
@@ -117,14 +117,16 @@ class _ReferenceMemory:
         self.metric, self.batch_size, self.patches = metric, batch_size, patches
         self._entries: OrderedDict[Hashable, tuple[Embedding, Print]] = OrderedDict()
 
-    def get(self, images: list[ImageLike], model: str) -> tuple[Embedding, list[Print]]:
-        """Return the embeddings and prints of images, of which only new ones are read.
+    def get(self, images: list[ImageLike], partner: Embedding) -> tuple[Embedding, list[Print]]:
+        """Return the embeddings and prints of images, of which only new ones are embedded.
 
         Args:
-            model: the exact weights of now (`Embedding.model`), which must have made the embeddings.
+            partner: an embedding by the metric as it is now. Embeddings of other weights, on another device or of
+                another type are not returned.
         """
+        origin = partner.model, partner.cls.device, partner.cls.dtype
         readable = [image if isinstance(image, str | os.PathLike) else _opened(self.metric, image) for image in images]
-        keys = [(model, _content(image)) for image in readable]
+        keys = [(origin, _content(image)) for image in readable]
 
         fresh = {key: image for key, image in zip(keys, readable, strict=True) if key not in self._entries}
         if fresh:
@@ -146,7 +148,7 @@ def _content(image: ImageLike) -> Hashable:
     if isinstance(image, str | os.PathLike):
         # a missing file has an error of its own when it is read
         status = os.stat(image) if os.path.exists(image) else None
-        return os.fspath(image), status and (status.st_size, status.st_mtime_ns)
+        return os.path.abspath(image), status and (status.st_size, status.st_mtime_ns)
     values = image.detach().float().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
     digest = hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
     return type(image), values.shape, str(getattr(image, "dtype", "")), digest
