@@ -19,8 +19,8 @@ TESTS = Path(__file__).parent
 CORE = [
     TESTS / name
     for name in (
-        "calibration", "distance", "evaluate", "images/test_read.py", "images/test_masks.py", "losses",
-        "models/test_backbone.py", "models/test_embedder.py", "models/test_embedding.py", "scoring", "store",
+        "calibration", "distance", "embed", "evaluate", "images/test_read.py", "images/test_masks.py", "losses",
+        "models/test_backbone.py", "models/test_embedder.py", "models/test_embedding.py", "scoring",
         "test_public_api.py", "test_structure.py",
     )
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import idmetric
+from tests.conftest import CORE
 
 PACKAGE = Path(idmetric.__file__).parent
 HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "huggingface_hub", "idmetric.train",
@@ -50,6 +51,11 @@ def loaded_after(code: str) -> set[str]:
     program = f"import sys\n{code}\nprint(' '.join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
+
+
+def test_core_tests_are_files_that_exist() -> None:
+    """A folder that was renamed would otherwise leave `pytest -m core` without a word."""
+    assert [path.name for path in CORE if not path.exists()] == []
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

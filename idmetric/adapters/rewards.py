@@ -1,15 +1,17 @@
 """A reward for reinforcement learning of image generators: the references' subject, but not a copy of a reference.
 
-    score = reward(IDSim(), calibration="stored")
-    score(images, references)  # [0.93, 0.04, ...]
+    score = reward(IDSim())
+    score(images, [["ref_1.jpg", "ref_2.jpg"]])  # [0.78, 0.04, ...]
 
 The wrappers that trainers expect are on the page docs/reward.md.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -17,8 +19,9 @@ import torch
 from torch import Tensor
 
 from idmetric.calibration.apply import Calibration
+from idmetric.distance.embedding import Embedding, concatenate
 from idmetric.distance.matrix import check_name, needs_patches
-from idmetric.evaluate.copies import compare, take_print
+from idmetric.evaluate.copies import Print, compare, take_print
 from idmetric.images.kinds import is_array
 from idmetric.images.masks import Images
 from idmetric.images.read import ImageLike, is_single, split_images
@@ -29,6 +32,8 @@ from idmetric.scoring.copies import small_picture
 # references of N images: one for all, one for each, or a list for each (a list of one list is for all)
 References = Images | Sequence[Sequence[ImageLike]]
 Reward = Callable[[Images, References], list[float]]
+
+_REMEMBERED = 256  # most references in memory: a vector or patches, and a print of 0.8 MB
 
 
 def reward(
@@ -44,9 +49,10 @@ def reward(
     """Return a function (images, references) -> rewards in [0, 1], higher = more surely the same identity.
 
     The function takes images of any kind and of different sizes: tensors or arrays (N, 3, H, W), lists of them, PIL
-    images, files; several references for each image as a list of lists or a tensor (N, R, 3, H, W). It works in
-    batches and without gradients, and raises `ImageReadError` for images that cannot be read, `ValueError` if the
-    numbers of images and references do not fit.
+    images, files; several references as a list for each image, a list of one list for all images, or a tensor
+    (N, R, 3, H, W). It works in batches and without gradients, and raises `ImageReadError` for images that cannot be
+    read, `ValueError` if the numbers of images and references do not fit, or a flat list of several references leaves
+    open which image they belong to. References of the last calls are embedded once.
 
     Args:
         metric: the model.
@@ -75,55 +81,121 @@ def reward(
         curve.check_outside("all")
         curve.warn()
     patches = needs_patches(distance)
+    memory = _ReferenceMemory(metric, batch_size, patches)
 
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
-        shown = _opened(metric, split_images(images))
-        known, groups = grouped(references, len(shown))
-        known = _opened(metric, known)
-        of = np.repeat(np.arange(len(shown)), [len(group) for group in groups])
-        against = [place for group in groups for place in group]
+        _refuse_flat_list(references)
+        shown = [_opened(metric, image) for image in split_images(images)]
+        singles, groups = grouped(references, len(shown))
+        embedded = metric.embed(shown, batch_size=batch_size, patches=patches)
+        embedded_references, reference_prints = memory.get(singles, embedded)
 
-        made = metric.embed(shown, batch_size=batch_size, patches=patches)
-        real = metric.embed(known, batch_size=batch_size, patches=patches)
-        far = metric(made[of.tolist()], real[against], distance).double().cpu().numpy()
-        value = np.clip(1 - far, 0, 1) if curve is None else curve.probability(far, prior)
+        # the reward of each image by each of its references
+        image_rows = np.repeat(np.arange(len(shown)), [len(group) for group in groups])
+        reference_rows = [row for group in groups for row in group]
+        distances = metric(embedded[image_rows.tolist()], embedded_references[reference_rows], distance)
+        far = distances.double().cpu().numpy()
+        values = np.clip(1 - far, 0, 1) if curve is None else curve.probability(far, prior)
 
         join = np.max if aggregate == "best" else np.mean
-        found = np.array([join(value[of == k]) for k in range(len(shown))])
+        rewards = [float(join(values[image_rows == row])) for row in range(len(shown))]
         if copy_penalty:
-            prints = [take_print(small_picture(metric.read_image(image))) for image in known]
-            for k, image in enumerate(shown):
-                own = take_print(small_picture(metric.read_image(image)))
-                if any(compare(prints[place], own).found for place in groups[k]):
-                    found[k] *= 1 - copy_penalty
-        return [float(x) for x in found]
+            for row, image in enumerate(shown):
+                image_print = _print(metric, image)
+                if any(compare(reference_prints[k], image_print).found for k in groups[row]):
+                    rewards[row] *= 1 - copy_penalty
+        return rewards
 
     return score
 
 
-def _opened(metric: Embedder, images: list[ImageLike]) -> list[ImageLike]:
-    """The images, files read once."""
-    return [image if is_array(image) else metric.read_image(image) for image in images]
+class _ReferenceMemory:
+    """Embeddings and prints of the latest references: training asks for the same ones again and again."""
+
+    def __init__(self, metric: Embedder, batch_size: int, patches: bool) -> None:
+        self.metric, self.batch_size, self.patches = metric, batch_size, patches
+        self._entries: OrderedDict[Hashable, tuple[Embedding, Print]] = OrderedDict()
+
+    def get(self, images: list[ImageLike], partner: Embedding) -> tuple[Embedding, list[Print]]:
+        """Return the embeddings and prints of images, of which only new ones are embedded.
+
+        Args:
+            partner: an embedding by the metric as it is now. Embeddings of other weights, on another device or of
+                another type are not returned.
+        """
+        origin = partner.model, partner.cls.device, partner.cls.dtype
+        readable = [image if isinstance(image, str | os.PathLike) else _opened(self.metric, image) for image in images]
+        keys = [(origin, _content(image)) for image in readable]
+
+        fresh = {key: image for key, image in zip(keys, readable, strict=True) if key not in self._entries}
+        if fresh:
+            pictures = [_opened(self.metric, image) for image in fresh.values()]
+            embedded = self.metric.embed(pictures, batch_size=self.batch_size, patches=self.patches)
+            for row, (key, picture) in enumerate(zip(fresh, pictures, strict=True)):
+                self._entries[key] = embedded[[row]], _print(self.metric, picture)
+
+        entries = [self._entries[key] for key in keys]
+        for key in keys:
+            self._entries.move_to_end(key)
+        while len(self._entries) > _REMEMBERED:
+            self._entries.popitem(last=False)
+        return concatenate([embedding for embedding, _ in entries]), [image_print for _, image_print in entries]
+
+
+def _content(image: ImageLike) -> Hashable:
+    """What distinguishes an image from all others: of a file, its path, size and time of change."""
+    if isinstance(image, str | os.PathLike):
+        # a missing file has an error of its own when it is read
+        status = os.stat(image) if os.path.exists(image) else None
+        return os.path.abspath(image), status and (status.st_size, status.st_mtime_ns)
+    values = image.detach().float().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
+    digest = hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
+    return type(image), values.shape, str(getattr(image, "dtype", "")), digest
+
+
+def _opened(metric: Embedder, image: ImageLike) -> ImageLike:
+    """The image, read if it is not an array."""
+    return image if is_array(image) else metric.read_image(image)
+
+
+def _print(metric: Embedder, image: ImageLike) -> Print:
+    return take_print(small_picture(metric.read_image(image)))
+
+
+def _refuse_flat_list(references: References) -> None:
+    """Raise a ValueError for several references that may be all for each image, or one for each."""
+    singles: Sequence[object] = []
+    if isinstance(references, list | tuple):
+        if all(is_single(entry) for entry in references):
+            singles = references
+    elif is_array(references) and references.ndim == 4:
+        singles = list(references)
+
+    if len(singles) > 1:
+        raise ValueError(
+            f"{len(singles)} references in a flat list: give [[a, b]] if all show the subject of every image, or "
+            "[[a], [b]] for one each (of a tensor x, x[None] or x[:, None])"
+        )
 
 
 def grouped(references: References, count: int) -> tuple[list[ImageLike], list[list[int]]]:
-    """All references as one list, and the places of each image's own in it.
+    """All references as one list, and the rows in it that belong to each of `count` images.
 
     Raises:
         ValueError: if they are not one or `count` references or lists of references, or a list is empty.
     """
     if isinstance(references, Tensor | np.ndarray) and references.ndim == 5:
         references = list(references)
-    if isinstance(references, str | os.PathLike):  # one image, or a folder or pattern: for all
+    if isinstance(references, str | os.PathLike):  # an image, a folder or a pattern: for all
         lists = [split_images(references)]
-    elif isinstance(references, list | tuple) and any(not is_single(one) for one in references):
-        lists = [split_images(one) for one in references]
+    elif isinstance(references, list | tuple) and any(not is_single(entry) for entry in references):
+        lists = [split_images(entry) for entry in references]
     else:
-        lists = [[one] for one in split_images(references)]  # type: ignore[arg-type]  # it is flat
+        lists = [[image] for image in split_images(references)]  # type: ignore[arg-type]  # it is flat
     if len(lists) not in (1, count) or not all(lists):
         raise ValueError(f"{count} images and {len(lists)} references: give one, or one (or a list) for each image")
 
-    ends = np.cumsum([len(one) for one in lists]).tolist()
-    groups = [list(range(end - len(one), end)) for end, one in zip(ends, lists, strict=True)]
-    return [image for one in lists for image in one], groups * count if len(groups) == 1 else groups
+    ends = np.cumsum([len(entry) for entry in lists]).tolist()
+    groups = [list(range(end - len(entry), end)) for end, entry in zip(ends, lists, strict=True)]
+    return [image for entry in lists for image in entry], groups * count if len(groups) == 1 else groups

@@ -32,10 +32,11 @@ class Platt:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """Non-decreasing, linear between knots and constant beyond them (Zadrozny and Elkan 2002).
+    """Linear between knots and constant beyond them.
 
     Attributes:
-        scores: increasing (K,). probabilities: of these scores, non-decreasing, above 0 and below 1.
+        scores: increasing (K,). probabilities: of these scores, above 0 and below 1; increasing if `fitting.fit` made
+            them. Files of earlier versions hold the steps of an isotonic regression, where neighbors may be equal.
     """
 
     scores: tuple[float, ...]

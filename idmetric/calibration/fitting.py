@@ -29,17 +29,20 @@ class Flat(ValueError):
 
 
 def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: float | None = None) -> Curve:
-    """Fit a non-decreasing curve from a score to the probability of one identity.
+    """Fit a strictly increasing curve from a score to the probability of one identity.
 
     `platt`: a logistic curve, by maximum likelihood on Platt's smoothed targets, (N+ + 1) / (N+ + 2) for pairs of one
-    identity and 1 / (N- + 2) for others (Platt 1999, section 2.2). `isotonic`: the non-decreasing function of least
-    squared error (Zadrozny and Elkan 2002), which needs more pairs and assumes no shape.
+    identity and 1 / (N- + 2) for others (Platt 1999, section 2.2). `isotonic`: straight lines between shares of pairs
+    of one identity, which are made to rise by isotonic regression (Zadrozny and Elkan 2002). It needs more pairs and
+    assumes no shape. The shares are of about 2 N^(1/3) groups of neighbors in score, as many as bins of a histogram by
+    Rice's rule. Isotonic regression of single pairs gives a staircase, on which different scores are equally probable.
 
     Args:
         scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
-        limit: isotonic probabilities stay within [limit, 1 - limit], since a sample without exceptions does not prove
-            that there are none. Default 1 / (n + 2), n pairs of the rarer kind (Laplace's rule of succession); where
-            pairs share identities, let n be the number of identities.
+        limit: shares stay within [limit, 1 - limit], since a sample without exceptions does not prove that there are
+            none; isotonic probabilities beyond the outermost shares approach limit / 2 and 1 - limit / 2. Default
+            1 / (n + 2), n pairs of the rarer kind (Laplace's rule of succession); where pairs share identities, let n
+            be the number of identities.
 
     Raises:
         ValueError: if all pairs or none are of one identity, shapes differ, a number is not finite, or scores do not
@@ -52,14 +55,32 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     if method == "platt":
         return _platt(s, r)
+    if limit is None:
+        limit = 1 / (min(int(r.sum()), int((~r).sum())) + 2)
+    return _isotonic(s, r, limit)
+
+
+def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
     from sklearn.isotonic import IsotonicRegression
 
-    limit = 1 / (min(int(r.sum()), int((~r).sum())) + 2) if limit is None else limit
-    found = IsotonicRegression(out_of_bounds="clip").fit(s, r.astype(float))
-    x, p = np.asarray(found.X_thresholds_), np.clip(found.y_thresholds_, limit, 1 - limit)
-    if p[0] == p[-1]:
+    # the share of pairs of one identity among neighbors in score
+    groups = np.array_split(np.argsort(s, kind="stable"), min(len(s), round(2 * len(s) ** (1 / 3))))
+    sizes = np.array([len(group) for group in groups])
+    centers = np.array([s[group].mean() for group in groups])
+    shares = np.array([r[group].mean() for group in groups])
+
+    # groups of equal share after the regression become one knot
+    rising = IsotonicRegression().fit_transform(centers, shares, sample_weight=sizes)
+    levels, level = np.unique(np.clip(rising, limit, 1 - limit), return_inverse=True)
+    if len(levels) < 2:
         raise Flat
-    return Isotonic(tuple(x.tolist()), tuple(p.tolist()))
+    knots = np.bincount(level, centers * sizes) / np.bincount(level, sizes)
+
+    # ends beyond all scores: distances of this package lie between 0 and 4
+    return Isotonic(
+        scores=(float(s.min()) - 4, *knots.tolist(), float(s.max()) + 1),
+        probabilities=(limit / 2, *levels.tolist(), 1 - limit / 2),
+    )
 
 
 def _platt(s: Array, r: Truths) -> Platt:

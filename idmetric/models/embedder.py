@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
@@ -59,6 +60,22 @@ def auto_device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def wants_grad(images: Any) -> bool:
+    """Whether an image tensor, alone or in a list, requires grad."""
+    candidates = images if isinstance(images, list | tuple) else [images]
+    return any(isinstance(image, Tensor) and image.requires_grad for image in candidates)
+
+
+def warn_of_lost_graph(images: Any) -> None:
+    """Warn the caller of `embed` that its result passes no gradients to images that require them."""
+    if torch.is_grad_enabled() and wants_grad(images):
+        warnings.warn(
+            "embed() builds no graph: its result passes no gradient to these images, which require one. Call "
+            "metric(pixels) for features with a graph, or detach the images",
+            stacklevel=3,
+        )
 
 
 class Embedder(Identity, nn.Module):
@@ -180,6 +197,8 @@ class Embedder(Identity, nn.Module):
     ) -> Embedding:
         """Embed images of any kind, in batches, without building a graph.
 
+        For features that pass gradients to the pixels, call the metric itself: `metric(pixels)`.
+
         Args:
             images: one image or a list: path, PIL image, array, tensor, bytes or file object (see `idmetric.images`). A
                 folder or a pattern ("photos/cat", "gen/*.png") is the list of its images, in natural order.
@@ -203,6 +222,7 @@ class Embedder(Identity, nn.Module):
             NonFiniteError: naming the images with features that are NaN or infinite, as a model in float16 may give.
             ValueError: for no images, or masks that do not fit them.
         """
+        warn_of_lost_graph(images)
         with torch.no_grad():
             return self._embed(images, batch_size, labeled(masks, mask_id), outside, patches, progress, workers)
 
@@ -278,7 +298,7 @@ class Embedder(Identity, nn.Module):
         """How files become pixels: options of `idmetric.images.read.to_pixels`."""
         return {
             "background": self.background, "interpolation": self.interpolation, "preprocessing": self.preprocessing,
-            "fit": self.fit, "decode": self.decode,
+            "fit": self.fit, "decode": self._decode,
         }  # fmt: skip
 
     def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
@@ -454,11 +474,7 @@ class Embedder(Identity, nn.Module):
                 raise ValueError("a mask was given with an Embedding: give it to embed instead")
             images.check_maker(self._maker())
             return images
-        wants_grad = any(
-            isinstance(x, Tensor) and x.requires_grad
-            for x in (images if isinstance(images, list | tuple) else [images])
-        )
-        context: AbstractContextManager[Any] = nullcontext() if wants_grad else torch.no_grad()
+        context: AbstractContextManager[Any] = nullcontext() if wants_grad(images) else torch.no_grad()
         with context:
             return self._embed(images, batch_size, masks, outside, patches)
 
@@ -549,7 +565,7 @@ class Embedder(Identity, nn.Module):
     # The identity of a model: its name, its exact weights, and everything else that its embeddings depend on
 
     @property
-    def decode(self) -> Decode:
+    def decode(self) -> str:  # not Decode, on which jedi fails: IPython would complete no name of a metric
         """How files are decoded, a setting that `idmetric.load` takes too.
 
         "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
@@ -631,7 +647,7 @@ class Embedder(Identity, nn.Module):
         """Class and name, and every other setting of a model that changes its scores."""
         reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
         shape = "" if self.fit == SQUASH else f"[{self.fit}, {self.interpolation}]"
-        return f"{type(self).__name__}:{self.short_name}{reading}{mark_of(self.decode)}{shape}"
+        return f"{type(self).__name__}:{self.short_name}{reading}{mark_of(self._decode)}{shape}"
 
     def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
         """Everything that this model's embeddings depend on, the exact weights in memory included.
@@ -662,6 +678,13 @@ class Embedder(Identity, nn.Module):
         self.requires_grad_(False).eval()
         self.to(auto_device() if device is None else device, dtype)
         self.take_revision(self._weights.revision)
+
+    def __repr__(self) -> str:
+        """One line; `print(metric.backbone)` shows the layers."""
+        name = self.label.removeprefix(f"{type(self).__name__}:")
+        revision = self.revision or "none"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}({name!r}, revision {revision}, {self.resolution}, {dtype} on {self.device})"
 
     # Files
 

@@ -36,7 +36,7 @@ class OnnxEmbedder(Embedder):
     @property
     def label(self) -> str:
         """As of the `OnnxModel`."""
-        return f"{self.facts.shown_label}{mark_of(self.decode)}"
+        return f"{self.facts.shown_label}{mark_of(self._decode)}"
 
     def signature(self, distance: str = "cls") -> dict[str, str]:
         """As of the `OnnxModel`; the dtype is that of the weights in the file."""

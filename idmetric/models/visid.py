@@ -37,7 +37,7 @@ from idmetric.images.resize import place
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
 from idmetric.models.batches import in_batches
-from idmetric.models.embedder import Embedder
+from idmetric.models.embedder import Embedder, warn_of_lost_graph
 from idmetric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.models.visid_files import (
     CLASSES,
@@ -190,6 +190,8 @@ class VisIDEmbed(Embedder):
             if task not in TASKS:
                 raise ValueError(f"unknown task {task!r}: choose {', '.join(TASKS)}, or give instruction=")
             instruction = TASKS[task]
+
+        warn_of_lost_graph(images)
         with torch.no_grad():
             return self._embed(
                 images, batch_size, labeled(masks, mask_id), outside, patches, progress, workers, texts, instruction

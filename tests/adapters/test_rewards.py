@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from idmetric import IDSim
-from idmetric.adapters import reward
+from idmetric.adapters import reward, rewards
 from idmetric.calibration.apply import CalibrationError
 from tests.docs.test_code import NOT_RUN, blocks
 
@@ -48,15 +47,82 @@ def test_any_distance_may_be_the_reward(tiny: IDSim, distance: str) -> None:
     assert reward(tiny, distance=distance)(MUGS[1], MUGS[0]) == pytest.approx([np.clip(expected, 0, 1)], abs=1e-5)
 
 
-def test_references_are_one_for_all_or_one_or_several_for_each(tiny: IDSim) -> None:
+def test_references_are_one_for_all_or_a_list_for_each(tiny: IDSim) -> None:
     score = reward(tiny)
     [alone], [other] = score([MUGS[1]], MUGS[0]), score([MUGS[2]], MUGS[0])
     assert score(MUGS[1:], MUGS[0]) == score(MUGS[1:], [MUGS[0]]) == pytest.approx([alone, other], abs=1e-5)
-    assert score(MUGS[1:], [MUGS[0]] * 2) == score(MUGS[1:], [[MUGS[0]], [MUGS[0]]])
+    assert score(MUGS[1:], [[MUGS[0]], [MUGS[0]]]) == pytest.approx([alone, other], abs=1e-5)
     assert score(MUGS[1:], [[MUGS[0], BOX]]) == pytest.approx([alone, other], abs=1e-5)
-    for wrong in ([MUGS[0]] * 3, [[MUGS[0]], []]):
-        with pytest.raises(ValueError, match=r"2 images and [23] references"):
+    for wrong, count in (([[MUGS[0]]] * 3, 3), ([[MUGS[0]], []], 2)):
+        with pytest.raises(ValueError, match=f"2 images and {count} references: give one, or one"):
             score(MUGS[1:], wrong)
+
+
+def test_two_references_of_one_subject_are_not_silently_paired_with_two_images(tiny: IDSim) -> None:
+    """Whether a flat list holds an image's own reference or all images' references is a guess."""
+    score = reward(tiny)
+    pixels = torch.rand(2, 3, 32, 32)
+    for images, references in (
+        (MUGS[1:], [MUGS[0], BOX]),
+        (MUGS[1:2], [MUGS[0], BOX]),
+        (pixels, pixels),
+        (pixels.numpy(), list(pixels.numpy())),
+    ):
+        with pytest.raises(ValueError, match=r"2 references in a flat list: give \[\[a, b\]\] .* or \[\[a\], \[b\]\]"):
+            score(images, references)
+    assert score(pixels, pixels[None]) == pytest.approx([0, 0])  # all for each: each image copies one of them
+    assert len(score(pixels, pixels.flip(0)[:, None])) == 2
+
+
+def test_references_are_embedded_once(tiny: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded: list[int] = []
+    embed = IDSim.embed
+
+    def counting(self: IDSim, images: Any, **options: Any) -> Any:
+        embedded.append(len(images))
+        return embed(self, images, **options)
+
+    monkeypatch.setattr(IDSim, "embed", counting)
+    score = reward(tiny)
+    reference = tmp_path / "ref.png"
+    Image.open(MUGS[0]).save(reference)
+    expected = score(MUGS[1:], [[reference]] * 2)
+    assert embedded == [2, 1]  # one reference, though two images have it
+    assert score(MUGS[1:], [[reference]] * 2) == expected
+    assert embedded == [2, 1, 2]
+
+    # a file that was replaced, or another picture of the same size, is another reference
+    Image.open(BOX).save(reference)
+    assert score(MUGS[1:], reference) == reward(tiny)(MUGS[1:], BOX) != expected
+    opened = [Image.open(path).convert("RGB") for path in MUGS[:2]]
+    pixels = [torch.from_numpy(np.array(picture)).permute(2, 0, 1) for picture in opened]
+    for a, b in (opened, pixels):
+        assert score(MUGS[2], a) == score(MUGS[2], MUGS[0])
+        assert score(MUGS[2], b) == pytest.approx(reward(tiny)(MUGS[2], MUGS[1]), abs=2e-3)
+        embedded.clear()
+        score(MUGS[2], [[a, b]])
+        assert embedded == [1]
+
+
+def test_references_of_a_metric_that_changed_are_embedded_again() -> None:
+    metric = IDSim("tiny", device="cpu")
+    score = reward(metric)
+    before = score(MUGS[1], MUGS[0])
+    metric.double()  # or moved to another device
+    assert score(MUGS[1], MUGS[0]) == pytest.approx(before, abs=1e-5)
+    with torch.no_grad():
+        for parameter in metric.parameters():
+            parameter *= 0.9
+    assert score(MUGS[1], MUGS[0]) == reward(metric)(MUGS[1], MUGS[0]) != pytest.approx(before, abs=1e-5)
+
+
+def test_only_the_latest_references_stay_in_memory(tiny: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewards, "_REMEMBERED", 2)
+    memory = rewards._ReferenceMemory(tiny, 32, patches=False)
+    partner = tiny.embed(MUGS[0])
+    for path in [*MUGS, MUGS[0], BOX]:
+        memory.get([path], partner)
+    assert [key[1][0] for key in memory._entries] == [MUGS[0], BOX]  # type: ignore[index]
 
 
 def test_tensors_get_the_rewards_of_their_images_and_no_gradient(tiny: IDSim) -> None:
@@ -99,15 +165,6 @@ def test_options_are_checked_before_training(tiny: IDSim, wrong: dict[str, Any])
         reward(tiny, **wrong)
 
 
-def test_the_table_of_the_page_has_the_rewards_of_its_images(tiny: IDSim) -> None:
-    page = (ROOT / "docs" / "reward.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| .* \| (-?\d\.\d\d) \| (-?\d\.\d\d) \|$", page, flags=re.MULTILINE)
-    original = Image.open(MUGS[0]).convert("RGB")
-    images = [original, ImageOps.mirror(original.resize((200, 200))), MUGS[1], str(EXAMPLES / "mug_other.png"), BOX]
-    found = [reward(tiny, copy_penalty=penalty)(images, MUGS[0]) for penalty in (0, 1)]
-    assert pytest.approx(np.array(found), abs=6e-3) == np.array(rows, dtype=float).T
-
-
 # Trainers
 
 
@@ -136,14 +193,14 @@ def wrappers() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "flow_factory", package)
         patch.setitem(sys.modules, "flow_factory.rewards", module)
-        for code, _ in list(blocks(text))[1:]:
+        for code, _ in list(blocks(text))[2:]:
             exec("from idmetric import IDSim\nfrom idmetric.adapters import reward\n" + code, names)
     return names
 
 
 @pytest.fixture(scope="module")
 def expected(tiny: IDSim) -> list[float]:
-    return tiny.probability([MUGS[1], BOX], [MUGS[0]] * 2).tolist()
+    return tiny.similarity([MUGS[1], BOX], MUGS[0]).clamp(0).tolist()
 
 
 def test_the_wrapper_for_flow_grpo(wrappers: dict[str, Any], expected: list[float]) -> None:

@@ -16,7 +16,6 @@ import pytest
 import torch
 from PIL import Image
 from scipy.optimize import minimize
-from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import brier_score_loss
 from sklearn.metrics import log_loss as sklearn_log_loss
 
@@ -55,16 +54,61 @@ def test_platt_is_the_maximum_of_the_smoothed_likelihood() -> None:
     assert found.slope == pytest.approx(8, rel=0.15)  # what the scores were drawn with
 
 
-def test_isotonic_is_scikit_learns_within_its_limits() -> None:
+@pytest.mark.parametrize("method", fitting.METHODS)
+@pytest.mark.parametrize("count", [12, 60, 1500])
+def test_unequal_distances_get_unequal_probabilities(method: fitting.Method, count: int) -> None:
+    """A staircase gives most strangers, and most good images of an RL batch, the very same probability."""
+    scores, same, _ = pairs(count=count)
+    curve = fitting.fit(scores, same, method)
+    probabilities = from_log_odds(curve.log_odds(np.linspace(-3, 1, 5001)))
+    assert (np.diff(probabilities) > 0).all()
+    assert 0 < probabilities[0] < probabilities[-1] < 1
+
+
+def test_the_packaged_calibration_ranks_images_as_their_distances_do() -> None:
+    calibration = IDSim("tiny", device="cpu").calibration
+    assert calibration is not None
+    distances = np.linspace(0, 2, 2001, dtype=np.float32)
+    probabilities = calibration.probability(distances).astype(np.float32)  # as `metric.probability` returns them
+    assert (np.diff(probabilities) < 0).all()
+
+
+def test_isotonic_runs_through_shares_that_a_slow_loop_pools() -> None:
     scores, same, _ = pairs()
-    found = fitting.fit(scores, same, "isotonic", limit=1e-9)
-    asked = np.linspace(-0.5, 1.5, 400)
-    expected = IsotonicRegression(out_of_bounds="clip").fit(scores, same.astype(float)).predict(asked)
-    assert from_log_odds(found.log_odds(asked)) == pytest.approx(expected, abs=1e-6)
-    p = from_log_odds(fitting.fit(scores, same).log_odds(asked))
+    found = fitting.fit(scores, same, "isotonic", limit=0.02)
+    assert isinstance(found, Isotonic)
+
+    # pool-adjacent-violators: [sum of scores, pairs of one identity, pairs]
+    pools: list[list[float]] = []
+    for group in np.array_split(np.argsort(scores), 23):  # 2 * 1500^(1/3)
+        pools.append([scores[group].sum(), same[group].sum(), len(group)])
+        while len(pools) > 1 and pools[-2][1] / pools[-2][2] >= pools[-1][1] / pools[-1][2]:
+            last = pools.pop()
+            pools[-1] = [a + b for a, b in zip(pools[-1], last, strict=True)]
+    while pools[1][1] / pools[1][2] <= 0.02:  # all at the limit are one
+        pools[:2] = [[a + b for a, b in zip(*pools[:2], strict=True)]]
+    while pools[-2][1] / pools[-2][2] >= 0.98:
+        pools[-2:] = [[a + b for a, b in zip(*pools[-2:], strict=True)]]
+    shares = np.clip([pool[1] / pool[2] for pool in pools], 0.02, 0.98)
+
+    assert found.scores[1:-1] == pytest.approx([pool[0] / pool[2] for pool in pools])
+    assert found.probabilities == pytest.approx([0.01, *shares, 0.99])
+    asked = np.linspace(-0.2, 1, 100)
+    truth = from_log_odds(8 * (asked - 0.4))
+    assert from_log_odds(found.log_odds(asked)) == pytest.approx(truth, abs=0.08)
+
+
+def test_isotonic_stays_within_the_limits_that_few_pairs_allow() -> None:
+    scores, same, _ = pairs()
+    p = from_log_odds(fitting.fit(scores, same).log_odds([-9.0, scores.min(), scores.max(), 9.0]))
     least = 1 / (min(same.sum(), (~same).sum()) + 2)
-    assert p.min() >= least - 1e-12
-    assert p.max() <= 1 - least + 1e-12
+    assert p == pytest.approx([least / 2, least, 1 - least, 1 - least / 2], abs=least / 2)
+    assert p[0] == pytest.approx(least / 2)
+
+
+def test_steps_in_files_of_earlier_versions_are_read_as_they_are() -> None:
+    steps = Isotonic((0.0, 0.2, 0.3, 1.0), (0.1, 0.1, 0.8, 0.8))
+    assert from_log_odds(steps.log_odds([-1.0, 0.1, 0.25, 2.0])) == pytest.approx([0.1, 0.1, 0.45, 0.8])
 
 
 def test_applying_needs_neither_torch_nor_scikit_learn() -> None:

@@ -1,4 +1,4 @@
-"""The Python blocks of README and docs run, from top to bottom of each page.
+"""The Python blocks of README and docs run, from top to bottom of each page, and print what a `text` block below shows.
 
 Images that a block names are made for it, and the published models are stood in for by `tiny` and by small ones with
 random weights, so that nothing is downloaded. A block that needs what a test cannot have is preceded by the line
@@ -38,6 +38,13 @@ def blocks(text: str) -> Iterator[tuple[str, bool]]:
     """The Python blocks of a page, and whether each is to be run."""
     for found in re.finditer(r"^([^\n]*)\n+^```python[^\n]*\n(.*?)^```", text, flags=re.S | re.M):
         yield found[2], not found[1].startswith(NOT_RUN)
+
+
+def shown_below(text: str, code: str) -> str:
+    """The `text` block that follows a Python block, or ""."""
+    rest = text.partition(f"{code}```")[2]
+    found = re.match(r"\n\n```text\n(.*?)```", rest, flags=re.S)
+    return found[1] if found else ""
 
 
 def given_on(page: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -128,16 +135,23 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qwen: Callable[[], P
 
 
 @pytest.mark.parametrize("page", with_code(), ids=lambda p: p.name)
-def test_the_code_of_the_docs_runs(page: Path, reader: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_docs_runs(
+    page: Path, reader: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = list(blocks(page.read_text(encoding="utf-8")))
     assert len(found) == page.read_text(encoding="utf-8").count("```python"), "a block that was not recognized"
     reader |= given_on(page.stem, monkeypatch)
     torch.manual_seed(0)
     for code, run in found:
-        program = compile(code, page.name, "exec")
+        shown = shown_below(page.read_text(encoding="utf-8"), code)
+        # "single" prints the value of an expression, as a notebook does
+        tree = ast.parse(code)
+        program = compile(ast.Interactive(tree.body) if shown else tree, page.name, "single" if shown else "exec")
         if run:
             make_images(code)
+            capsys.readouterr()
             exec(program, reader)
+            assert capsys.readouterr().out == shown or not shown
 
 
 def test_what_is_not_run_says_why() -> None:

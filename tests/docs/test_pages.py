@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import data, eval, score, train
 from idmetric.cli.eval import RENDERED
 from idmetric.cli.main import COMMANDS, main
+from idmetric.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -136,6 +138,20 @@ def test_links_lead_somewhere(reference: dict[str, str]) -> None:
             assert path.exists() or path in made, f"{page.name} links to {target}"
 
 
+def test_pages_that_github_forms_name_exist() -> None:
+    forms = [path for path in (ROOT / ".github").rglob("*") if path.is_file()]
+    named = {name for form in forms for name in re.findall(r"docs/[\w/.-]+\.md", form.read_text(encoding="utf-8"))}
+    assert named
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_the_release_steps_set_the_version_where_it_is_written() -> None:
+    text = (DOCS / "contributing.md").read_text(encoding="utf-8")
+    [first, second] = re.findall(r"Set the version in `(\S+)` and `(\S+)`", text)[0]
+    for name, pattern in ((first, r'^__version__ = "(.*)"$'), (second, r"^version: (.*)$")):
+        assert re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), flags=re.M) == [__version__], name
+
+
 def test_help_examples_parse() -> None:
     parser = data.build_parser()
     for name in data.COMMANDS:
@@ -167,13 +183,17 @@ def test_what_commands_print_is_what_the_page_shows(
 ) -> None:
     monkeypatch.chdir(ROOT)
     text = (DOCS / f"{name}.md").read_text(encoding="utf-8")
-    [(command, shown)] = re.findall(r"```bash\n(idmetric score .*)\n```\n\n```text\n(.*?)```", text, flags=re.S)
+    [(command, shown, remark)] = re.findall(
+        r"```bash\n(idmetric score .*)\n```\n\n```text\n(.*?)```\n\n(.*?)\n\n", text, flags=re.S
+    )
     assert score.main([*shlex.split(command)[2:], "--device", "cpu"]) == 0
     printed = [numbered(line) for line in capsys.readouterr().out.splitlines()]
     for line in shown.splitlines():
         words, numbers = numbered(line)
         close = [found for kept, found in printed if kept == words and len(found) == len(numbers)]
         assert words == ["..."] or any(found == pytest.approx(numbers, abs=2e-3) for found in close), line
+    # the paragraph below speaks of these numbers, not of others
+    assert set(re.findall(r"\d\.\d+", remark)) <= set(re.findall(r"\d\.\d+", shown))
 
 
 # The command line reference
@@ -308,15 +328,42 @@ def test_the_pictures_of_limits_can_be_drawn(tmp_path: Path, capsys: pytest.Capt
     )
 
 
-def test_the_distances_on_the_front_page_are_those_of_its_images() -> None:
-    [row] = re.findall(r'^\| distance by `IDSim\("tiny"\)` \| (.*) \|$', (DOCS / "index.md").read_text(), flags=re.M)
+def test_the_distances_on_the_front_pages_are_those_of_their_images() -> None:
     names = ("mug_a", "mug_b", "mug_c", "mug_other", "box_a")
     files = [ROOT / f"examples/images/{name}.png" for name in names]
-    found = IDSim("tiny", device="cpu")(files[0], files).tolist()
-    assert found == pytest.approx([float(x) for x in row.split(" | ")], abs=6e-3)
+    matrix = IDSim("tiny", device="cpu").pairwise(files)
+    distances = matrix[0].tolist()
+    [row] = re.findall(r'^\| distance by `IDSim\("tiny"\)` \| (.*) \|$', (DOCS / "index.md").read_text(), flags=re.M)
+    assert distances == pytest.approx([float(x) for x in row.split(" | ")], abs=6e-3)
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    [sentence] = re.findall(r"^Distances from the first image: .*$", text, flags=re.M)
+    assert [float(x) for x in re.findall(r"\d\.\d\d", sentence)] == pytest.approx(distances[1:], abs=6e-3)
+    [largest] = re.findall(r"^Each photo of this mug has another within (\d\.\d\d),", text, flags=re.M)
+    nearest = (matrix[:3, :3] + torch.eye(3)).amin(1)
+    assert nearest.max().item() == pytest.approx(float(largest), abs=6e-3)
 
 
 # Installing
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the commands are for a POSIX shell")
+def test_the_commands_of_the_readme_follow_each_other_in_one_shell(tmp_path: Path) -> None:
+    """`idmetric: command not found`, as nothing activated the environment that the first command made."""
+    fake_python = """#!/bin/sh
+mkdir -p .venv/bin
+echo 'PATH=$PWD/.venv/bin:$PATH' >.venv/bin/activate
+for program in pip idmetric pytest; do
+  printf '#!/bin/sh\\n' >.venv/bin/$program
+  chmod +x .venv/bin/$program
+done
+"""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text(fake_python)
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+    subprocess.run(["bash", "-euc", "".join(blocks)], cwd=tmp_path, env={"PATH": path}, check=True)
 
 
 def test_pip_lines_install_from_a_copy_of_the_repository() -> None:

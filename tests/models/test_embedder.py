@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from idmetric import Backbone, Embedding, IDSim, ImageReadError, load
+from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
 from idmetric.distance.matrix import DISTANCES
 from tests.conftest import SMALL, random_model
 
@@ -98,10 +99,46 @@ def test_embeddings_stand_for_images(metric: IDSim) -> None:
         metric(other.embed(a), b)
 
 
+def test_embed_warns_that_it_drops_the_graph_of_images_under_training(metric: IDSim) -> None:
+    """As DreamSim's `embed` builds one, a loss on `metric.embed(x)` would silently train nothing."""
+    x = torch.rand(1, 3, 64, 64).requires_grad_()
+    for images in (x, [x[0]]):
+        with pytest.warns(UserWarning, match=r"passes no gradient .* metric\(pixels\)") as caught:
+            assert not metric.embed(images).cls.requires_grad
+        assert [Path(warning.filename).name for warning in caught] == ["test_embedder.py"]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric.embed(x.detach())
+        with torch.no_grad():
+            metric.embed(x)
+        features = metric(x).cls  # what the warning advises
+    features.sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+
+
+def test_a_metric_prints_as_a_line_that_says_which_model_it_is() -> None:
+    tiny = IDSim("tiny", device="cpu")
+    assert repr(tiny) == f"IDSim('tiny', revision {tiny.revision}, 224x224, float32 on cpu)"
+    assert repr(random_model("cnn")).count("\n") == 0
+    tiny.decode = "fast"
+    assert repr(tiny).startswith("IDSim('tiny[fast decoding]', ")
+
+
+@pytest.mark.parametrize("name", ["metric", "embedding", "loss"])
+def test_a_notebook_completes_the_names_of_objects(metric: IDSim, name: str) -> None:
+    """Jedi, which completes for IPython, raises an error for a property with an annotation such as Literal."""
+    jedi = pytest.importorskip("jedi")
+    embedding = metric.embed(torch.rand(1, 3, 64, 64))
+    objects = {"metric": metric, "embedding": embedding, "loss": IdentityLoss(metric, embedding)}
+    completed = {completion.name for completion in jedi.Interpreter(f"{name}.", [objects]).complete()}
+    assert completed >= {entry for entry in dir(objects[name]) if not entry.startswith("_")}
+
+
 def test_no_graph_unless_asked_for(metric: IDSim) -> None:
     x = torch.rand(1, 3, 64, 64)
     assert not metric(x, x).requires_grad
-    assert not metric.embed(x.clone().requires_grad_()).cls.requires_grad
     y = x.clone().requires_grad_()
     assert metric(y, x).requires_grad
     assert metric(x, [y[0]], "joint").requires_grad

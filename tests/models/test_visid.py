@@ -235,6 +235,8 @@ def test_gradients_reach_the_pixels(metric: VisIDEmbed) -> None:
     assert pixels.grad is not None
     assert pixels.grad.abs().sum() > 0
     assert metric(pixels.detach(), target).grad_fn is None
+    with pytest.warns(UserWarning, match="passes no gradient"):
+        metric.embed(pixels)
 
 
 def test_long_texts_are_cut_with_a_warning_and_images_never(folder: Path, metric: VisIDEmbed) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.isotonic import IsotonicRegression
 
 from idmetric import IDSim, load
 from idmetric.calibration.apply import CalibrationError, read
+from idmetric.calibration.curves import from_log_odds
+from idmetric.calibration.fitting import fit
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
@@ -140,9 +141,8 @@ def test_each_dataset_is_measured_by_the_others() -> None:
 
     for k, name in enumerate(("x", "y", "z")):
         rest, its = (dataset != name), dataset == name
-        curve = IsotonicRegression(out_of_bounds="clip", y_min=0.01, y_max=0.99)
-        curve.fit(scores[rest & even], same[rest & even].astype(float))
-        p, truth = curve.predict(scores[its & even]), same[its & even]
+        curve = fit(scores[rest & even], same[rest & even], "isotonic", 0.01)
+        p, truth = from_log_odds(curve.log_odds(scores[its & even])), same[its & even]
         assert value(rows[3 * k], "Brier") == pytest.approx(np.mean((p - truth) ** 2), abs=1e-9)
         bins = np.minimum((p * 15).astype(int), 14)
         error = sum(abs((p - truth)[bins == b].sum()) for b in range(15)) / len(p)
