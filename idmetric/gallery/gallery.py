@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from idmetric.embed.keys import content, content_key, folder_name
 from idmetric.embed.nearest import unit
-from idmetric.embed.store import DamagedShardError, Store
+from idmetric.embed.shards import DamagedShardError
+from idmetric.embed.store import Store
 from idmetric.gallery.index import IMAGES, LOCK, Item, file_of, locked_store, models_of, read_index, shown, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Search, Table
@@ -172,7 +173,7 @@ class Gallery:
         if self._table is None:
             try:
                 self._table = self._loaded()
-            except (GalleryError, DamagedShardError):
+            except (GalleryError, DamagedShardError, FileNotFoundError):
                 self.reload()  # another process may have pruned the gallery
                 self._table = self._loaded()
         return self._table
@@ -244,7 +245,10 @@ class Gallery:
             self.store.mkdir(parents=True, exist_ok=True)
         with locked_store(self.store):
             self.reload()  # no items if the list is damaged: embeddings are found without it
-            before, damaged = {item.where: item for item in self._items or []}, self._shards.mend()
+            before = {item.where: item for item in self._items or []}
+            if not quick:
+                self._shards.check()
+            damaged = self._shards.mend()
             try:
                 after = current_items(
                     self.metric, self._shards, wanted, before, masked=self.masked, outside=self.outside,
@@ -282,6 +286,7 @@ class Gallery:
                         (path.parent / LOCK).unlink()
                         path.parent.rmdir()
                     removed.append(path.parent.name)
+
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)
 

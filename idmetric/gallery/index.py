@@ -141,5 +141,14 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def locked_store(store: Path) -> AbstractContextManager[bool]:
-    """Hold the lock of a model's part of a gallery; wait while another process holds it."""
+    """Hold the lock of a model's part of a gallery, to change it; wait while another process holds it.
+
+    Raises:
+        GalleryError: if the part is a link, as one to another gallery, which would be changed with it.
+    """
+    if store.is_symlink():
+        raise GalleryError(
+            f"{str(store)!r} is a link to {os.path.realpath(store)!r}, and nothing is changed through links: name that "
+            "gallery's folder, or remove the link"
+        )
     return locked(store / LOCK, RuntimeError(), wait=True)

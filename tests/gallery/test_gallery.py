@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing as mp
 import os
@@ -10,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors import SafetensorError
 
-from idmetric import Embedding, IDSim, ImageReadError
+from idmetric import IDSim, ImageReadError
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
 from idmetric.cli.main import main
@@ -563,12 +563,12 @@ def test_a_query_goes_on_while_another_updates(metric: IDSim, photos: Path, inde
 def test_a_full_disk_is_named_and_nothing_is_half_written(
     metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(embedding: Any, path: Path, metadata: Any = None) -> None:
-        path.write_bytes(b"half")
-        raise SafetensorError("No space left on device")
+    def full(path: Path, data: bytes) -> None:
+        path.open("wb").write(data[:4])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Embedding, "save", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(OutputError, match="cannot write"):
             Gallery(index, metric).update(photos)
     assert not [path for path in index.rglob("*") if path.is_file() and path.name != ".lock"]
