@@ -175,7 +175,8 @@ def serialized(embedding: Embedding, metadata: Mapping[str, str] | None = None) 
     tensors = {"cls": of_torch.cls, "patches": of_torch.patches, "weights": of_torch.weights}
     grid = "" if embedding.grid is None else f"{embedding.grid[0]}x{embedding.grid[1]}"
     header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": embedding.model}
-    return save({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, header)
+    data: bytes = save({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, header)
+    return data
 
 
 def same_model(a: str, b: str) -> bool:

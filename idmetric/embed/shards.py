@@ -29,12 +29,12 @@ class ShardError(ValueError):
 
 
 class DamagedShardError(ShardError):
-    """A shard whose bytes have changed since it was written."""
+    """A shard with bytes that have changed since it was written."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
             path,
-            "is damaged: its bytes are not those whose digest is its name (or an earlier version wrote it); delete it, "
+            "is damaged: its bytes do not match the digest in its name (or an earlier version wrote it); delete it, "
             "and its images are embedded again",
         )
 
@@ -75,7 +75,7 @@ def check(path: Path) -> None:
 
 
 def remove(path: Path, root: Path) -> None:
-    """Delete a file; one that is gone is no error.
+    """Delete a file, unless it is gone already.
 
     Args:
         root: the folder that the user named. A link on the way from there to the file is not followed.

@@ -47,7 +47,7 @@ class Store:
         damaged: shards that are ignored because their bytes have changed, and the errors; `mend` deletes them.
 
     Raises:
-        ShardError: for a file that has a shard's name and is none, or a shard of another model; `path` is the file.
+        ShardError: for another file with a shard's name, or a shard of another model; `path` is the file.
         OSError: if the folder or a shard cannot be read.
     """
 
@@ -159,7 +159,7 @@ class Store:
         """Embeddings of at least one key, with patches if the store keeps them; only these rows are read into memory.
 
         Raises:
-            KeyError: for an unknown key. DamagedShardError: naming a shard whose bytes have changed.
+            KeyError: for an unknown key. DamagedShardError: naming a shard that has changed.
             OSError: for a shard that cannot be read, or has been removed.
         """
         parts: list[Embedding] = []

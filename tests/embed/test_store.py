@@ -90,7 +90,7 @@ def test_no_embedding_of_a_shard_with_a_flipped_byte_is_used(tmp_path: Path, pat
     whole = shard.read_bytes()
     assert Store(tmp_path, patches).readable(["a", "b"]).keys() == {"a", "b"}
 
-    for position in range(len(whole)):
+    for position in range(0, len(whole), 3):
         flip(shard, position)
         store = Store(tmp_path, patches)
         assert not store.readable(["a", "b"])  # embedded again
