@@ -115,6 +115,20 @@ def test_an_unfinished_folder_in_the_way_is_replaced(whole: Path, copy: Path) ->
 # ---- damaged files
 
 
+def test_nothing_is_deleted_through_a_link_in_a_received_world(copy: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    for name in (".000001-123", "000001"):
+        (mine / name).mkdir(parents=True)
+        (mine / name / "photo.png").write_bytes(b"mine")
+    before = contents(mine)
+    group = copy / place_of(1).split("/")[0]
+    group.rename(copy / "away")
+    group.symlink_to(mine)
+    with pytest.raises(ValueError, match=r"000000 is reached through a link: remove the link"):
+        write_world(copy, PLAN, 2)
+    assert contents(mine) == before
+
+
 @pytest.mark.parametrize("text", [b"{", b"[1]\n", b"\xff", b'{"identity": "a", "color": "red"}\n'])
 def test_damaged_rows_are_named_with_how_to_fix_them(copy: Path, text: bytes) -> None:
     (copy / place_of(1) / "rows.jsonl").write_bytes(text)
