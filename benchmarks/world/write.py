@@ -11,6 +11,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import threading
@@ -24,6 +25,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.manifest.table import PATHS, Manifest, Row
+from idmetric.embed.shards import is_through_link
 from idmetric.io import json_file
 from idmetric.io.lock import locked
 from idmetric.io.output import OutputError, replacing, writing
@@ -32,6 +34,7 @@ from world.assets import FILES
 from world.structures import LEVELS, STRENGTHS, VERSION, Take, World
 
 ROWS = "rows.jsonl"
+_UNFINISHED = re.compile(r"\.\d{6,}-\d+")  # of an identity: its number and that of the process
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ def write_world(
         _claim(folder / "world.json", {"plan": {**asdict(plan), "version": VERSION}, "assets": _digests(assets)})
         numbers, missing = range(start, start + count), []
         for number in numbers:
+            if is_through_link(folder / place_of(number), folder):  # what is unfinished there would be deleted
+                raise ValueError(f"{folder / place_of(number)} is reached through a link: remove the link")
             if (folder / place_of(number) / ROWS).exists():
                 done(len(read_rows(folder, number)))
             else:
@@ -148,7 +153,8 @@ def write_world(
 def _clear(folder: Path) -> None:
     """Remove what killed runs left unfinished."""
     for left in folder.glob("[0-9]*/.[0-9]*-*"):
-        shutil.rmtree(left, ignore_errors=True)
+        if _UNFINISHED.fullmatch(left.name) and not is_through_link(left, folder):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def place_of(number: int) -> str:

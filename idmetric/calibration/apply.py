@@ -26,6 +26,7 @@ from idmetric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.finite import NonFiniteError
 from idmetric.io.output import replacing
+from idmetric.io.settings import accept
 
 Array = NDArray[np.float64]
 FORMAT = 1
@@ -97,6 +98,9 @@ class Calibration:
 
     def __post_init__(self) -> None:
         _check_prior(self.prior)
+        for threshold in self.thresholds:
+            for name in ("false_accept_rate", "distance"):
+                accept(f"{name} of a threshold", threshold.get(name), float, finite=True)
 
     def probability(self, distance: ArrayLike, prior: float | None = None) -> Array:
         """Probability of the same identity at distances of any shape.

@@ -23,6 +23,7 @@ SCALE = ".int8_scale"  # behind the name of a tensor
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
     try:
+        Path(path).open("rb").close()  # safetensors calls a closed file missing
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error

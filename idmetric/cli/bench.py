@@ -47,7 +47,7 @@ def build_parser(prog: str = "idmetric bench") -> Parser:
         prog=prog,
         description="Measure how fast models are on this machine: decode, preprocess, backbone, heads, and the whole;\n"
         "then how long a new process takes to the first score of the packaged model.",
-        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130, 143)}",
     )
     text = "as for `idmetric score --model`; may be repeated (default: tiny)"
     parser.add_argument("--model", action="append", default=[], metavar="NAME", help=text)

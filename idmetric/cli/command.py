@@ -6,7 +6,10 @@ import argparse
 import ast
 import io
 import os
+import re
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -37,6 +40,10 @@ class CommandError(Exception):
 
 class UsageError(Exception):
     """The command cannot do what it was asked for; the message says why and how to fix it. Exit status 2."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as schedulers and `kill` send it: what is done is saved, as after Ctrl-C."""
 
 
 # The parser
@@ -170,10 +177,10 @@ def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]
 
 
 def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:
-    """Run a command; returns its exit status. Wrong usage and Ctrl-C print one line, with status 2 and 130.
+    """Run a command; returns its exit status. Wrong usage, Ctrl-C and SIGTERM print one line: status 2, 130 and 143.
 
     Args:
-        kept: printed when Ctrl-C stops the run: the results that are kept, and how the command resumes.
+        kept: printed when the run is stopped: the results that are kept, and how the command resumes.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # bytes of file names that are not text: \\udcXX, as JSON writes them
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -182,22 +189,52 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
 
     _running.append(parser.prog)
     try:
-        status = run()
+        with _sigterm_raised():
+            status = run()
         _print("", "direct it to another disk")
         return status
     except UsageError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}")
-    except (CommandError, CheckpointError, MissingExtraError) as error:
-        say(f"error: {error}")
+        parser.exit(2, f"{parser.prog}: error: {_message_of(error)}")
+    except (CommandError, CheckpointError, MissingExtraError, PermissionError) as error:
+        say(f"error: {_message_of(error)}")
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         say(f"stopped; {kept}")
-        return 130
+        return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         return 1
     finally:
         _running.pop()
         _flush()
+
+
+@contextmanager
+def _sigterm_raised() -> Iterator[None]:
+    """Raise `Terminated` in the block when SIGTERM comes, unless it is ignored or handled by somebody else."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(*_: object) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _message_of(error: BaseException) -> str:
+    """An error's message without the system's number; if something is closed to the user, with how to open it."""
+    message = re.sub(r"\[Errno \d+\] ", "", str(error))
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, PermissionError) and "mode or owner" not in message:
+            return f"{message}; change its mode or owner (chmod, chown), or its folder's"
+        cause = cause.__cause__
+    return message
 
 
 # Results

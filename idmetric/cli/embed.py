@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
-from idmetric.images.paths import matches
+from idmetric.images.paths import exists, matches
 from idmetric.io.hints import need_all
 from idmetric.io.progress import Progress
 
@@ -31,7 +31,7 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
         usage="%(prog)s SOURCE [SOURCE ...] --out DIR [options]",
         description="Embeddings of very many images as a folder of Parquet files, here or on a Ray cluster.\n"
         "The same command resumes a run that was stopped. To search among images, see idmetric gallery.",
-        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130)}",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
     )
     parser.add_argument("sources", nargs="+", metavar="SOURCE", help="folders and images, or Parquet files; "
                         "also addresses (s3://, gs://, ...)")  # fmt: skip
@@ -71,14 +71,15 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int
     if not args.ray and (args.address or args.gpus):
         parser.error("--address and --gpus describe a cluster: add --ray")
 
-    args.sources = [path for source in args.sources for path in matches(source) or [source]]
-    for path in args.sources:
-        if "://" not in path and not os.path.exists(path):
-            parser.error(f"there is no {path!r}")  # before the model is opened
     return ended(partial(_run, args), parser, f"finished files are in {args.out}, and the same command resumes")
 
 
 def _run(args: argparse.Namespace) -> int:
+    args.sources = [path for source in args.sources for path in matches(source) or [source]]
+    for path in args.sources:
+        if "://" not in path and not exists(path):
+            raise UsageError(f"there is no {path!r}")  # before the model is opened
+
     extras = {"data": {"pyarrow": "pyarrow"}, **({"scale": {"ray": "Ray"}} if args.ray else {})}
     need_all("idmetric embed", extras)
     check_model(args.model)

@@ -109,7 +109,7 @@ model another name in the table.
 run embeds only what is missing.
 
 """
-_EPILOG = _NOTES + codes(0, 1, 2, 130)
+_EPILOG = _NOTES + codes(0, 1, 2, 130, 143)
 
 
 def build_parser(protocol: str | None = None, prog: str = "idmetric eval") -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ def build_parser(prog: str = "idmetric export") -> Parser:
         prog=prog,
         description="Write a model as one file: pixels in, embedding out, preprocessing inside.\n"
         "onnxruntime runs it without torch and without this package.",
-        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130)}",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130, 143)}",
     )
     options.add_model(parser)
     parser.add_argument("--out", "-o", required=True, metavar="FILE", help="the .onnx file to write; one that "

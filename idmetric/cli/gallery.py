@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -28,7 +29,8 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.options import check_model, load_options
-from idmetric.images.paths import InputError, is_image, listed, matches, walk
+from idmetric.embed.keys import stores_in
+from idmetric.images.paths import InputError, exists, is_image, listed, matches, walk
 from idmetric.io.hints import need
 from idmetric.io.progress import Progress
 from idmetric.io.tables import aligned, four
@@ -60,7 +62,7 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
     parser = Parser(
         prog=prog,
         description="Embed a folder of images once, then search it, find duplicates and group identities.",
-        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130)}",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, (line, add) in _PARTS.items():
@@ -101,8 +103,16 @@ def _add_query(parser: Parser) -> None:
 
 
 def distance(text: str) -> float | str:
-    """A number, or the word `calibrated`."""
-    return text if text == "calibrated" else float(text)
+    """A distance, or the word `calibrated`."""
+    if text == "calibrated":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a distance, such as 0.3, nor 'calibrated'")
+    return value
 
 
 def _add_rate(parser: Parser) -> None:
@@ -221,7 +231,7 @@ def _run(args: argparse.Namespace) -> int:
         check_not_read({"--output": args.output}, files)
         answer = {"query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report, "prune": _prune}
         try:
-            return answer[args.command](args, gallery) or status
+            return answer[args.command](args, gallery) or status or (4 if gallery.stale else 0)
         except MemoryError as error:
             raise CommandError("out of memory: use fewer --workers or a smaller --batch-size") from error
 
@@ -240,11 +250,11 @@ def _check(args: argparse.Namespace) -> None:
     except InputError as error:
         raise UsageError(str(error)) from error
     for path in [*args.sources, *args.images]:
-        if not os.path.exists(path):
+        if not exists(path):
             raise UsageError(f"there is no {path!r}")
     if args.model:
         check_model(args.model)
-    if args.gallery and not args.sources and not any(Path(args.gallery).glob(f"*/{IMAGES}")):
+    if args.gallery and not args.sources and not stores_in(args.gallery, IMAGES):
         raise CommandError(
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
@@ -380,12 +390,12 @@ def _counted(found: Records, what: str) -> str:
     return f"{groups} {'group' if groups == 1 else 'groups'} {what}, {spare} could go"
 
 
-def _near_duplicates(args: argparse.Namespace, gallery: Gallery, **more: Any) -> Records:
+def _near_duplicates(args: argparse.Namespace, gallery: Gallery) -> Records:
     from idmetric.gallery.clusters import near_duplicates
 
     with Progress("pairs", not args.quiet, verb="compared") as progress:
         return near_duplicates(gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep,
-                               progress=progress, **more)  # fmt: skip
+                               progress=progress)  # fmt: skip
 
 
 def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
@@ -404,25 +414,23 @@ def _identities(args: argparse.Namespace, gallery: Gallery) -> Records:
 
 
 def _report(args: argparse.Namespace, gallery: Gallery) -> int:
-    from idmetric.gallery.info import faults
     from idmetric.report.gallery import gallery_page
     from idmetric.report.page import check_page, write_page
 
     check_page(args.output)
-    touched = faults(gallery.items)
-    wrong = faults((item for item in gallery.items if item.where in touched), check=True)
-    copies = _near_duplicates(args, gallery, left_out=wrong)
+    copies = _near_duplicates(args, gallery)
     groups, note = None, ""
     try:
         groups = _identities(args, gallery)
     except ValueError as error:  # without a calibration, say
         note = str(error)
-    page = gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note, faults=wrong)
+    page = gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note,
+                        faults=gallery.stale)  # fmt: skip
     write_page(page, args.output)
     if not args.quiet:
         count = len({row["group"] for row in copies})
         say(f"wrote {args.output}: {len(gallery)} images, {count} duplicate groups")
-    return 4 if wrong else 0
+    return 0
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -57,7 +57,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
         "       %(prog)s --ref PATH [--ref PATH ...] IMAGE [IMAGE ...] [options]\n"
         "       %(prog)s --pairs CSV [options]",
         description="Distance of images to a reference: lower = more likely the same object, animal or person.",
-        epilog=codes(0, 1, 2, 3, 4, 130),
+        epilog=codes(0, 1, 2, 3, 4, 130, 143),
     )
     parser.add_argument("paths", nargs="*", metavar="IMAGE", help="files, folders or patterns; the first one names "
                         "the reference (or several), unless --ref is given")  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -138,13 +139,8 @@ class Embedding:
 
     def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
         """Write to a safetensors file; `metadata` (strings) is kept with the tensors; OutputError if it fails."""
-        from safetensors.torch import save_file
-
-        tensors = {"cls": self.cls, "patches": self.patches, "weights": self.weights}
-        grid = "" if self.grid is None else f"{self.grid[0]}x{self.grid[1]}"
-        header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": self.model}
         with writing(path):
-            save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, path, header)
+            Path(path).write_bytes(serialized(self, metadata))
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
@@ -157,6 +153,17 @@ class Embedding:
             weights=tensors.get("weights"),
             model=header.get("model", ""),
         )
+
+
+def serialized(embedding: Embedding, metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return the bytes of a safetensors file with an Embedding, and strings to keep with it."""
+    from safetensors.torch import save
+
+    tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
+    grid = "" if embedding.grid is None else f"{embedding.grid[0]}x{embedding.grid[1]}"
+    header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": embedding.model}
+    data: bytes = save({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, header)
+    return data
 
 
 def same_model(a: str, b: str) -> bool:

@@ -7,12 +7,14 @@ on (`Embedder.about`), including the weights in memory.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import stat
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from idmetric.io.json_file import MOST
@@ -36,6 +38,23 @@ def folder_name(facts: Mapping[str, str]) -> str:
     """
     name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
     return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"
+
+
+def stores_in(folder: str | os.PathLike[str], name: str) -> list[Path]:
+    """Return the folders in a folder that hold a file of this name, sorted; none if there is no such folder.
+
+    Raises:
+        PermissionError: if the folder or one in it is closed to the user, so that it may hold such a file.
+    """
+    stores = []
+    try:
+        for entry in sorted(os.listdir(folder)):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.stat(os.path.join(folder, entry, name))
+                stores.append(Path(folder, entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return stores
 
 
 # Images

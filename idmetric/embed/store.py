@@ -5,15 +5,13 @@
     store.save()                                             # or now
     store.vectors([content_key(data)])                       # (1, D)
 
-Shards are written atomically, under random names, and never changed. So a killed run keeps what it had saved, and any
-number of processes may write to one folder without a lock.
+Shards are written atomically, named by a digest of their bytes (`shards`), and never changed. So a killed run keeps
+what it had saved, any number of processes may write to one folder without a lock, and a damaged shard is never used.
 """
 
 from __future__ import annotations
 
-import os
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,20 +23,15 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from idmetric.distance.embedding import Embedding, concatenate
-from idmetric.io.output import replacing, writing
+from idmetric.distance.embedding import Embedding, concatenate, serialized
+from idmetric.embed import shards
+from idmetric.embed.shards import DamagedShardError, ShardError
+from idmetric.io.output import refuse_irregular
 
-_KEYS = "keys"
+KINDS = ("cls", "patches")  # of shards
+_KEYS, _FOLDER = "keys", "folder"  # in the metadata of a shard
 _SAVE_SECONDS = 30.0  # a killed run loses about this much work
 _SAVE_BYTES = 2**28  # at most this much is held in memory
-
-
-class DamagedShardError(ValueError):
-    """A shard that cannot be read. `path` is its file."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{os.fspath(path)!r} is not a readable shard of embeddings ({reason}): delete it")
-        self.path, self.reason = path, reason
 
 
 class Store:
@@ -51,12 +44,17 @@ class Store:
 
     Attributes:
         unsaved: keys added since the last shard was written. added: number of embeddings added so far.
-        damaged: the errors of shards that cannot be read and are ignored; `mend` deletes them.
+        damaged: shards that are ignored because their bytes have changed, and the errors; `mend` deletes them.
+
+    Raises:
+        ShardError: for another file with a shard's name, or a shard of another model; `path` is the file.
+        OSError: if the folder or a shard cannot be read.
     """
 
     def __init__(self, folder: Path, patches: bool = False, model: str | None = None) -> None:
         self.folder, self.patches, self.model = folder, patches, model
         self.added = 0
+        self.damaged: dict[Path, DamagedShardError] = {}
         self.drop()
         self.scan()
 
@@ -65,25 +63,41 @@ class Store:
     def scan(self) -> None:
         """List the shards in the folder again."""
         self._where: dict[str, tuple[Path, int]] = {}
-        self.damaged: list[DamagedShardError] = []
-        for path in sorted(self.folder.glob("*.safetensors")):
+        for path in shards.shards_in(self.folder, *KINDS):
+            if path in self.damaged:
+                continue
             try:
-                names, has_patches = _head(path)
+                keys, has_patches = _head(path)
             except DamagedShardError as error:
-                if path.exists():  # else another process has just removed it
-                    self.damaged.append(error)
+                self.damaged[path] = error
+                continue
+            except FileNotFoundError:  # another process has just removed it
                 continue
             if self.patches <= has_patches:
-                self._where |= {name: (path, k) for k, name in enumerate(names)}
+                self._where |= {key: (path, row) for row, key in enumerate(keys)}
+
+    def check(self) -> None:
+        """Compare all shards with their digests; those that have changed are ignored from now on."""
+        for path in shards.shards_in(self.folder, *KINDS):
+            try:
+                shards.check(path)
+            except DamagedShardError as error:
+                self.damaged[path] = error
+            except FileNotFoundError:  # another process has just removed it
+                continue
+        self.scan()
 
     def mend(self) -> list[str]:
-        """Delete damaged shards, so that their images are embedded again; return a line about each."""
-        lines = [
-            f"the shard {e.path.name} was damaged ({e.reason}): its images are embedded again" for e in self.damaged
-        ]
-        for error in self.damaged:
-            error.path.unlink(missing_ok=True)
-        self.damaged = []
+        """Delete damaged shards, so that their images are embedded again; return a line about each.
+
+        Raises:
+            ShardError, OutputError: for a shard that is reached through a link or cannot be deleted.
+        """
+        lines = []
+        for path in list(self.damaged):
+            shards.remove(path, root=self.folder.parent)
+            del self.damaged[path]
+            lines.append(f"the shard {path.name} was damaged (or of an earlier version): its images are embedded again")
         return lines
 
     def __contains__(self, key: str) -> bool:
@@ -115,11 +129,9 @@ class Store:
         """Write the embeddings that are not in a shard yet; OutputError if the shard cannot be written."""
         if self._waiting:
             keys = [key for some, _ in self._waiting for key in some]
-            with writing(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f"{'patches' if self.patches else 'cls'}-{uuid.uuid4().hex}.safetensors"
-            with replacing(path) as temporary:
-                concatenate([e for _, e in self._waiting]).save(temporary, {_KEYS: " ".join(keys)})
+            embedding = concatenate([embedding for _, embedding in self._waiting])
+            data = serialized(embedding, {_KEYS: " ".join(keys), _FOLDER: self.folder.name})
+            path = shards.write(self.folder, KINDS[self.patches], data)
             self._where |= {key: (path, k) for k, key in enumerate(keys)}
         self.drop()
 
@@ -135,6 +147,7 @@ class Store:
         """Global features (N, D); errors as in `embedding`."""
         rows: NDArray[np.float32] | None = None
         for path, at, inside in self._by_shard(keys):
+            shards.check(path)
             with _opened(path) as file:
                 found = file.get_tensor("cls").float().numpy()[inside]
             if rows is None:
@@ -146,7 +159,8 @@ class Store:
         """Embeddings of at least one key, with patches if the store keeps them; only these rows are read into memory.
 
         Raises:
-            KeyError: for an unknown key. DamagedShardError: naming a shard that cannot be read, or has been removed.
+            KeyError: for an unknown key. DamagedShardError: naming a shard that has changed.
+            OSError: for a shard that cannot be read, or has been removed.
         """
         parts: list[Embedding] = []
         order: list[int] = []
@@ -158,13 +172,15 @@ class Store:
 
     def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
         """Embeddings of the keys that can be read: another process may prune the folder meanwhile."""
-        for _ in range(3):
+        while True:
             there = [key for key in dict.fromkeys(keys) if key in self]
             try:
                 return dict(zip(there, self.embedding(there), strict=True)) if there else {}
-            except DamagedShardError:
-                self.scan()
-        return {}
+            except DamagedShardError as error:
+                self.damaged[error.path] = error
+            except FileNotFoundError:
+                pass
+            self.scan()
 
     def _by_shard(self, keys: Sequence[str]) -> Iterator[tuple[Path, list[int], list[int]]]:
         """Yield each shard, positions in `keys`, and the rows there."""
@@ -181,29 +197,34 @@ class Store:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    if path.is_file():  # safetensors reports all errors alike; those of the system are no damage, and are raised here
-        path.open("rb").close()
+    """Open a shard; only a changed byte counts as damage, while an error of the system, such as no memory, does not."""
+    refuse_irregular(path)
+    path.open("rb").close()  # safetensors reports the system's errors as its own
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except DamagedShardError:
-        raise
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError, RuntimeError) as error:
-        raise DamagedShardError(path, str(error)) from error  # the last four: tensors of other shapes and types
+    except (SafetensorError, ValueError, LookupError, TypeError, RuntimeError) as error:
+        shards.check(path)
+        raise ShardError(path, f"cannot be read as embeddings: {error}") from error
 
 
 def _head(path: Path) -> tuple[list[str], bool]:
     """Return the keys of a shard, and whether it has patches."""
     with _opened(path) as file:
         names = list(file.keys())
-        keys = (file.metadata() or {}).get(_KEYS, "").split()
+        head = file.metadata() or {}
+        keys = head.get(_KEYS, "").split()
         if "cls" not in names or {file.get_slice(name).get_shape()[0] for name in names} != {len(keys)}:
-            raise DamagedShardError(path, "it does not say which images it holds")
+            raise ValueError("it does not say which images it holds")
+    if head.get(_FOLDER) != path.parent.name:
+        shards.check(path)
+        raise ShardError(path, f"holds embeddings of {head.get(_FOLDER)!r}, another model or other settings: remove it")
     return keys, "patches" in names
 
 
 def _some(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
     """Read some rows of a shard."""
+    shards.check(path)
     with _opened(path) as file:
         names = file.keys() if patches else ["cls"]
         tensors = {name: torch.cat([file.get_slice(name)[k : k + 1] for k in rows]) for name in names}

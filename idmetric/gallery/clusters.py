@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +25,6 @@ from idmetric.gallery.linkage import Linkage as Linkage
 from idmetric.gallery.linkage import cluster as cluster
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.looks import sharpness as sharpness
-from idmetric.gallery.update import stamp_of
 from idmetric.images.opening import open_file
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.records import Record, Records
@@ -53,7 +52,6 @@ def near_duplicates(
     neighbors: int = 10,
     max_distance: float | None = None,
     keep: Keep = "largest",
-    left_out: Collection[tuple[str, ...]] = (),
     progress: Progress | None = None,
 ) -> Records:
     """Find groups of images that repeat each other's pixels.
@@ -70,7 +68,6 @@ def near_duplicates(
         keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images at least
             80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
             most bytes.
-        left_out: `Item.where` of images that are not compared, such as `info.faults`.
         progress: called with (done, all) of images that are read, then of pairs that are compared. Both are kept in
             the gallery's folder, and are not done again for images that stay the same.
 
@@ -80,9 +77,10 @@ def near_duplicates(
         Copies of several frames or pages repeat all of them; else `reason` is "first frame only", and `keep` is true.
         So it is for links to a file that is kept, and other masks of it, of the reason "same file".
 
+    Images that are missing or have changed since the last update are left out, see `Gallery.current`.
+
     Raises:
-        GalleryError: if an image that is read, or is in a group, has changed since the gallery was brought up to date.
-        ValueError: for arguments out of range.
+        GalleryError: if all images are missing, or one changes meanwhile. ValueError: for arguments out of range.
     """
     if neighbors < 1 or keep not in ("largest", "sharpest"):
         raise ValueError(f"neighbors must be at least 1 and keep largest or sharpest, got {neighbors} and {keep!r}")
@@ -92,7 +90,7 @@ def near_duplicates(
         return Records([], DUPLICATES)
 
     table = gallery.table()
-    there = [item for item in gallery.items if item.where not in left_out]
+    there = gallery.current()
     items = by_key(there)
     looks = Looks(gallery, there, progress)
     a, b, far = nearest_pairs(*table.near(neighbors + 1))
@@ -132,10 +130,6 @@ def _groups(
         rows = _rows(compared, gallery, looks, max_distance)
         rest = [item for item, row in zip(compared, rows, strict=True) if not row["reason"]]
         if len(rest) < len(rows) - 1:
-            for item, row in zip(compared, rows, strict=True):
-                untouched = bool(item.stamp) and stamp_of(item.files) == item.stamp
-                if row["reason"] and not untouched:
-                    gallery.read(item)  # an error if it has changed
             yield [row for row in rows if row["reason"]]
 
 
@@ -248,8 +242,8 @@ def identities(
         linkage: see `cluster`.
 
     Returns:
-        A row for each image, large groups first; `center` marks the image nearest to all others of its group, and
-        `distance` is the distance from it.
+        A row for each image that is neither missing nor changed, large groups first; `center` marks the image nearest
+        to all others of its group, and `distance` is the distance from it.
 
     Raises:
         ValueError, CalibrationError: without `threshold`, see `calibrated_threshold`.
@@ -257,12 +251,14 @@ def identities(
     """
     limit = calibrated_threshold(gallery, false_accept_rate) if threshold is None else threshold
     table = gallery.table()
-    items, vectors = by_key(gallery.items), table.vectors
+    items = by_key(gallery.current())
+    keys = list(items)
+    vectors = table.rows_of(keys)
     labels = cluster(vectors, limit, linkage)
     groups: dict[int, list[int]] = {}
     for row, label in enumerate(labels.tolist()):
         groups.setdefault(label, []).append(row)
-    members = [[(row, item) for row in rows for item in items[table.keys[row]]] for rows in groups.values()]
+    members = [[(row, item) for row in rows for item in items[keys[row]]] for rows in groups.values()]
     members.sort(key=lambda group: (-len(group), group[0][1].place))
     found: list[Record] = []
     for number, group in enumerate(members, 1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,18 +14,31 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.keys import content, content_key, folder_name
+from idmetric.embed.keys import content, content_key, folder_name, stores_in
 from idmetric.embed.nearest import unit
-from idmetric.embed.store import DamagedShardError, Store
-from idmetric.gallery.index import IMAGES, LOCK, Item, file_of, locked_store, models_of, read_index, shown, write_index
+from idmetric.embed.shards import DamagedShardError
+from idmetric.embed.store import Store
+from idmetric.gallery.index import (
+    IMAGES,
+    LOCK,
+    Item,
+    file_of,
+    files_of,
+    locked_store,
+    models_of,
+    read_index,
+    shown,
+    write_index,
+)
 from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Search, Table
-from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, entries
-from idmetric.gallery.update import Update, current_items, difference
+from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
+from idmetric.gallery.update import Update, current_items, difference, stamp_of
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
 from idmetric.io.hints import need
 from idmetric.io.output import replacing, writing
+from idmetric.io.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.distance.embedding import Embedding
@@ -43,6 +57,9 @@ class Gallery:
         patches: keep patch tokens too (megabytes per image), which `rerank` would otherwise embed again.
         opened: the name with which `idmetric.load` opens the model again. opened_revision: the commit, if one was asked
             for. The command line records both.
+
+    Attributes:
+        stale: `Item.where` -> fault of the images that the last answer left out, see `current`.
     """
 
     def __init__(
@@ -63,6 +80,7 @@ class Gallery:
         self.mask_id = mask_id if masked else None
         self.about = metric.about(outside if masked else None, self.mask_id)
         self.store = self.folder / folder_name(self.about)
+        self.stale: dict[tuple[str, ...], str] = {}
         self._items: list[Item] | None
         self._damage: GalleryError | None
         self.reload()
@@ -80,7 +98,7 @@ class Gallery:
             self._damage = error
         self._shards = Store(self.store, self.patches)
         self._table: Table | None = None
-        self._manifests: dict[str, dict[tuple[str, ...], Entry]] = {}
+        self._manifests: dict[tuple[object, ...], dict[tuple[str, ...], Entry]] = {}
 
     @property
     def items(self) -> list[Item]:
@@ -132,24 +150,65 @@ class Gallery:
             "embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1]),
         })  # fmt: skip
         with replacing(Path(path)) as temporary:
-            pq.write_table(table.replace_schema_metadata({"idmetric.gallery": json.dumps(self.about)}), temporary)
+            table = table.replace_schema_metadata({"idmetric.gallery": json.dumps(self.about)})
+            pq.write_table(table, temporary, write_page_checksum=True)
 
     def read(self, item: Item) -> tuple[bytes, bytes | None]:
         """Return the bytes of an image and of its mask, as they were embedded.
 
         Raises:
-            GalleryError: if they have changed or cannot be read.
+            StaleError: if they have changed or cannot be read.
         """
         try:
             entry = self._entry(item)
             if entry is None:
-                raise GalleryError(f"{item.place} is not there any more: bring the gallery up to date")
+                raise StaleError(item.place, "missing")
             image, mask = entry.image(), entry.mask() if self.masked and entry.mask is not None else None
+        except FileNotFoundError as error:
+            raise StaleError(item.place, "missing") from error
         except OSError as error:
-            raise GalleryError(f"{item.place}: {error.strerror or error}: bring the gallery up to date") from error
+            raise StaleError(item.place, f"cannot be read: {error.strerror or error}") from error
         if content_key(image, mask) != item.key:
-            raise GalleryError(f"{item.place} has changed: bring the gallery up to date")
+            raise StaleError(item.place, "changed")
         return image, mask
+
+    def current(self) -> list[Item]:
+        """Return the `items` that are as they were embedded; a StaleWarning lists others, which `stale` holds.
+
+        Raises:
+            GalleryError: if all images are missing, or as `items`.
+        """
+        items = self.items
+        faults = {item.where: self._fault(item) for item in items}
+        self._leave_out({where: fault for where, fault in faults.items() if fault})
+        return [item for item in items if not faults[item.where]]
+
+    def _fault(self, item: Item) -> str:
+        """Return "missing", "changed" or why an image cannot be read; empty if it is as it was embedded.
+
+        A file is read only if its size, times of change or inode are not those of the last update.
+        """
+        if item.stamp and stamp_of(files_of(item)) == item.stamp:
+            return ""
+        try:
+            self.read(item)
+        except StaleError as error:
+            return error.fault
+        return ""
+
+    def _leave_out(self, faults: dict[tuple[str, ...], str]) -> None:
+        """Note that an answer leaves out images with these faults, and warn."""
+        self.stale = faults
+        if not faults:
+            return
+        if len(faults) == len(self) and set(faults.values()) == {"missing"}:
+            raise GalleryError(
+                f"all {len(self)} images of the gallery are missing, such as {next(iter(faults))[0]!r}: if they were "
+                f"moved, name their folder: idmetric gallery build FOLDER --gallery {self.folder} embeds none again"
+            )
+        names = ", ".join(first_few([f"{where[0]} ({fault})" for where, fault in faults.items()], shown=3))
+        message = f"left out {len(faults)} of {len(self)} images: {names}; bring the gallery up to date"
+        warnings.warn(message, StaleWarning, stacklevel=3)
 
     def _entry(self, item: Item) -> Entry | None:
         """Return the entry to read an image from; None if its manifest does not hold it any more."""
@@ -159,9 +218,10 @@ class Gallery:
         manifest = file_of(item)
         if not (manifest.endswith(MANIFESTS) and os.path.isfile(manifest)):
             return None
-        if manifest not in self._manifests:
-            self._manifests[manifest] = {entry.where: entry for entry in entries([Source(manifest)], self.masked)}
-        return self._manifests[manifest].get(item.where)
+        version = (manifest, stamp_of([manifest]))
+        if version not in self._manifests:
+            self._manifests[version] = {entry.where: entry for entry in entries([Source(manifest)], self.masked)}
+        return self._manifests[version].get(item.where)
 
     def table(self) -> Table:
         """Return the vectors of all different images.
@@ -172,7 +232,7 @@ class Gallery:
         if self._table is None:
             try:
                 self._table = self._loaded()
-            except (GalleryError, DamagedShardError):
+            except (GalleryError, DamagedShardError, FileNotFoundError):
                 self.reload()  # another process may have pruned the gallery
                 self._table = self._loaded()
         return self._table
@@ -244,7 +304,10 @@ class Gallery:
             self.store.mkdir(parents=True, exist_ok=True)
         with locked_store(self.store):
             self.reload()  # no items if the list is damaged: embeddings are found without it
-            before, damaged = {item.where: item for item in self._items or []}, self._shards.mend()
+            before = {item.where: item for item in self._items or []}
+            if not quick:
+                self._shards.check()
+            damaged = self._shards.mend()
             try:
                 after = current_items(
                     self.metric, self._shards, wanted, before, masked=self.masked, outside=self.outside,
@@ -266,22 +329,24 @@ class Gallery:
             others: also remove the embeddings of all other models and weights in the folder.
 
         Raises:
-            GalleryError, DamagedShardError: if this model has no gallery here, or a damaged one.
+            GalleryError, DamagedShardError: if this model has no gallery here, a damaged one, or if all its images
+                are missing.
         """
         self._check_model()
-        self._all()
+        self.current()
         with locked_store(self.store):
             self.reload()
             before, removed = size_of(self.folder), []
             count = prune_shards(self.store, {item.key for item in self._all()})
-            for path in sorted(self.folder.glob(f"*/{IMAGES}")) if others else []:
-                if path.parent != self.store:
-                    with locked_store(path.parent):
-                        remove_store(path.parent)
+            for store in stores_in(self.folder, IMAGES) if others else []:
+                if store != self.store:
+                    with locked_store(store):
+                        remove_store(store)
                     with contextlib.suppress(OSError):  # it holds files of others
-                        (path.parent / LOCK).unlink()
-                        path.parent.rmdir()
-                    removed.append(path.parent.name)
+                        (store / LOCK).unlink()
+                        store.rmdir()
+                    removed.append(store.name)
+
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)
 
@@ -302,8 +367,8 @@ class Gallery:
     ) -> Records:
         """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
 
-        Files that have changed since they were embedded are left out, with a `StaleWarning`. Only `update` finds new
-        files, and changed ones that would be nearer now.
+        Files that are missing or have changed since they were embedded are left out, with a `StaleWarning`. Only
+        `update` finds new files, and changed ones that would be nearer now.
 
         Args:
             images: one or several, or their embedding (with patches for a rerank).
@@ -320,16 +385,21 @@ class Gallery:
             A row for each hit: query, rank, distance, image, name, identity, ..., and the settings behind the score.
 
         Raises:
-            GalleryError: if this model has no gallery here, or the gallery is empty or damaged.
+            GalleryError: if this model has no gallery here, or the gallery is empty or damaged, or all its images are
+                missing.
             ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
             ValueError: for arguments that do not fit.
         """
         self._check_model()
         table = self.table()
-        return Search(
-            self.metric, self.outside, self.mask_id, self.store, self._usable(), table, self.read, self.shown, k,
-            distance, rerank, exclude_same, self.about["outside"] if probability else None, unknown_above,
-        ).run(images, masks, batch_size)  # fmt: skip
+        search = Search(
+            self.metric, self.outside, self.mask_id, self.store, self._usable(), table, self.read, self._fault,
+            self.shown, k, distance, rerank, exclude_same, self.about["outside"] if probability else None,
+            unknown_above,
+        )  # fmt: skip
+        rows = search.run(images, masks, batch_size)
+        self._leave_out({where: fault for where, fault in search.faults.items() if fault})
+        return rows
 
     def _check_model(self) -> None:
         """Refuse a model with other weights or settings than when the gallery was opened."""

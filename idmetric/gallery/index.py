@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from idmetric.gallery.sources import MANIFESTS, GalleryError
+from idmetric.embed.keys import stores_in
+from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
 from idmetric.io import json_file
 from idmetric.io.lock import locked
-from idmetric.io.output import replacing
+from idmetric.io.output import refuse_irregular, replacing
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images
@@ -30,7 +31,7 @@ class Item:
         name, place, files, identity: see `sources.Entry`.
         key: hash of its content, under which its embedding is kept; empty if it could not be read.
         width, height: in pixels, as stored; 0 if unknown. size: of the file in bytes.
-        stamp: size, times of change and inode of its files when they were hashed.
+        stamp: size, times of change and inode of its `files_of` when they were hashed.
         problem: why it has no embedding; empty if it has one.
     """
 
@@ -59,10 +60,16 @@ def by_key(items: Sequence[Item]) -> dict[str, list[Item]]:
     return found
 
 
-def file_of(item: Item) -> str:
+def file_of(item: Item | Entry) -> str:
     """An image's file, or the manifest with its bytes."""
     found = None if item.place in item.files else _IN_MANIFEST.match(item.place)
     return found[1] if found else item.place
+
+
+def files_of(image: Item | Entry) -> tuple[str, ...]:
+    """The files that an image and its mask are read from, a manifest with their bytes among them."""
+    file = file_of(image)
+    return image.files if file in image.files else (*image.files, file)
 
 
 def shown(item: Item, relative: bool) -> str:
@@ -81,7 +88,9 @@ def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
         GalleryError: if one is damaged.
     """
     found = []
-    for path in sorted(Path(folder).glob(f"*/{IMAGES}")):
+    for store in stores_in(folder, IMAGES):
+        path = store / IMAGES
+        refuse_irregular(path)
         with _naming(path), path.open(encoding="utf-8") as file:
             found.append(_head(path, file.readline()))
     return found
@@ -94,7 +103,9 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
         GalleryError: naming a damaged file.
     """
     path = store / IMAGES
-    if not path.is_file():
+    try:
+        refuse_irregular(path)
+    except FileNotFoundError:
         return None
     known = {field.name for field in fields(Item)}
     with _naming(path):
@@ -133,7 +144,7 @@ def _head(path: Path, line: str) -> dict[str, Any]:
 def _naming(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise GalleryError(
             f"{str(path)!r} is damaged ({error}): `idmetric gallery build SOURCES --model MODEL` mends it, and "
             "embeds nothing again"
@@ -141,5 +152,14 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def locked_store(store: Path) -> AbstractContextManager[bool]:
-    """Hold the lock of a model's part of a gallery; wait while another process holds it."""
+    """Hold the lock of a model's part of a gallery, to change it; wait while another process holds it.
+
+    Raises:
+        GalleryError: if the part is a link, as one to another gallery, which would be changed with it.
+    """
+    if store.is_symlink():
+        raise GalleryError(
+            f"{str(store)!r} is a link to {os.path.realpath(store)!r}, and nothing is changed through links: name that "
+            "gallery's folder, or remove the link"
+        )
     return locked(store / LOCK, RuntimeError(), wait=True)

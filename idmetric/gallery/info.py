@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from idmetric.embed.keys import MASKED, content, content_key
+from idmetric.embed.keys import MASKED, content, content_key, stores_in
 from idmetric.embed.store import Store
-from idmetric.gallery.index import IMAGES, Item, read_index
+from idmetric.gallery.index import IMAGES, Item, files_of, read_index
 from idmetric.gallery.prune import size_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.update import stamp_of
@@ -36,7 +36,7 @@ def gallery_info(folder: str | os.PathLike[str], *, check: bool = False) -> Reco
     Raises:
         GalleryError: if there is no gallery, or a list of images is damaged.
     """
-    stores = sorted(path.parent for path in Path(folder).glob(f"*/{IMAGES}"))
+    stores = stores_in(folder, IMAGES)
     if not stores:
         raise GalleryError(f"{str(folder)!r} is not a gallery")
     return Records([_row(store, check) for store in stores], INFO)
@@ -55,13 +55,12 @@ def faults(items: Iterable[Item], *, check: bool = False) -> dict[tuple[str, ...
 
 
 def _fault(item: Item, check: bool) -> str:
-    in_files = item.place in item.files
-    needed = item.files if in_files else (*item.files, item.place.rpartition("#")[0])
-    if not all(map(os.path.lexists, needed)):
+    files = files_of(item)
+    if not all(map(os.path.lexists, files)):
         return "missing"
     if not check:
-        return "" if stamp_of(item.files) == item.stamp else "changed"
-    if not in_files:
+        return "" if stamp_of(files) == item.stamp else "changed"
+    if item.place not in item.files:
         return ""
     image, *masks = item.files
     try:

@@ -1,14 +1,14 @@
 """What the pixels of a gallery's images show, kept in its folder by content: small pictures, sharpness, copies.
 
-Files are written atomically, under random names, and never changed; `Gallery.prune` deletes them, and they are made
-again.
+Files are written atomically, named by a digest of their bytes (`embed.shards`), and never changed; `Gallery.prune`
+deletes them, and they are made again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import tempfile
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from idmetric.embed.pipeline import threads
+from idmetric.embed.shards import DamagedShardError, ShardError, check, remove, shards_in, write
 from idmetric.evaluate.copies import SIZE, THRESHOLD, compare_pairs
-from idmetric.gallery.prune import LOOKS
+from idmetric.gallery.prune import LOOKS, PICTURES
 from idmetric.images.opening import Named, frames_of, open_file
-from idmetric.io.output import OutputError, replacing, writing
+from idmetric.io.output import OutputError
 from idmetric.io.threads import in_order
 from idmetric.scoring.copies import small_picture
 
@@ -60,16 +61,27 @@ class Looks:
         self._agreements: dict[tuple[str, str], Agreement] = {}
         self._unsaved: list[tuple[str, str]] = []
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        for path in sorted(self.folder.glob("*.safetensors")):
+        for path in shards_in(self.folder, *PICTURES):
             try:
                 self._take(path)
-            except (SafetensorError, OSError, ValueError, TypeError, LookupError):  # made again
-                path.unlink(missing_ok=True)
+            except DamagedShardError:  # made again
+                with contextlib.suppress(OutputError):
+                    remove(path, root=gallery.folder)
+            except FileNotFoundError:  # another process has just removed it
+                continue
+
         missing = list({item.key: item for item in items if item.key not in self._where}.values())
         for begin in range(0, len(missing), _IMAGES):
             self._read(missing[begin : begin + _IMAGES], begin, len(missing))
 
     def _take(self, path: Path) -> None:
+        check(path)
+        try:
+            self._take_unchanged(path)
+        except (SafetensorError, ValueError, TypeError, LookupError) as error:
+            raise ShardError(path, f"does not hold pictures of a gallery ({error}): remove it") from error
+
+    def _take_unchanged(self, path: Path) -> None:
         with safe_open(path, "np") as file:
             keys = file.metadata()["keys"].split()
             if path.name.startswith("pictures"):
@@ -83,12 +95,8 @@ class Looks:
             self._agreements[keys[i], keys[j]] = (value, bool(turned))
 
     def _write(self, kind: str, keys: Sequence[str], tensors: dict[str, NDArray[np.generic]]) -> None:
-        path = self.folder / f"{kind}-{uuid.uuid4().hex}.safetensors"
         try:
-            with writing(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                with replacing(path) as temporary:
-                    save_file(tensors, temporary, {"keys": " ".join(keys)})
+            path = write(self.folder, kind, save(tensors, {"keys": " ".join(keys)}))
         except OutputError as error:
             if self._temporary is not None:
                 raise

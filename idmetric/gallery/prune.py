@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import re
 import time
 from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from idmetric.embed.store import Store
+from idmetric.embed.shards import remove, shards_in
+from idmetric.embed.store import KINDS, Store
 from idmetric.gallery.index import IMAGES
 
 _AT_ONCE = 64  # embeddings moved at a time
 LOOKS = "looks-2"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies
+PICTURES = ("pictures", "pairs")  # kinds of files in that folder
+# what `replacing` calls a shard or a list of images while it is written
+_HALF_WRITTEN = re.compile(r"\.((cls|patches)-[0-9a-f]{32}(\.saf)?|images\.jsonl)\.[0-9a-f]{12}")
 _LEFT = 3600  # seconds after which a half-written file has no living writer
 
 
@@ -40,16 +45,19 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     """Remove all embeddings except those of the wanted keys; return how many were removed. The caller holds the lock.
 
     The wanted rows of a shard are written to another before the shard is removed, so a stop loses nothing.
+
+    Raises:
+        DamagedShardError: for a shard that may hold wanted embeddings. ShardError: for one reached through a link.
     """
     gone: set[str] = set()
     for patches in (True, False):
-        there = list(store.glob("*.safetensors"))  # `idmetric score --cache` may write others from now on
+        there = shards_in(store, *KINDS)  # `idmetric score --cache` may write others from now on
         with_patches = set(Store(store, patches=True).files())
         shards, old = Store(store, patches), []
         if shards.damaged:  # it may hold images that are wanted
-            raise shards.damaged[0]
+            raise next(iter(shards.damaged.values()))
         by_file = shards.files()
-        for path in sorted(there):
+        for path in there:
             held = by_file.get(path, [])  # empty if other shards have all of its rows
             if (path in with_patches) != patches or (held and all(key in wanted for key in held)):
                 continue
@@ -60,21 +68,37 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
             gone.update(key for key in held if key not in wanted)
             old.append(path)
         shards.save()
+
+        # a shard with exactly the wanted rows has the name of the one that was just written
+        needed = {path for path, keys in shards.files().items() if any(key in wanted for key in keys)}
         for path in old:
-            path.unlink(missing_ok=True)
+            if path not in needed:
+                remove(path, root=store.parent)
+
     if gone:
-        shutil.rmtree(store / LOOKS, ignore_errors=True)
+        remove_pictures(store)
     for path in store.iterdir():  # half-written files of killed processes
-        if path.name.startswith((".cls-", ".patches-", f".{IMAGES}.")) and time.time() - path.stat().st_mtime > _LEFT:
-            path.unlink()
+        is_half_written = _HALF_WRITTEN.fullmatch(path.name) and path.is_file()
+        if is_half_written and time.time() - path.stat().st_mtime > _LEFT:
+            remove(path, root=store.parent)
     return len(gone)
+
+
+def remove_pictures(store: Path) -> None:
+    """Remove the pictures of a model's part of a gallery, and their folder unless it holds other files."""
+    folder = store / LOOKS
+    for path in shards_in(folder, *PICTURES):
+        remove(path, root=store.parent)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def remove_store(store: Path) -> None:
     """Remove a model's part of a gallery, except its lock and files that do not belong to a gallery."""
-    shutil.rmtree(store / LOOKS, ignore_errors=True)
-    for path in [store / IMAGES, *store.glob("*.safetensors")]:  # first the file that makes it a gallery
-        path.unlink(missing_ok=True)
+    remove(store / IMAGES, root=store.parent)  # first the file that makes it a gallery
+    for path in shards_in(store, *KINDS):
+        remove(path, root=store.parent)
+    remove_pictures(store)
 
 
 def size_of(folder: Path) -> int:

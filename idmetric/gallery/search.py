@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from idmetric.embed.store import Store
 from idmetric.evaluate.arrays import comparable
 from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
-from idmetric.gallery.sources import GalleryError, StaleWarning
+from idmetric.gallery.sources import GalleryError
 from idmetric.images.masks import Labeled, labeled, split_masks
 from idmetric.images.read import describe, split_images
 from idmetric.scoring.records import Record, Records
@@ -69,6 +68,7 @@ class Search:
     Attributes:
         store: folder of the gallery's embeddings. items, table: its usable images, and their vectors.
         read: returns the bytes of an image and its mask, or raises GalleryError if they have changed.
+        fault: why an image is not as it was embedded, or "".
         shown: an image's place in answers.
         probability_of: what the gallery's model sees of an image, for probabilities; None: there are none.
     """
@@ -80,6 +80,7 @@ class Search:
     items: Sequence[Item]
     table: Table
     read: Callable[[Item], tuple[bytes, bytes | None]]
+    fault: Callable[[Item], str]
     shown: Callable[[Item], str]
     k: int
     distance: str
@@ -93,6 +94,8 @@ class Search:
         self.patches = needs_patches(self.distance)
         if self.k < 1:
             raise ValueError(f"k must be at least 1, got {self.k}")
+        if self.unknown_above is not None and not 0 <= self.unknown_above < float("inf"):
+            raise ValueError(f"unknown_above must be a distance, at least 0 and finite, got {self.unknown_above}")
         if self.patches != (self.rerank is not None):
             raise ValueError(
                 f"distance {self.distance!r} ranks a shortlist: say how long, rerank=50 or more" if self.patches
@@ -107,7 +110,7 @@ class Search:
             self.calibration.check_distance(self.distance)
             self.calibration.check_outside(self.probability_of)
         self.by_key = by_key(self.items)
-        self.current: dict[tuple[str, ...], bool] = {}  # item -> whether its files are unchanged
+        self.faults: dict[tuple[str, ...], str] = {}  # of the images that were looked at; "" for most
 
     def run(self, images: Images | Embedding, masks: Masks, batch_size: int) -> Records:
         """Return all hits of all queries."""
@@ -159,14 +162,9 @@ class Search:
         return found[:need]
 
     def _is_current(self, item: Item) -> bool:
-        if item.where not in self.current:
-            try:
-                self.read(item)
-                self.current[item.where] = True
-            except GalleryError as error:
-                warnings.warn(f"left out: {error}", StaleWarning, stacklevel=2)
-                self.current[item.where] = False
-        return self.current[item.where]
+        if item.where not in self.faults:
+            self.faults[item.where] = self.fault(item)
+        return not self.faults[item.where]
 
     def _reranked(self, query: Embedding, found: list[tuple[Item, float]]) -> list[tuple[Item, float]]:
         """Sort hits by `distance`; equally far ones stay in order."""

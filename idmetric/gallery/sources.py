@@ -22,8 +22,16 @@ class GalleryError(RuntimeError):
     """A gallery cannot do what was asked; the message says why and how to fix it."""
 
 
+class StaleError(GalleryError):
+    """An image is not as it was embedded; `fault` is "missing", "changed", or why it cannot be read."""
+
+    def __init__(self, place: str, fault: str) -> None:
+        super().__init__(f"{place}: {fault}; bring the gallery up to date")
+        self.fault = fault
+
+
 class StaleWarning(UserWarning):
-    """An image was left out of an answer because its file has changed since it was embedded."""
+    """Images were left out of an answer because their files are missing, or have changed since they were embedded."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,8 @@ def _of(source: Source, masked: bool) -> Iterator[Entry]:
             yield _row(manifest, source.path, row, name, identity, masked)
     elif path.is_file():
         yield _file(path, path.name, source if masked else None)
+    elif path.exists():
+        raise GalleryError(f"{source.path!r} is a pipe or a device: name a folder, an image or a manifest")
     else:
         raise GalleryError(f"there is no folder, image or manifest at {source.path!r}: name the place it has now")
 

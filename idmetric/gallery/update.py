@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.embed.keys import MASKED
 from idmetric.embed.pipeline import Input, batches, embed, keep
 from idmetric.embed.store import Store
-from idmetric.gallery.index import Item
+from idmetric.gallery.index import Item, files_of
 from idmetric.gallery.read import load
 from idmetric.images.masks import MaskId
 from idmetric.images.read import Outside
@@ -91,7 +91,7 @@ def current_items(
     """
 
     def read(entry: Entry) -> Input[Item]:
-        stamp, known = stamp_of(entry.files), before.get(entry.where)
+        stamp, known = stamp_of(files_of(entry)), before.get(entry.where)
         if quick and stamp and known is not None and stamp == known.stamp:
             fits = known.key.endswith(MASKED) == masked and known.key in store
             if fits or known.problem:

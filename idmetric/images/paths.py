@@ -47,6 +47,17 @@ def is_address(path: str) -> bool:
     return _ADDRESS.match(path) is not None
 
 
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a file or folder; PermissionError if that cannot be seen."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        raise
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 # Folders and patterns
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from idmetric.io.output import refuse_irregular, writing
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)  # of ENOSYS, filelock takes care
 
@@ -23,8 +26,18 @@ def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]
 
     Yields:
         True; False if the file system has no locks, so that no other process is kept out.
+
+    Raises:
+        OutputError: if the file cannot be written. OSError: if it is a link, a pipe or a device.
     """
-    path.open("ab").close()  # the system's own error; filelock would make folders on the way
+    # before filelock, which follows links, waits for pipes and makes folders on the way
+    if path.is_symlink():
+        raise OSError(f"{os.fspath(path)!r} should be a lock file and is a link: remove it")
+    with writing(path):
+        if path.exists():
+            refuse_irregular(path)
+        path.open("ab").close()
+
     lock = FileLock(path, thread_local=False)
     try:
         lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)

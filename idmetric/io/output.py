@@ -80,6 +80,17 @@ def check(path: str | os.PathLike[str], parents: bool = False) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def refuse_irregular(path: str | os.PathLike[str]) -> None:
+    """Refuse a pipe or a device, which might never end; links count as what they lead to, folders pass.
+
+    Raises:
+        OSError: for a pipe or a device, and if there is no such file, or it cannot be looked at.
+    """
+    mode = os.stat(path).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(f"{os.fspath(path)!r} is a pipe or a device, not a file: remove it")
+
+
 def file_id(path: str | os.PathLike[str]) -> tuple[int, int] | str | None:
     """Equal only for names of the same regular file: links, and other spellings if the disk ignores case.
 

@@ -40,7 +40,7 @@ def gallery_page(
     Args:
         duplicates: from `near_duplicates`. groups: from `identities`; None leaves identities out.
         note: the reason for leaving identities out.
-        faults: of images that have no picture, because their file is missing or changed; from `info.faults`.
+        faults: of images that have no picture, because their file is missing or changed; `Gallery.stale`.
         room: bytes of all pictures. Duplicates come first, then identities, then single images; images without a
             picture are listed by name.
 

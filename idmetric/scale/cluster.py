@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -144,7 +145,10 @@ def _connected(address: str | None) -> Iterator[None]:
     try:
         if address and (found := re.fullmatch(r"([^:/]+):(\d+)", address)):  # Ray would try for a quarter of an hour
             socket.create_connection((found[1], int(found[2])), timeout=10).close()
+        handler = signal.getsignal(signal.SIGTERM)
         ray.init(logging_level=logging.WARNING, **options)
+        if callable(handler) and signal.getsignal(signal.SIGTERM) is not handler:  # Ray's own exits without a word
+            signal.signal(signal.SIGTERM, handler)
     except (OSError, ValueError, RuntimeError) as error:
         raise ScaleError(f"there is no Ray cluster at {address or 'this machine'!r}: {_last(error)}") from error
     try:

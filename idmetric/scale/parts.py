@@ -31,6 +31,7 @@ FORMAT = 1
 META = b"idmetric.embed"
 HEAD = "_embed.json"  # readers of Parquet folders skip names with an underscore
 _PART = re.compile(r"part-[0-9a-f]{20}\.parquet")
+_HALF_WRITTEN = re.compile(r"\.part-[0-9a-f]{20}\.parquet\.[0-9a-f]{12}")  # as `replacing` calls it
 
 
 # Rows
@@ -94,23 +95,37 @@ def as_text(name: str) -> str:
 # Files
 
 
-def errors_in(at: Place, count: int) -> dict[str, str] | None:
-    """Return image -> error of a finished part.
+def errors_in(part: Place, count: int) -> dict[str, str] | None:
+    """Return image -> error of a finished part, of which all columns but the patches are compared with their checksums.
 
-    None if it cannot be opened, has another number of rows, or some of its files could not be read, as when a disk or
-    a network was away.
+    None if there is no such part, it is damaged or has another number of rows, or some of its images could not be read,
+    as when a disk or a network was away.
+
+    Raises:
+        ScaleError: for a pipe or a device. OSError: if the part cannot be read now.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with at.opened() as opened:
-            found = pq.read_table(opened, columns=["image", "key", "error"]).to_pydict()
-    except (pa.ArrowException, OSError):
+        opened = part.opened()
+    except FileNotFoundError:
         return None
-    if len(found["image"]) != count or None in found["key"]:
+    try:
+        with opened, pq.ParquetFile(opened, page_checksum_verification=True) as file:
+            columns = [name for name in file.schema_arrow.names if name != "patches"]
+            table = file.read(columns=columns)
+        images, keys, errors = (table[name].to_pylist() for name in ("image", "key", "error"))
+    except (pa.ArrowException, KeyError):
         return None
-    return {image: error for image, error in zip(found["image"], found["error"], strict=True) if error}
+    except OSError as error:
+        if error.errno is not None:  # the system's; pyarrow reports wrong checksums as OSErrors without a number
+            raise
+        return None
+
+    if len(images) != count or None in keys:
+        return None
+    return {image: error for image, error in zip(images, errors, strict=True) if error}
 
 
 @contextmanager
@@ -164,6 +179,7 @@ def clean(folder: Place, wanted: set[str]) -> int:
     for name in old:
         folder.child(name).delete()
     if folder.is_local:  # this run holds the lock
-        for path in Path(folder.path).glob(".part-*.parquet.*"):
-            path.unlink()
+        for path in Path(folder.path).iterdir():
+            if _HALF_WRITTEN.fullmatch(path.name):
+                path.unlink()
     return len(old)

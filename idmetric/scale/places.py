@@ -62,7 +62,9 @@ class Place:
         return data
 
     def opened(self) -> Any:
-        """Return an open file for pyarrow."""
+        """Return an open file for pyarrow; ScaleError for a pipe or a device."""
+        if self.is_local and os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise ScaleError(f"{self.name!r} is a pipe, a device or a folder: name a file, or remove it")
         with self._naming():
             return self.system.open(self.path, "rb")
 

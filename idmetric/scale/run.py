@@ -169,7 +169,7 @@ def embed_chunks(
             errors = {}
             with (
                 folder.child(chunk.part).replacing() as path,
-                pq.ParquetWriter(path, schema, use_dictionary=False) as writer,
+                pq.ParquetWriter(path, schema, use_dictionary=False, write_page_checksum=True) as writer,
             ):
                 for batch in several:
                     table = rows_of(metric, [(one.item[1], one) for one in batch], schema)

@@ -24,7 +24,7 @@ from idmetric.embed.keys import MASKED, content, content_key, folder_name
 from idmetric.images import paths
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, describe
-from idmetric.io.output import writing
+from idmetric.io.output import OutputError, writing
 from idmetric.scoring.copies import small_picture
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.pairs import Pair, Pairs
@@ -229,5 +229,9 @@ class Encoder:
 
     def _mend(self) -> None:
         for store in self._stores.values():
-            for line in store.mend():
+            try:
+                lines = store.mend()
+            except OutputError as error:  # a folder that is read-only: the shard is not used, and stays
+                lines = [str(error)]
+            for line in lines:
                 warnings.warn(f"in the cache, {line}", stacklevel=2)

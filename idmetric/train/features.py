@@ -4,16 +4,16 @@
     cache.fill(wanted, compute, processes)        # once, by all processes together
     cache.get(key)                                # (T, D)
 
-    folder/3f2a.../features-91c0....safetensors   up to 256 pictures each, named by their content
+    folder/3f2a.../features-91c0....safetensors   up to 256 pictures each, named by a digest of the file's bytes
 
 A picture's key is the hash of its file's bytes, and of its mask's where its background is painted black; the folder's
 is the hash of the trunk's weights, its preprocessing and the precision. So files that change, move or are renamed are
-never taken for one another, and several runs can share a folder. Files are written atomically.
+never taken for one another, and several runs can share a folder. Files are written atomically, and compared with their
+digests before they are used.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -21,18 +21,21 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from idmetric.checkpoints.fingerprint import tensors_digest
 from idmetric.data.manifest.table import Manifest
 from idmetric.embed.keys import key_of, settings_digest
-from idmetric.io.output import replacing
+from idmetric.embed.shards import DamagedShardError, check, shards_in
+from idmetric.embed.shards import write as write_shard
+from idmetric.io.output import refuse_irregular
 from idmetric.models.embedder import Embedder
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 
 PER_FILE = 256
+KIND = "features"  # of shards
 
 
 class FeatureCache:
@@ -51,12 +54,17 @@ class FeatureCache:
     def refresh(self) -> None:
         """List the files in the folder again."""
         _opened.cache_clear()
-        found = sorted(self.folder.glob("features-*.safetensors"))
+        found = shards_in(self.folder, KIND)
         self.files = {key: path for path in found for key in _opened(path, os.getpid()).keys()}  # noqa: SIM118
 
     def get(self, key: str) -> Tensor:
         """Return the features of a key in the cache."""
-        found: Tensor = _opened(self.files[key], os.getpid()).get_tensor(key)
+        path = self.files[key]
+        try:
+            check(path)
+        except (DamagedShardError, OSError) as error:
+            raise TrainError(f"the cache of features cannot be read: {error}") from error
+        found: Tensor = _opened(path, os.getpid()).get_tensor(key)
         return found
 
     def fill(
@@ -74,9 +82,7 @@ class FeatureCache:
             try:
                 for part in parts[processes.rank :: processes.count]:
                     found = [features.cpu().contiguous().clone() for features in compute(part)]
-                    name = hashlib.sha256("".join(part).encode()).hexdigest()[:32]
-                    with replacing(self.folder / f"features-{name}.safetensors", parents=True) as path:
-                        save_file(dict(zip(part, found, strict=True)), path)
+                    write_shard(self.folder, KIND, save(dict(zip(part, found, strict=True))))
             except (OSError, ValueError) as error:  # a full disk, an image that is gone
                 raise TrainError(f"the cache of features in {self.folder} cannot be filled: {error}") from error
 
@@ -88,6 +94,7 @@ class FeatureCache:
 def _opened(path: Path, process: int) -> Any:
     """A file of the cache, open in this process: a forked one opens its own."""
     try:
+        refuse_irregular(path)
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
         raise TrainError(

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from idmetric.io.output import replacing
 
 FOLDER = "checkpoints"
+_UNFINISHED = re.compile(r"\.step-\d{6,}\.safetensors\.[0-9a-f]{12}")  # as `replacing` calls it
 
 
 class TrainError(RuntimeError):
@@ -113,7 +114,8 @@ def checkpoints(out: Path) -> dict[int, Path]:
 def prune(out: Path, keep: int, best: int | None) -> None:
     """Delete unfinished checkpoints, and all but the last `keep` (0 = all stay) and that of the best step."""
     for path in (out / FOLDER).glob(".step-*"):
-        path.unlink(missing_ok=True)
+        if _UNFINISHED.fullmatch(path.name):
+            path.unlink(missing_ok=True)
     found = checkpoints(out)
     for step in list(found)[:-keep] if keep else []:
         if step != best:

@@ -384,3 +384,18 @@ def test_every_probability_says_which_images_it_rests_on() -> None:
 def test_a_curve_that_would_turn_scores_round_is_refused(curve: Any, values: tuple[Any, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         curve(*values)
+
+
+@pytest.mark.parametrize("name", ["distance", "false_accept_rate"])
+@pytest.mark.parametrize("value", ["null", "true", '"0,5"', "NaN", "Infinity"])
+def test_a_threshold_that_is_not_a_number_is_refused(tmp_path: Path, name: str, value: str) -> None:
+    """It would name nobody, or everybody."""
+    path = tmp_path / "edited.json"
+    thresholds = ({"false_accept_rate": 0.01, "distance": 0.3},)
+    model = Model("IDSim", "", "abc", None, "64x64")
+    Calibration(Platt(6.0, -3.0), model, "cls", 0.3, thresholds=thresholds).write(path)
+    record = json.loads(path.read_text())
+    record["thresholds"][0][name] = "VALUE"
+    path.write_text(json.dumps(record).replace('"VALUE"', value))
+    with pytest.raises(CalibrationError, match=f"edited.json' is a damaged calibration: .*{name} of a threshold"):
+        read(path)

@@ -21,6 +21,7 @@ from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
 from idmetric.images.read import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
+from tests.permissions import permissions_count
 
 ALL = Sampling(fps=10, stride=1, annotated=10, parts=5, coverage=(0, 1), blur=0)
 
@@ -440,6 +441,18 @@ def test_damaged_folders_of_clips_are_made_again(tmp_path: Path, record: str | N
     again = extract(clips[0], tmp_path / "out", settings)
     assert json.loads(path.read_text()) == again
     assert not (path.parent / "stray.png").exists()
+
+
+def test_a_clip_whose_record_is_closed_is_not_made_again(tmp_path: Path) -> None:
+    clip, settings = make_clips(tmp_path / "in", 1)[0], Extraction(EVERY)
+    extract(clip, tmp_path / "out", settings)
+    path = tmp_path / "out" / folder_name(clip.name) / "clip.json"
+    before = files(tmp_path / "out")
+    path.chmod(0)
+    with permissions_count(), pytest.raises(PermissionError, match=r"clip\.json"):
+        extract(clip, tmp_path / "out", settings)
+    path.chmod(0o600)
+    assert files(tmp_path / "out") == before
 
 
 def test_unreadable_frames_stop_a_clip_or_are_passed_over(tmp_path: Path) -> None:

@@ -375,3 +375,11 @@ def test_merge_refuses_what_two_manifests_both_use() -> None:
         merge([a, a], shared=True)
     with pytest.raises(ManifestError, match="different kinds"):
         merge([a.replace(x_k=1), Manifest.from_rows([Row("3", "c.png")]).replace(x_k="one")])
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_a_pipe_as_a_manifest_does_not_hang(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"photos.{ending}"
+    os.mkfifo(path)
+    with pytest.raises(ManifestError, match=f"photos.{ending}' is a pipe or a device"):
+        read(path)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing as mp
 import os
@@ -10,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors import SafetensorError
 
-from idmetric import Embedding, IDSim, ImageReadError
+from idmetric import IDSim, ImageReadError
 from idmetric.calibration.apply import Calibration
 from idmetric.calibration.curves import Platt
 from idmetric.cli.main import main
@@ -26,6 +26,7 @@ from idmetric.gallery import (
     StaleWarning,
     models_of,
 )
+from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.io.output import OutputError
 from tests.conftest import random_model
 
@@ -269,7 +270,7 @@ def test_a_file_changed_under_its_name_size_and_time_is_seen(
     assert (after.st_size, after.st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
     assert not second.exists()
 
-    with pytest.warns(StaleWarning, match=r"left out: .*0\.bmp has changed"):
+    with pytest.warns(StaleWarning, match=r"left out 1 of 10 images: .*0\.bmp \(changed\)"):
         hits = gallery.query(picture(60), k=10).to_records()
     assert "a/0.bmp" not in [h["name"] for h in hits]
     assert len(hits) == 9
@@ -299,9 +300,51 @@ def test_a_quick_update_reads_only_what_may_have_changed(
 
 def test_a_missing_file_is_no_answer(photos: Path, gallery: Gallery) -> None:
     (photos / "a" / "3.png").unlink()
-    with pytest.warns(StaleWarning, match="No such file"):
+    with pytest.warns(StaleWarning, match=r"left out 1 of 9 images: .*3\.png \(missing\)"):
         hits = gallery.query(picture(3), k=9)
     assert len(hits) == 8
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), -0.1])
+def test_a_limit_of_unknown_images_that_is_no_distance_is_refused(gallery: Gallery, limit: float) -> None:
+    with pytest.raises(ValueError, match="unknown_above must be a distance"):
+        gallery.query(picture(1), unknown_above=limit)
+
+
+@pytest.mark.parametrize("source", ["files", "bytes in a manifest"])
+@pytest.mark.parametrize("answer", ["query", "near_duplicates", "identities"])
+def test_deleted_and_replaced_images_are_in_no_answer(
+    metric: IDSim, photos: Path, tmp_path: Path, source: str, answer: str
+) -> None:
+    shown, sources = [str(path) for path in files(photos)], photos
+    manifest = tmp_path / "manifest.parquet"
+    if source != "files":
+        sources = manifest
+        Manifest.from_rows([Row("a", image_bytes=path.read_bytes(), id=path.name) for path in files(photos)]).write(
+            manifest
+        )
+        shown = [f"{manifest}#{path.name}" for path in files(photos)]
+    gallery = build(tmp_path / "index", metric, sources)
+    asked = {
+        "query": lambda: gallery.query(picture(40), k=20),
+        "near_duplicates": lambda: near_duplicates(gallery, max_distance=2),
+        "identities": lambda: identities(gallery, threshold=2),
+    }[answer]
+    assert {row["image"] for row in asked()} == set(shown)
+
+    files(photos)[0].unlink()
+    picture(80).save(photos / "a" / "1.png")
+    (photos / "a" / "2.png").touch()  # the same bytes
+    if source != "files":
+        Manifest.from_rows([Row("a", image_bytes=path.read_bytes(), id=path.name) for path in files(photos)]).write(
+            manifest
+        )
+    with pytest.warns(StaleWarning, match="left out 2 of 9 images: ") as warned:
+        found = asked()
+    assert "0.png (missing)" in str(warned[0].message)
+    assert "1.png (changed)" in str(warned[0].message)
+    assert {row["image"] for row in found} == set(shown[2:])
+    assert sorted(gallery.stale.values()) == ["changed", "missing"]
 
 
 def test_unreadable_images_are_listed_and_mended(metric: IDSim, photos: Path, index: Path) -> None:
@@ -563,12 +606,12 @@ def test_a_query_goes_on_while_another_updates(metric: IDSim, photos: Path, inde
 def test_a_full_disk_is_named_and_nothing_is_half_written(
     metric: IDSim, photos: Path, index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(embedding: Any, path: Path, metadata: Any = None) -> None:
-        path.write_bytes(b"half")
-        raise SafetensorError("No space left on device")
+    def full(path: Path, data: bytes) -> None:
+        path.open("wb").write(data[:4])
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Embedding, "save", full)
+        patch.setattr(Path, "write_bytes", full)
         with pytest.raises(OutputError, match="cannot write"):
             Gallery(index, metric).update(photos)
     assert not [path for path in index.rglob("*") if path.is_file() and path.name != ".lock"]

@@ -181,6 +181,48 @@ def test_a_damaged_part_is_made_again(metric: IDSim, photos: Path, tmp_path: Pat
     same_rows(rows_of(out), before)
 
 
+def test_a_byte_flipped_in_a_part_moves_no_distance(metric: IDSim, tmp_path: Path) -> None:
+    """The page checksums that parts are written with cover all vectors; a run again embeds damaged parts again."""
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    pictures(photos, 3)
+    embed_dataset(photos, out, model=metric)
+    before = rows_of(out)
+    [part] = out.glob("part-*")
+    whole, table = part.read_bytes(), pq.read_table(part)
+    pages = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")  # before the footer: its length, and a magic word
+    caught = 0
+    for position in range(4, pages, 3):
+        part.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        try:
+            read = pq.read_table(part, page_checksum_verification=True)
+            assert read.equals(table)  # the byte was of the statistics in the head of a page
+        except (OSError, pa.ArrowException):
+            caught += 1
+    assert caught > (pages - 4) / 3 / 2
+
+    middle = whole.index(np.float32(before[str(photos / "0001.png")]["embedding"][0]).tobytes())
+    part.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0x10]) + whole[middle + 1 :])
+    assert embed_dataset(photos, out, model=metric).embedded == 3
+    same_rows(rows_of(out), before)
+
+
+def test_a_part_that_cannot_be_read_now_is_no_damage(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(tmp_path / "photos", 3)
+    embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric)
+    before = stamps(tmp_path / "out")
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pyarrow.parquet.ParquetFile", failing)
+        with pytest.raises(OSError, match="Input/output error"):
+            embed_dataset(tmp_path / "photos", tmp_path / "out", model=metric)
+    assert stamps(tmp_path / "out") == before
+
+
 def test_another_model_or_other_sources_are_refused(metric: IDSim, photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     embed_dataset(photos, out, model=metric)
@@ -221,9 +263,10 @@ def test_files_that_are_not_ours_are_never_removed(metric: IDSim, photos: Path, 
         embed_dataset(photos, out, model=metric)
     embed_dataset(photos, new, model=metric)
     (out / "part-00000-of-00001.parquet").rename(new / "part-00000.parquet")
-    (new / ".part-notes").write_text("mine")
+    for name in (".part-notes", ".part-1.parquet.bak"):
+        (new / name).write_text("mine")
     embed_dataset(photos, new, model=metric)
-    assert {"part-00000.parquet", ".part-notes"} <= {p.name for p in new.iterdir()}
+    assert {"part-00000.parquet", ".part-notes", ".part-1.parquet.bak"} <= {p.name for p in new.iterdir()}
     (new / "_embed.json").write_text("[1]")
     with pytest.raises(ScaleError, match=r"is damaged .*name another one"):
         embed_dataset(photos, new, model=metric)
@@ -408,6 +451,14 @@ def test_what_may_have_no_end_is_not_waited_for(metric: IDSim, photos: Path, tmp
     os.mkfifo(photos / "a" / "pipe.png")
     done = embed_dataset(photos, tmp_path / "out", model=metric)
     assert list(done.unreadable.values()) == ["it is a pipe or a device: give a file"]
+    [part] = (tmp_path / "out").glob("part-*")
+    part.unlink()
+    os.mkfifo(part)
+    with pytest.raises(ScaleError, match=f"{part.name}' is a pipe"):
+        embed_dataset(photos, tmp_path / "out", model=metric)
+    os.mkfifo(tmp_path / "table.parquet")
+    with pytest.raises(ScaleError, match=r"table\.parquet' is a pipe"):
+        embed_dataset(tmp_path / "table.parquet", tmp_path / "other", model=metric)
 
 
 def test_names_that_are_no_utf8_are_kept(metric: IDSim, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.embed import shards
 from idmetric.losses.near_id import Tuples, near_id
 from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
 from idmetric.models import backbone
@@ -504,6 +505,12 @@ def test_a_damaged_cache_and_one_that_cannot_be_written_are_reported(tmp_path: P
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(TrainError, match="delete it"):
         cache_of(tmp_path)
+    cache = cache_of(tmp_path, "c", "flipped")
+    [file] = (tmp_path / "flipped").iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    shards._check.cache_clear()  # the clock of the file system may not have moved since the file was checked
+    with pytest.raises(TrainError, match=f"{file.name}' is damaged"):
+        cache.get("c")
     (tmp_path / "blocked").write_text("a file, no folder")
     with pytest.raises(TrainError, match="cannot be filled"):
         cache_of(tmp_path, "a", "blocked")

@@ -41,7 +41,7 @@ def build_parser(prog: str = "idmetric data") -> Parser:
     parser = Parser(
         prog=prog,
         description="Make, check and convert manifests: tables of images (.parquet, .csv, .jsonl).",
-        epilog=codes(0, 1, 2, 4, 130),
+        epilog=codes(0, 1, 2, 4, 130, 143),
     )
     parser.add_version()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")

@@ -92,12 +92,16 @@ def extract(clip: Clip, folder: str | os.PathLike[str], extraction: Extraction, 
 
 
 def finished(clip: Clip, folder: Path, extraction: Extraction) -> Record | None:
-    """The record of a finished clip, else None; it must have been written with the same settings."""
+    """The record of a finished clip, else None; it must have been written with the same settings.
+
+    Raises:
+        ClipError: if it was made with others. OSError: if it cannot be read now, as without permission.
+    """
     path = folder / folder_name(clip.name) / RECORD
     try:
         record: Record = json_file.read(path)
         made = dict(record["settings"])
-    except (OSError, ValueError, TypeError, KeyError):  # not there, or damaged
+    except (FileNotFoundError, ValueError, TypeError, KeyError):  # not there, or damaged
         return None
     if made != extraction.noted:
         raise ClipError(

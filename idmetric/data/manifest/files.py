@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from idmetric.data.manifest.schema import SCHEMA, ManifestError, array_of, check_names, is_binary, plain
 from idmetric.io import json_file
-from idmetric.io.output import replacing
+from idmetric.io.output import refuse_irregular, replacing
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 CHUNK = 4096  # rows held as objects at once
@@ -27,10 +27,8 @@ def check_extension(path: Path) -> None:
 def read_table(path: Path) -> pa.Table:
     """The columns of a manifest file, not yet checked; a `ManifestError` names a file that cannot be read."""
     check_extension(path)
-    if not path.is_file():
-        raise ManifestError(f"{path}: no such file")
-
     try:
+        refuse_irregular(path)
         if path.suffix == ".csv":
             return read_csv(path)
         if path.suffix == ".parquet":
@@ -38,6 +36,8 @@ def read_table(path: Path) -> pa.Table:
             table.validate(full=True)  # also checks that text is UTF-8, which reading does not
             return table
         rows = list(json_file.lines(path))
+    except FileNotFoundError as error:
+        raise ManifestError(f"{path}: no such file") from error
     except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
         raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
 
