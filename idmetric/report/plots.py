@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.evaluate.arrays import Truths, comparable
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
-from idmetric.protocols.common.result import Result, Row, Value, names_of, slug
-from idmetric.protocols.generator.columns import copying
+from idmetric.protocols.common.result import Result, Row, Value, copying, names_of, slug
 from idmetric.report.figure import Place, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ Array = NDArray[np.float64]
 _BINS = 60
 _COLUMNS = 3  # panels of steps in a row
 _ANCHOR = "real"  # dashed in the panel of identity
-_SAMPLES = 200  # of the bootstrap over instances that gives the bands of trends
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
             if which != "none":
                 curves[which] = ((identity == 0) & np.isin(factor.astype(str), (which, "none")), context)
         for label, (chosen, change) in curves.items():
-            points = trend(score[chosen], change[chosen], instance[chosen], samples=_SAMPLES) if chosen.any() else {}
+            points = trend(score[chosen], change[chosen], instance[chosen]) if chosen.any() else {}
             if points:
                 [line] = panel.plot(list(points), [p.value for p in points.values()], marker=".", label=label)
                 low, high = ([getattr(p, side) for p in points.values()] for side in ("low", "high"))

@@ -5,16 +5,50 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from idmetric.evaluate.paired import LEVEL, smallest_p
 from idmetric.protocols.common.columns import listed
-from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.generator.columns import CLIP, copying
+from idmetric.protocols.common.result import Result, Value, copying
+from idmetric.protocols.generator.columns import CLIP, NOT_CHECKED
+from idmetric.protocols.generator.protocol import too_few
 from idmetric.report.chart import Scale
 from idmetric.report.page import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
-Pairs = Mapping[tuple[str, str], Value]  # two methods -> the number of the first less that of the second
+Pairs = Mapping[tuple[str, str], "Difference"]  # two methods -> the number of the first less that of the second
 _SUMMARY = ("identity", "worst", "copies", "diversity", CLIP, "drift", "SCR", "leaning", "Vendi", "published")
 JUDGED = {"generator": "method", "checkpoints": "step"}  # protocol -> the label of its rows
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The number of a method less that of another on equal places.
+
+    Attributes:
+        low, high: its 95 % interval, or None. p: of the sign-flip test, corrected by Holm. subjects: of the test.
+        tests: how many were corrected for.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float
+    subjects: int
+    tests: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the test finds a difference."""
+        return self.p <= LEVEL
+
+    @property
+    def too_few(self) -> bool:
+        """Whether no difference of so few subjects could be clear."""
+        return smallest_p(self.subjects, self.tests) > LEVEL
+
+    def reversed(self) -> Difference:
+        """The difference of the second method and the first."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return Difference(-self.value, low, high, self.p, self.subjects, self.tests)
 
 
 @dataclass(frozen=True)
@@ -35,7 +69,7 @@ class Verdict:
         headline: a sentence. details: what it rests on, and which of them copy.
         rows: method or step -> its numbers; methods without copies come first, by identity.
         columns: at most five metrics of the summary -> the range of its bars, which holds 0 and all intervals.
-        best: names that the headline prefers. copies: names of methods or steps that return copies.
+        best: names that the headline prefers. badge: "best", or "highest" where no test says so. copies: names of methods or steps that return copies.
         pairs: metric -> the differences of methods, in both directions.
     """
 
@@ -45,6 +79,7 @@ class Verdict:
     rows: Numbers
     columns: dict[str, tuple[float, float]]
     best: list[str]
+    badge: str
     copies: list[str]
     pairs: dict[str, Pairs]
     chart: Chart | None
@@ -58,24 +93,34 @@ def verdict(result: Result) -> Verdict | None:
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
     found = {name: {k: v for k, v in row.items() if isinstance(v, Value)} for name, row in rows.items()}
     metrics = list(dict.fromkeys(name for numbers in found.values() for name in numbers))
-    pairs = {m: differences for m in metrics if (differences := _pairs(result.rows, list(found), m))}
+    pairs = _pairs(result)
+    copies = copying(result)
     if label == "method":
-        copies = copying(result)
         found = dict(sorted(found.items(), key=lambda of: (of[0] in copies, -of[1]["identity"].value)))
         best, headline, details = _on_methods(found, copies, pairs.get("identity", {}))
     else:
-        most = float(result.settings.get("max_copies", 0))
-        copies = [name for name, numbers in found.items() if "copies" in numbers and numbers["copies"].value > most]
         best = [name for name, row in rows.items() if row.get("best")]
-        reason = result.notes[0].partition(": ")[2]
-        headline = f"Keep step {best[0]}" if best else "No step qualifies"
-        details = [f"Step {best[0]} is {reason}." if best else f"{reason[:1].upper()}{reason[1:]}."]
+        headline, details = _on_steps(best, result.notes[0])
 
+    badge = "highest" if headline.endswith("has the highest identity") else "best"
     columns = [m for stem in _SUMMARY for m in metrics if m.partition("@")[0] == stem][:5]
     ends = {m: [*_ends([numbers[m] for numbers in found.values() if m in numbers]), 0.0] for m in columns}
     ranges = {m: (min(of), max(of) if any(of) else 1.0) for m, of in ends.items()}
     details += _on_copies(label, found, copies)
-    return Verdict(result.model, headline, details, found, ranges, best, copies, pairs, _chart(label, found))
+    if any(row.get("copies") == NOT_CHECKED for row in rows.values()):
+        details.append("Copies were not checked: images show several subjects.")
+    details += [f"{note[:1].upper()}{note[1:]}." for note in result.notes if note.startswith("compared on")]
+    return Verdict(result.model, headline, details, found, ranges, best, badge, copies, pairs, _chart(label, found))
+
+
+def _on_steps(best: Sequence[str], note: str) -> tuple[str, list[str]]:
+    """The step to keep in a sentence, and the reasons of the protocol's note."""
+    start, _, reason = note.partition(": ")
+    if not best:
+        return "No step qualifies", [f"{reason[:1].upper()}{reason[1:]}."]
+    if start.startswith("best step"):
+        return f"Keep step {best[0]}", [f"Step {best[0]} is {reason}."]
+    return f"No clear best step: step {best[0]} has the highest identity", [f"The identity is {reason}."]
 
 
 def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[list[str], str, list[str]]:
@@ -91,6 +136,7 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         alone = " is the only method without copies: its identity is" if len(found) > 1 else " has an identity of"
         return [first], f"{first}{alone} {number(identity[first])}", details
 
+    # the lead over the second
     ahead = {name: pairs.get((first, name)) for name in others}
     apart = ahead[others[0]]
     lead = f"{first} reaches {number(identity[first])}, {others[0]} {number(identity[others[0]])}"
@@ -100,20 +146,21 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         ends = "no interval"
         if apart.low is not None and apart.high is not None:
             ends = f"95\u00a0% interval {number(apart.low)} to {number(apart.high)}"
-        lead += f"; on equal prompts and seeds, it leads by {number(apart.value)} ({ends})"
+        lead += f"; on equal prompts and seeds, it leads by {number(apart.value)} ({ends}, p = {apart.p:.3f})"
+    details.insert(0, f"{lead}.")
 
-    def least(name: str) -> float:
-        apart = ahead[name] or Value(identity[first] - identity[name], None, None, 1)
-        return apart.value if apart.low is None else apart.low
-
-    level = [name for name in others if round(least(name), 6) <= 0]
+    # who is clearly behind
+    if any(difference is None for difference in ahead.values()):
+        return [first], f"No clear winner: {first} has the highest identity", details
+    few = next((difference for difference in ahead.values() if difference.too_few), None)
+    if few is not None:
+        sentence = too_few(few.subjects, few.tests)
+        details.insert(1, f"{sentence[:1].upper()}{sentence[1:]}.")
+        return [first], f"Too few subjects for a winner: {first} has the highest identity", details
+    level = [name for name, difference in ahead.items() if not (difference.is_clear and difference.value > 0)]
     if level:
-        headline = f"No clear winner: {first} and {listed(level)} are too close to call"
-    elif all(value is not None and value.low is not None for value in ahead.values()):
-        headline = f"{first} keeps identity best"
-    else:
-        headline = f"{first} has the highest identity"
-    return [first, *level], headline, [f"{lead}.", *details]
+        return [first, *level], f"No clear winner: {first} and {listed(level)} are too close to call", details
+    return [first], f"{first} keeps identity best", details
 
 
 def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
@@ -130,16 +177,20 @@ def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
     return [f"{start}{names} references or training images, which raises identity."]
 
 
-def _pairs(rows: Sequence[Row], names: Sequence[str], metric: str) -> Pairs:
-    """The differences of methods in a metric, of the rows `a - b`, in both directions."""
-    both = {f"{a} - {b}": (a, b) for a in names for b in names}
-    found: dict[tuple[str, str], Value] = {}
-    for row in rows:
-        if row.get("group") == "paired" and isinstance(v := row.get(metric), Value):
-            a, b = both[str(row["method"])]
-            low, high = (None if end is None else -end for end in (v.high, v.low))
-            found |= {(a, b): v, (b, a): Value(-v.value, low, high, v.count)}
-    return found
+def _pairs(result: Result) -> dict[str, Pairs]:
+    """Metric -> the differences of methods, of the result's tests, in both directions."""
+    tests = result.items.get("tests", {})
+    lines = [dict(zip(tests, line, strict=True)) for line in zip(*tests.values(), strict=True)]
+    pairs: dict[str, dict[tuple[str, str], Difference]] = {}
+    for line in lines:
+        count = sum(other["metric"] == line["metric"] for other in lines)
+        difference = Difference(
+            line["difference"], line["low"], line["high"], line["p_holm"], line["subjects"], count
+        )
+        of_metric = pairs.setdefault(line["metric"], {})
+        of_metric[line["a"], line["b"]] = difference
+        of_metric[line["b"], line["a"]] = difference.reversed()
+    return dict(pairs)
 
 
 def _ends(values: Sequence[Value]) -> list[float]:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.evaluate.copies import MANY
 from idmetric.io import json_file
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
@@ -86,6 +87,14 @@ class Result:
         for name, values in columns.items():
             column = self.items.setdefault(table, {}).setdefault(name, [])
             column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
+
+
+def copying(result: Result) -> list[str]:
+    """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
+    label = "step" if result.protocol == "checkpoints" else "method"
+    most = float(result.settings.get("max_copies", MANY))
+    shares = {str(row[label]): row.get("copies") for row in result.rows if row.get("group", "all") == "all" and label in row}
+    return [name for name, share in shares.items() if isinstance(share, Value) and share.value > most]
 
 
 def as_csv(results: Sequence[Result]) -> str:
