@@ -171,6 +171,8 @@ def trade_off(
 ) -> None:
     """Draw methods by two scores with intervals, a panel per model; the Pareto front is dashed.
 
+    Names are in a legend next to the panel, where those of near points do not overlap.
+
     Args:
         found: model -> method -> its two scores, higher = better. names: of the scores.
         copying: model -> methods that return copies, which are drawn hollow and left off the front.
@@ -183,15 +185,13 @@ def trade_off(
             panel.errorbar(
                 a.value, b.value, yerr=_spread(b), xerr=_spread(a), fmt="o", color=f"C{k % 10}", capsize=3,
                 fillstyle="full" if new[k] else "none",
+                label=(method if new[k] else f"{method} (copies)").replace("$", r"\$"),
             )  # fmt: skip
-            label = method if new[k] else f"{method} (copies)"
-            panel.annotate(label, (a.value, b.value), xytext=(6, 6), textcoords="offset points", fontsize="small",
-                           parse_math=False)  # fmt: skip
         if new.any():
             best = np.flatnonzero(new)[on_front(x[new], y[new])]
             best = best[np.argsort(x[best])]
             panel.plot(x[best], y[best], color="0.5", linestyle="--", linewidth=1, zorder=0)
-        panel.margins(0.15)
+        panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", frameon=False)
         panel.set(xlabel=names[0], ylabel=names[1], title=model)
 
     save_figure(figure, path)

@@ -69,7 +69,7 @@ class Verdict:
         headline: a sentence. details: what it rests on, and which of them copy.
         rows: method or step -> its numbers; methods without copies come first, by identity.
         columns: at most five metrics of the summary -> the range of its bars, which holds 0 and all intervals.
-        best: names that the headline prefers. badge: "best", or "highest" where no test says so. copies: names of methods or steps that return copies.
+        best: names that the headline prefers. badge: "best", or "highest" or "tied" where no test says so. copies: names of methods or steps that return copies.
         pairs: metric -> the differences of methods, in both directions.
     """
 
@@ -102,7 +102,11 @@ def verdict(result: Result) -> Verdict | None:
         best = [name for name, row in rows.items() if row.get("best")]
         headline, details = _on_steps(best, result.notes[0])
 
-    badge = "highest" if headline.endswith("has the highest identity") else "best"
+    badge = "best"
+    if headline.endswith("has the highest identity"):
+        badge = "highest"
+    elif len(best) > 1:
+        badge = "tied"
     columns = [m for stem in _SUMMARY for m in metrics if m.partition("@")[0] == stem][:5]
     ends = {m: [*_ends([numbers[m] for numbers in found.values() if m in numbers]), 0.0] for m in columns}
     ranges = {m: (min(of), max(of) if any(of) else 1.0) for m, of in ends.items()}

@@ -218,7 +218,7 @@ def test_too_few_prompts_name_the_highest_step_and_say_that_it_may_be_chance(
     best = best_step(rows(identity=identity), scattered(identity, prompts), CheckpointsOptions())
     assert best.step == 100 * steps
     assert best.reason.startswith(f"highest identity at step {100 * steps}: ")
-    few = f"{prompts} prompts or subjects are too few to show a difference of {steps} steps, {needed} would do"
+    few = f"too few prompts or subjects to show a difference of {steps} steps: {prompts}, where {needed} would do"
     assert best.reason.endswith(few)
     enough = best_step(rows(identity=identity), scattered(identity, needed), CheckpointsOptions())
     assert enough.reason.startswith(f"best step {100 * steps}: ")

@@ -57,7 +57,7 @@ def test_methods_that_the_test_cannot_tell_apart_share_the_first_place() -> None
     """The interval excludes 0 here, as it does by chance in many small comparisons: the test decides."""
     found = of({"a": 0.60, "b": 0.61, "c": 0.2}, spread=0.005, p=0.06)
     assert found.headline == "No clear winner: b and a, c are too close to call"
-    assert found.best == ["b", "a", "c"]
+    assert (found.best, found.badge) == (["b", "a", "c"], "tied")
     assert found.details[0].endswith("it leads by 0.010 (95\u00a0% interval 0.005 to 0.015, p = 0.060).")
 
 
@@ -114,11 +114,11 @@ def test_the_range_of_bars_holds_zero_and_all_intervals() -> None:
 
 def test_a_step_that_may_be_the_highest_by_chance_is_not_called_the_best() -> None:
     rows: list[Row] = [{"step": "200", "best": "yes", "identity": number(0.6)}]
-    note = "highest identity at step 200: 0.600; 2 prompts or subjects are too few"
+    note = "highest identity at step 200: 0.600; too few prompts"
     found = verdict(Result("checkpoints", "tiny", rows, notes=[note]))
     assert found is not None
     assert (found.headline, found.badge) == ("No clear best step: step 200 has the highest identity", "highest")
-    assert found.details == ["The identity is 0.600; 2 prompts or subjects are too few."]
+    assert found.details == ["The identity is 0.600; too few prompts."]
 
 
 @pytest.mark.parametrize("best", ["200", None])

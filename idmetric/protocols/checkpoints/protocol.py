@@ -99,8 +99,8 @@ def best_step(rows: Mapping[int, Row], identities: Identities, options: Checkpoi
     if smallest_p(units, tests) > LEVEL:
         needed = subjects_needed(tests)
         return Best(
-            top, f"highest identity at step {top}: {highest}{among}; {units} prompts or subjects are too few to show a "
-            f"difference of {len(kept)} steps, {needed} would do",
+            top, f"highest identity at step {top}: {highest}{among}; too few prompts or subjects to show a difference of "
+            f"{len(kept)} steps: {units}, where {needed} would do",
         )  # fmt: skip
     level = [int(c.first) for c in comparisons if c.p_holm > LEVEL]
     chosen = min([top, *level])

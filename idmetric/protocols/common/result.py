@@ -153,7 +153,22 @@ def footnotes(results: Sequence[Result]) -> list[str]:
     absent: dict[str, list[str]] = {}
     for row, reason in {row: reason for result in results for row, reason in result.missing.items()}.items():
         absent.setdefault(reason, []).append(row)
-    return [*notes, *(f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items())]
+    return [*notes, *smoke_tests(results), *(f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items())]
+
+
+def smoke_tests(results: Sequence[Result]) -> list[str]:
+    """A sentence on each model that is for smoke tests alone."""
+    return [f"{r.model} is a smoke-test model, not for a paper" for r in results if is_smoke_test(r)]
+
+
+def is_smoke_test(result: Result) -> bool:
+    """Whether the model is `tiny`."""
+    return result.signature.get("model") == "IDSim:tiny"
+
+
+def scr_thresholds(results: Sequence[Result]) -> list[str]:
+    """A sentence on the threshold of SCR of each model with a calibration."""
+    return [f"SCR's threshold is {r.settings['scr']:.3f} by {r.model}" for r in results if "scr" in r.settings]
 
 
 def slug(name: str) -> str:

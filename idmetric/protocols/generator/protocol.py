@@ -194,6 +194,8 @@ def run(
         taus, remark = limits[result.model]
         if several:  # the calibration is of pairs of images of one subject
             taus, remark = by_label(options.scr, "SCR@"), [SEVERAL] if options.copies else []
+        if "SCR" in taus:
+            result = replace(result, settings={**result.settings, "scr": taus["SCR"]})
         named, reason = published(models[result.model], images, settings)
         result.notes.extend([*remark, *reason])
         for method in images.methods:
