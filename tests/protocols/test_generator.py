@@ -19,19 +19,21 @@ from idmetric.calibration.apply import CalibrationError
 from idmetric.cli import eval as cli
 from idmetric.data import embed as embeddings
 from idmetric.data.embed import Look
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NAMED
 from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.result import Result
+from idmetric.protocols.common import tables
+from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.generator.example import example
 from idmetric.protocols.generator.outputs import read
 from idmetric.protocols.generator.protocol import add_differences, run, value_of
 from idmetric.protocols.options import GeneratorOptions
+from idmetric.report.evaluation import eval_page
 from idmetric.report.verdict import verdict
-from tests.protocols.parts import PLAIN, clip_folder, picture, values
+from tests.protocols.parts import PLAIN, Drawn, Images, clip_folder, picture, values
 from tests.runner import Runner
 
 PLACE = "{method}/{subject}/{prompt}_{seed}.png"
@@ -163,6 +165,45 @@ def test_a_p_that_no_difference_can_bring_below_5_percent_is_stated(
         assert f" is {least:.3f}; " in expected
 
 
+@pytest.mark.parametrize(("subjects", "trials"), [(3, 15), (8, 25)])
+def test_random_halves_of_one_method_get_no_winner_on_pages_and_in_tables(
+    tmp_path: Path, subjects: int, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One method's images under two names, drawn again and again: who keeps identity best is a matter of chance."""
+    monkeypatch.setattr("idmetric.report.evaluation._plots", lambda results: [])  # slow to draw
+    rows, images = [], Images(tmp_path)
+    for subject in range(subjects):
+        rows += [Row(f"s{subject}", images(subject, n, 1)) for n in range(2)]
+        rows += [Row(None, images(subject, n)) for n in range(8)]
+    role = (["reference"] * 2 + ["generated"] * 8) * subjects
+    subject_of = [f"s{subject}" for subject in range(subjects) for _ in range(10)]
+    data = Manifest.from_rows(rows, tmp_path)
+    rng = np.random.default_rng(subjects)
+    winners = apart = bold = 0
+    for _ in range(trials):
+        method: list[str | None] = []
+        seed: list[str | None] = []
+        for _ in range(subjects):
+            order = rng.permutation(8)
+            method += [None, None, *("a" if k < 4 else "b" for k in order)]
+            seed += [None, None, *(str(k % 4) for k in order)]
+        columns = {"x_role": role, "x_subject": subject_of, "x_method": method, "x_seed": seed}
+        settings = EvalSettings(bootstrap=200, workers=1)
+        [result] = run(data.replace(**columns), {"drawn": Drawn()}, settings, GeneratorOptions(copies=False))
+        page = eval_page([result])
+        winners += "keeps identity best</bdi>" in page
+        difference = values(result, group="paired")["identity"]
+        apart += not difference.low <= 0 <= difference.high  # type: ignore[operator]
+        text = tables.latex([result])
+        bold += r"\textbf" in text and "No marks in identity" not in text
+    # 6 % of the trials, and two standard errors
+    most = trials * (0.06 + 2 * np.sqrt(0.05 * 0.95 / trials))
+    assert max(winners, apart, bold) <= most
+    if subjects == 3:
+        assert winners == bold == 0
+        assert "Too few subjects for a winner" in page
+
+
 def test_a_method_without_a_subject_and_images_does_not_rise(folder: Path) -> None:
     """Methods are compared on the places that all have, whatever is deleted from one of them."""
     model, options = {"hsv": open_model("hsv")}, GeneratorOptions(held_out=True)
@@ -280,6 +321,35 @@ def test_the_weakest_subject_of_an_image_is_visible(tmp_path: Path, metric: IDSi
         assert (scenes["weakest"][k], scenes["nearest"][k]) == (weakest, f"{weakest}.png")
         assert scenes["lowest"][k] == pytest.approx(each[name][weakest], abs=1e-6)
         assert scenes["mean"][k] == pytest.approx(np.mean(list(each[name].values())), abs=1e-6)
+
+
+def test_pasted_references_of_two_subjects_are_not_called_new_and_perfect_ones_do_not_fail(tmp_path: Path) -> None:
+    """Both references side by side: neither half is found as a copy, and SCR's threshold is of single subjects."""
+    both = Image.new("RGB", (64, 32))
+    lines = ["path,method,subject,role"]
+    for s, subject in enumerate(("cat", "dog")):
+        picture(tmp_path / f"{subject}.png", s)
+        both.paste(Image.open(tmp_path / f"{subject}.png"), (32 * s, 0))
+        lines += [f"both.png,m,{subject},", f"{subject}.png,,{subject},reference"]
+    both.save(tmp_path / "both.png")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    tiny = {"tiny": IDSim("tiny", device="cpu")}
+    [result] = run(read(tmp_path / "t.csv"), tiny, PLAIN)
+    [row] = result.rows
+    assert row["copies"] == "not checked"
+    assert not [name for name in row if "SCR" in name]
+    assert any(note.startswith("images show several subjects: copies are not checked") for note in result.notes)
+    assert "not checked" in tables.table([result])
+    page = verdict(result)
+    assert page is not None
+    assert "Copies were not checked: images show several subjects." in page.details
+
+    [given] = run(read(tmp_path / "t.csv"), tiny, PLAIN, GeneratorOptions(scr=(0.3,)))
+    assert "SCR@0.3" in given.rows[0]  # your threshold may be of such images
+    (tmp_path / "t.csv").write_text("\n".join(line for line in lines if "both.png,m,dog" not in line))
+    [alone] = run(read(tmp_path / "t.csv"), tiny, PLAIN)
+    assert isinstance(alone.rows[0]["copies"], Value)
+    assert "SCR" in alone.rows[0]
 
 
 @pytest.mark.filterwarnings("ignore::idmetric.images.masks.MaskWarning")
