@@ -163,9 +163,10 @@ def painted(page: Any, side: str = "image") -> int:
 
 
 @pytest.mark.slow
-def test_images_are_sorted_by_what_is_asked(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    path, found = report
-    page, rows = visit(path), found["rows"]
+def test_images_are_sorted_by_what_is_asked(visit: Open, folder: Path) -> None:
+    references = ("--ref", "gen/umlaut-ä-字.png", "--ref", "gen/a 'quoted' \"name\" & more.png")  # five have percentiles
+    out = score(folder, *references, *EVERYTHING, "--html", "five.html", "--format", "json")[1]
+    page, rows = visit(folder / "five.html"), json.loads(out)["rows"]
     by = {key: [r["image"] for r in sorted(rows, key=lambda r: (r[key], r["rank"]))] for key in
           ("distance", "real_percentile")}  # fmt: skip
     surest = [r["image"] for r in sorted(rows, key=lambda r: (-r["probability"], r["rank"]))]
@@ -236,6 +237,7 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
             ".bar > span, .dots i", "all => all.map(e => getComputedStyle(e).background)"
         )
         assert len(set(colors)) == 1
+        assert page.locator("#threshold").get_attribute("placeholder") == "none"  # not an empty field
     assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
     page.locator(".open").first.click()
     assert "Threshold" not in page.inner_text("#about")
@@ -630,6 +632,36 @@ def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -
     assert cards.count() == 6
     assert page.evaluate(DRAWN) > 0
     assert not overflows(visit(generators, 390, 844))
+
+
+def test_a_phone_shows_every_number_of_the_summary_with_its_name(visit: Open, generators: Path) -> None:
+    """Copies, diversity and SCR were cut off at the right edge, without a hint."""
+    page = visit(generators, 390, 844)
+    page.select_option("#model", "pixels")
+    table = page.locator(".bars:visible")
+    names = ["identity", "worst", "copies", "diversity", "SCR@0.5"]
+    assert [cell.get_attribute("data-head") for cell in table.locator("tbody tr").first.locator("td").all()] == names
+    for cell in table.locator("td").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        shown = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert shown == f'"{cell.get_attribute("data-head")}"'
+
+
+def test_a_full_bar_of_failures_does_not_look_like_success(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    colors = {
+        name: page.locator(f".bars:visible td[data-head='{name}'] .bar > span").first.evaluate(
+            "bar => getComputedStyle(bar).backgroundColor"
+        )
+        for name in ("identity", "SCR@0.5", "copies")
+    }
+    assert colors["SCR@0.5"] == colors["copies"] != colors["identity"]
+    cells = page.locator(".items:visible tbody tr td:last-child").all_inner_texts()
+    assert set(cells) <= {"failed", "passed"}
+    assert "yes" not in cells
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
