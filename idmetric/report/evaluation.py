@@ -40,7 +40,7 @@ _HEADS = {
 _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
     "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
-    "trends": "Similarity over growing changes", 
+    "trends": "Similarity over growing changes",
     "pareto": "Pareto front of identity: the dashed line joins methods that no other beats in both; hollow: copies",
     "steps": "Over training steps",
 }  # fmt: skip
@@ -66,7 +66,8 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     notes = footnotes(results)
     return render(
         "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
-        protocol=protocol, models=[r.model for r in results], smoke=smoke_tests(results), labels=names_of(results, str), metrics=metrics,
+        protocol=protocol, models=[r.model for r in results], labels=names_of(results, str), metrics=metrics,
+        smoke=smoke_tests(results),
         printed=printed, results=results, lines=[{"model": result.model, "row": row} for result, row in rows],
         says={name: about for name in metrics if (about := measure(name, protocol))},
         verdicts=[found for _, found in first_screens],

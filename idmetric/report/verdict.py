@@ -69,7 +69,8 @@ class Verdict:
         headline: a sentence. details: what it rests on, and which of them copy.
         rows: method or step -> its numbers; methods without copies come first, by identity.
         columns: at most five metrics of the summary -> the range of its bars, which holds 0 and all intervals.
-        best: names that the headline prefers. badge: "best", or "highest" or "tied" where no test says so. copies: names of methods or steps that return copies.
+        best: names that the headline prefers. badge: "best", or "highest" or "tied" where no test says so.
+        copies: names of methods or steps that return copies.
         pairs: metric -> the differences of methods, in both directions.
     """
 
@@ -154,14 +155,15 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
     details.insert(0, f"{lead}.")
 
     # who is clearly behind
-    if any(difference is None for difference in ahead.values()):
+    compared = {name: difference for name, difference in ahead.items() if difference is not None}
+    if len(compared) < len(others):
         return [first], f"No clear winner: {first} has the highest identity", details
-    few = next((difference for difference in ahead.values() if difference.too_few), None)
-    if few is not None:
-        sentence = too_few(few.subjects, few.tests)
-        details.insert(1, f"{sentence[:1].upper()}{sentence[1:]}.")
-        return [first], f"Too few subjects for a winner: {first} has the highest identity", details
-    level = [name for name, difference in ahead.items() if not (difference.is_clear and difference.value > 0)]
+    for difference in compared.values():
+        if difference.too_few:
+            sentence = too_few(difference.subjects, difference.tests)
+            details.insert(1, f"{sentence[:1].upper()}{sentence[1:]}.")
+            return [first], f"Too few subjects for a winner: {first} has the highest identity", details
+    level = [name for name, difference in compared.items() if not (difference.is_clear and difference.value > 0)]
     if level:
         return [first, *level], f"No clear winner: {first} and {listed(level)} are too close to call", details
     return [first], f"{first} keeps identity best", details
@@ -188,9 +190,7 @@ def _pairs(result: Result) -> dict[str, Pairs]:
     pairs: dict[str, dict[tuple[str, str], Difference]] = {}
     for line in lines:
         count = sum(other["metric"] == line["metric"] for other in lines)
-        difference = Difference(
-            line["difference"], line["low"], line["high"], line["p_holm"], line["subjects"], count
-        )
+        difference = Difference(line["difference"], line["low"], line["high"], line["p_holm"], line["subjects"], count)
         of_metric = pairs.setdefault(line["metric"], {})
         of_metric[line["a"], line["b"]] = difference
         of_metric[line["b"], line["a"]] = difference.reversed()

@@ -180,7 +180,7 @@ def scattered(identity: list[float], prompts: int) -> dict[int, dict[tuple[str, 
 @pytest.mark.parametrize(
     ("columns", "prompts", "step", "reason"),
     [
-        ({"identity": [0.1, 0.5, 0.62, 0.7, 0.69]}, 8, 200, "not clearly below the highest identity, 0.700 at step 300"),
+        ({"identity": [0.1, 0.5, 0.62, 0.7, 0.69]}, 8, 200, "clearly below the highest identity, 0.700 at step 300"),
         ({"identity": [0.1, 0.5, 0.55, 0.7, 0.69]}, 8, 300, "sign-flip test over 8 prompts or subjects"),
         # step 0 is the base model
         ({"identity": [0.9, 0.5, 0.7, 0.7]}, 8, 200, "0.700 at step 200; copies were not looked for"),

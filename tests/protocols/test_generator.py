@@ -23,8 +23,8 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.images.read import read_image
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NAMED
-from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common import tables
+from idmetric.protocols.common.models import open_model
 from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.generator.example import example

@@ -47,7 +47,6 @@ from idmetric.protocols.generator.images import Images, Names, are_cosines, scor
 from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.options import CheckpointsOptions
 
-
 Identities = Mapping[int, Mapping[tuple[str, ...], float]]  # step -> place, which begins with its unit -> identity
 
 
@@ -87,31 +86,29 @@ def best_step(rows: Mapping[int, Row], identities: Identities, options: Checkpoi
     among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
     among += "" if copies else "; copies were not looked for"
 
-    # which of them are clearly below the highest
+    # too few to compare
     top = max(kept, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
     highest = f"{identity[top].value:.3f}"
-    comparisons = compare({str(step): identities.get(step, {}) for step in kept}, str(top))
     if len(kept) == 1:
         return Best(top, f"best step {top}: the only one{among}; its identity is {highest}")
+    comparisons = compare({str(step): identities.get(step, {}) for step in kept}, str(top))
     units, tests = max((c.subjects for c in comparisons), default=0), len(comparisons)
     if not tests:
         return Best(top, f"highest identity at step {top}: {highest}{among}; no prompt and seed is common to the steps")
     if smallest_p(units, tests) > LEVEL:
-        needed = subjects_needed(tests)
-        return Best(
-            top, f"highest identity at step {top}: {highest}{among}; too few prompts or subjects to show a difference of "
-            f"{len(kept)} steps: {units}, where {needed} would do",
-        )  # fmt: skip
+        few = f"too few prompts or subjects to show a difference of {len(kept)} steps"
+        needed = f"{units}, where {subjects_needed(tests)} would do"
+        return Best(top, f"highest identity at step {top}: {highest}{among}; {few}: {needed}")
+
+    # the earliest that is not clearly below the highest
     level = [int(c.first) for c in comparisons if c.p_holm > LEVEL]
     chosen = min([top, *level])
-    return Best(
-        chosen, f"best step {chosen}: the earliest that is not clearly below the highest identity, {highest} at step {top}{among} "
-        f"(sign-flip test over {units} prompts or subjects)",
-    )  # fmt: skip
+    rule = f"the earliest that is not clearly below the highest identity, {highest} at step {top}{among}"
+    return Best(chosen, f"best step {chosen}: {rule} (sign-flip test over {units} prompts or subjects)")
 
 
 def identities_of(items: Mapping[str, Any]) -> dict[int, dict[tuple[str, ...], float]]:
-    """Identities as `best_step` takes them, from a result's items "images"; units are prompts where there is one subject."""
+    """Identities as `best_step` takes them, from a result's items "images"; of one subject, the units are prompts."""
     several = len(set(items["subject"])) > 1
     found: dict[int, dict[tuple[str, ...], float]] = {}
     names = ("step", "subject", "prompt", "seed", "identity")
@@ -244,9 +241,7 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
     return results
 
 
-def add_rows(
-    result: Result, rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions
-) -> None:
+def add_rows(result: Result, rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions) -> None:
     """Add the rows of steps, with the best one marked, and the reason as the first note."""
     best = best_step(rows, identities, options)
     result.notes.insert(0, best.reason)

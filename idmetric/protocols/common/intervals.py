@@ -2,8 +2,8 @@
 
 From `bootstrap.FEW` identities on, they are percentiles of bootstrap samples: `mean`, `ratio` and `auc` are fast
 (`idmetric.evaluate.resampled`); `any_statistic` calls any function of the items for each sample
-(`idmetric.evaluate.bootstrap`). Both give the same numbers for the same statistic and seed. Of fewer identities they are
-Student's (`bootstrap.student`).
+(`idmetric.evaluate.bootstrap`). Both give the same numbers for the same statistic and seed. Intervals of fewer
+identities are Student's (`bootstrap.student`).
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ def any_statistic(
     value, low, high = float(statistic(*items)), None, None
     if _wanted(identity, settings):
         with suppress(ValueError):
-            interval = bootstrap(
-                _on_rows(statistic, items), identity, samples=settings.bootstrap, seed=settings.seed
-            )
+            interval = bootstrap(_on_rows(statistic, items), identity, samples=settings.bootstrap, seed=settings.seed)
             value, low, high = interval.value, interval.low, interval.high
     return Value(value, low, high, len(identity) if count is None else count, paper)
 
@@ -155,7 +153,7 @@ def _on_rows(statistic: Callable[..., float], items: Sequence[NDArray[Any]]) -> 
     return lambda rows: statistic(*(column[rows] for column in items))
 
 
-def _ratio(parts: Array, wholes: Array) -> float:
+def _ratio(parts: Array | Ints, wholes: Array | Ints) -> float:
     total = float(wholes.sum())
     if total <= 0:
         raise ValueError("nothing to average")

@@ -93,8 +93,12 @@ def copying(result: Result) -> list[str]:
     """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
     label = "step" if result.protocol == "checkpoints" else "method"
     most = float(result.settings.get("max_copies", MANY))
-    shares = {str(row[label]): row.get("copies") for row in result.rows if row.get("group", "all") == "all" and label in row}
-    return [name for name, share in shares.items() if isinstance(share, Value) and share.value > most]
+    copiers = []
+    for row in result.rows:
+        share = row.get("copies")
+        if label in row and row.get("group", "all") == "all" and isinstance(share, Value) and share.value > most:
+            copiers.append(str(row[label]))
+    return copiers
 
 
 def as_csv(results: Sequence[Result]) -> str:
@@ -153,7 +157,8 @@ def footnotes(results: Sequence[Result]) -> list[str]:
     absent: dict[str, list[str]] = {}
     for row, reason in {row: reason for result in results for row, reason in result.missing.items()}.items():
         absent.setdefault(reason, []).append(row)
-    return [*notes, *smoke_tests(results), *(f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items())]
+    notes += smoke_tests(results)
+    return [*notes, *(f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items())]
 
 
 def smoke_tests(results: Sequence[Result]) -> list[str]:

@@ -205,7 +205,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
 
 
 def _supports(lines: Sequence[Line], metrics: Sequence[str]) -> tuple[list[str], str]:
-    """The support of each row, one number for all columns with equal supports, and these columns if there are several."""
+    """The supports of each row, one for all columns that agree in it, and which columns these are if they differ."""
     columns_of: dict[tuple[int | None, ...], list[str]] = {}
     for metric in metrics:
         counts = tuple(numbers[metric].count if metric in numbers else None for _, numbers in lines)
@@ -386,9 +386,7 @@ def _sentences(grids: Iterable[Grid]) -> list[str]:
 _DAGGER = "$^\\dagger$"
 
 
-def _latex(
-    grid: Grid, about: Mapping[str, str], view: View, results: Sequence[Result], copiers: Sequence[str]
-) -> str:
+def _latex(grid: Grid, about: Mapping[str, str], view: View, results: Sequence[Result], copiers: Sequence[str]) -> str:
     # marks: none of methods that copy, nor in columns without a clear winner
     label = next((name for name in ("method", "step") if name in grid.labels), "")
     skipped = {row for row, (texts, _) in enumerate(grid.lines) if label and texts[grid.labels.index(label)] in copiers}
@@ -423,8 +421,10 @@ def _latex(
     if "SCR" in (*grid.metrics, *grid.same, grid.title):
         sentences += [escaped(f"{line}.") for line in scr_thresholds(results)]
     if has_daggers:
-        most = "copies than the best step may have" if label == "step" else f"than {100 * MANY:g} % of the images are copies"
-        sentences.append(f"{_DAGGER} {escaped(f'more {most}, so that no number of it is marked.')}")
+        most = f"more than {100 * MANY:g} % of the images are copies"
+        if label == "step":
+            most = "more copies than the best step may have"
+        sentences.append(f"{_DAGGER} {escaped(f'{most}, so that no number of it is marked.')}")
     if unclear:
         sentences.append(escaped(
             f"No marks in {', '.join(unclear)}: the best is not clearly ahead of all (sign-flip test over subjects, "

@@ -17,7 +17,7 @@ from idmetric.images.read import read_image
 from idmetric.io.threads import in_order
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, VectorScorer
 from idmetric.protocols.generator.images import Copies, Images, Names, Place, Scores
 from idmetric.protocols.generator.pattern import REFERENCE, TRAINING

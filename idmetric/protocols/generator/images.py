@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -112,7 +112,11 @@ class Images:
         Args:
             but: a method that is not compared, such as the base model of checkpoints: it keeps its images.
         """
-        for what, keys in (("combinations of subject, prompt and seed", self.places()), ("subjects", list(self.subject))):
+        keys_of: dict[str, Sequence[Hashable]] = {
+            "combinations of subject, prompt and seed": self.places(),
+            "subjects": list(self.subject),
+        }
+        for what, keys in keys_of.items():
             of_method: dict[str, set[Hashable]] = {}
             for method, key in zip(self.method, keys, strict=True):
                 of_method.setdefault(method, set()).add(key)
