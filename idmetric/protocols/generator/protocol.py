@@ -193,7 +193,7 @@ def run(
         found = score(images, scorer, copies, fidelity)
         taus, remark = limits[result.model]
         if several:  # the calibration is of pairs of images of one subject
-            taus, remark = by_label(options.scr, "SCR@"), [SEVERAL] if options.copies else []
+            taus, remark = by_label(options.scr, "SCR@"), [SEVERAL]
         if "SCR" in taus:
             result = replace(result, settings={**result.settings, "scr": taus["SCR"]})
         named, reason = published(models[result.model], images, settings)
