@@ -131,3 +131,10 @@ def test_every_field_of_a_score_may_be_absent(tmp_path: Path, monkeypatch: pytes
     status, _ = score(tmp_path, *references, *EVERYTHING, "--html", "page.html", "--html-details", "1")
     assert status == 4  # two are unreadable
     assert {"real_percentile", "probability", "probability_basis", "copy", "copy_agreement"} <= set(absent)
+
+
+def test_an_evaluation_by_tiny_is_called_a_smoke_test() -> None:
+    rows: list[Any] = [{"dataset": "a", "mAP": Value(0.5, None, None, 3)}]
+    page = evaluation.eval_page([Result("folder", "small", rows, {"model": "IDSim:tiny"})])
+    assert "small is a smoke-test model, not for a paper</bdi>" in page
+    assert "smoke-test" not in evaluation.eval_page([Result("folder", "tiny", rows, {"model": "IDSim:large"})])
