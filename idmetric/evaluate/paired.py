@@ -30,13 +30,13 @@ class Comparison:
     """Two methods on the places that both have.
 
     Attributes:
-        difference: mean of the first's scores less the second's. low, high: its 95 % interval; None for one subject.
-        p: of `sign_flip`. p_holm: p, corrected for all comparisons of one call of `compare`.
+        a, b: the methods. difference: mean of a's scores less b's. low, high: its 95 % interval; None for one subject.
+        p: of `sign_flip`. p_holm: p, corrected for all comparisons of one call of `compare`, `tests` of them.
         subjects, pairs: numbers of subjects and of places.
     """
 
-    first: str
-    second: str
+    a: str
+    b: str
     difference: float
     low: float | None
     high: float | None
@@ -44,6 +44,29 @@ class Comparison:
     p_holm: float
     subjects: int
     pairs: int
+    tests: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the test finds a difference."""
+        return self.p_holm <= LEVEL
+
+    @property
+    def too_few(self) -> str:
+        """Why no difference of so few subjects can be clear, in a sentence; empty if one can."""
+        least = smallest_p(self.subjects, self.tests)
+        if least <= LEVEL:
+            return ""
+        return (
+            f"no winner can be shown: the smallest p of {self.subjects} subject{'s' * (self.subjects > 1)} in "
+            f"{self.tests} comparison{'s' * (self.tests > 1)} is {least:.3f}; {subjects_needed(self.tests)} subjects "
+            "would do"
+        )
+
+    def reversed(self) -> Comparison:
+        """The comparison of b with a."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return replace(self, a=self.b, b=self.a, difference=-self.difference, low=low, high=high)
 
 
 def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = None) -> list[Comparison]:
@@ -57,11 +80,11 @@ def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = N
         pairs = [(name, against) for name in scores if name != against]
 
     comparisons = []
-    for first, second in pairs:
-        places = [place for place in scores[first] if place in scores[second]]
+    for a, b in pairs:
+        places = [place for place in scores[a] if place in scores[b]]
         if not places:
             continue
-        differences = np.array([scores[first][place] - scores[second][place] for place in places])
+        differences = np.array([scores[a][place] - scores[b][place] for place in places])
         subject = np.array([place[0] for place in places], dtype=object)
         subjects = len(set(subject))
         low = high = None
@@ -69,11 +92,11 @@ def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = N
             interval = student(lambda rows, values=differences: values[rows].mean(), subject)  # type: ignore[misc]
             low, high = interval.low, interval.high
         p = sign_flip(differences, subject)
-        mean = float(differences.mean())
-        comparisons.append(Comparison(first, second, mean, low, high, p, p, subjects, len(places)))
+        comparisons.append(Comparison(a, b, float(differences.mean()), low, high, p, p, subjects, len(places), 1))
 
-    corrected = holm([comparison.p for comparison in comparisons])
-    return [replace(comparison, p_holm=float(p)) for comparison, p in zip(comparisons, corrected, strict=True)]
+    corrected = holm([comparison.p for comparison in comparisons]).tolist()
+    tests = len(comparisons)
+    return [replace(c, p_holm=p_holm, tests=tests) for c, p_holm in zip(comparisons, corrected, strict=True)]
 
 
 def sign_flip(differences: ArrayLike, identity: ArrayLike, *, seed: int = 0) -> float:

@@ -5,50 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from idmetric.evaluate.paired import LEVEL, smallest_p
+from idmetric.evaluate.paired import Comparison
 from idmetric.protocols.common.columns import listed
-from idmetric.protocols.common.result import Result, Value, copying
+from idmetric.protocols.common.result import Result, Value, comparisons_of, copying
 from idmetric.protocols.generator.columns import CLIP, NOT_CHECKED
-from idmetric.protocols.generator.protocol import too_few
 from idmetric.report.chart import Scale
 from idmetric.report.page import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
-Pairs = Mapping[tuple[str, str], "Difference"]  # two methods -> the number of the first less that of the second
+Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second
 _SUMMARY = ("identity", "worst", "copies", "diversity", CLIP, "drift", "SCR", "leaning", "Vendi", "published")
 JUDGED = {"generator": "method", "checkpoints": "step"}  # protocol -> the label of its rows
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The number of a method less that of another on equal places.
-
-    Attributes:
-        low, high: its 95 % interval, or None. p: of the sign-flip test, corrected by Holm. subjects: of the test.
-        tests: how many were corrected for.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    p: float
-    subjects: int
-    tests: int
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the test finds a difference."""
-        return self.p <= LEVEL
-
-    @property
-    def too_few(self) -> bool:
-        """Whether no difference of so few subjects could be clear."""
-        return smallest_p(self.subjects, self.tests) > LEVEL
-
-    def reversed(self) -> Difference:
-        """The difference of the second method and the first."""
-        low, high = (None if end is None else -end for end in (self.high, self.low))
-        return Difference(-self.value, low, high, self.p, self.subjects, self.tests)
 
 
 @dataclass(frozen=True)
@@ -94,7 +61,10 @@ def verdict(result: Result) -> Verdict | None:
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
     found = {name: {k: v for k, v in row.items() if isinstance(v, Value)} for name, row in rows.items()}
     metrics = list(dict.fromkeys(name for numbers in found.values() for name in numbers))
-    pairs = _pairs(result)
+    pairs: dict[str, Pairs] = {}
+    for metric, comparisons in comparisons_of(result).items():
+        both_ways = [*comparisons, *(c.reversed() for c in comparisons)]
+        pairs[metric] = {(c.a, c.b): c for c in both_ways}
     copies = copying(result)
     if label == "method":
         found = dict(sorted(found.items(), key=lambda of: (of[0] in copies, -of[1]["identity"].value)))
@@ -151,7 +121,7 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         ends = "no interval"
         if apart.low is not None and apart.high is not None:
             ends = f"95\u00a0% interval {number(apart.low)} to {number(apart.high)}"
-        lead += f"; on equal prompts and seeds, it leads by {number(apart.value)} ({ends}, p = {apart.p:.3f})"
+        lead += f"; on equal prompts and seeds, it leads by {number(apart.difference)} ({ends}, p = {apart.p_holm:.3f})"
     details.insert(0, f"{lead}.")
 
     # who is clearly behind
@@ -160,10 +130,9 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         return [first], f"No clear winner: {first} has the highest identity", details
     for difference in compared.values():
         if difference.too_few:
-            sentence = too_few(difference.subjects, difference.tests)
-            details.insert(1, f"{sentence[:1].upper()}{sentence[1:]}.")
+            details.insert(1, f"{difference.too_few[:1].upper()}{difference.too_few[1:]}.")
             return [first], f"Too few subjects for a winner: {first} has the highest identity", details
-    level = [name for name, difference in compared.items() if not (difference.is_clear and difference.value > 0)]
+    level = [name for name, difference in compared.items() if not (difference.is_clear and difference.difference > 0)]
     if level:
         return [first, *level], f"No clear winner: {first} and {listed(level)} are too close to call", details
     return [first], f"{first} keeps identity best", details
@@ -181,20 +150,6 @@ def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
     start = f"Step{'s' if several else ''} " if label == "step" else ""
     names = f"{', '.join(shares[:-1])} and {shares[-1]} copy" if several else f"{shares[0]} copies"
     return [f"{start}{names} references or training images, which raises identity."]
-
-
-def _pairs(result: Result) -> dict[str, Pairs]:
-    """Metric -> the differences of methods, of the result's tests, in both directions."""
-    tests = result.items.get("tests", {})
-    lines = [dict(zip(tests, line, strict=True)) for line in zip(*tests.values(), strict=True)]
-    pairs: dict[str, dict[tuple[str, str], Difference]] = {}
-    for line in lines:
-        count = sum(other["metric"] == line["metric"] for other in lines)
-        difference = Difference(line["difference"], line["low"], line["high"], line["p_holm"], line["subjects"], count)
-        of_metric = pairs.setdefault(line["metric"], {})
-        of_metric[line["a"], line["b"]] = difference
-        of_metric[line["b"], line["a"]] = difference.reversed()
-    return dict(pairs)
 
 
 def _ends(values: Sequence[Value]) -> list[float]:

@@ -24,11 +24,12 @@ def test_the_sign_flip_test_is_scipys_exact_permutation_test(count: int) -> None
 
 
 def test_many_subjects_are_flipped_at_random_and_p_is_near_that_of_all_flips() -> None:
-    values = np.random.default_rng(0).normal(0.5, 1, 20)
-    sums = np.array([values @ signs for signs in product([-1, 1], repeat=20)][: 2**20])
+    values = np.random.default_rng(1).normal(0.5, 1, 17)
+    sums = np.array(list(product([-1, 1], repeat=17))) @ values
     exact = (np.abs(sums) >= abs(values.sum()) - 1e-9).mean()
-    assert sign_flip(values, np.arange(20)) == pytest.approx(exact, abs=4 * np.sqrt(exact / 10_000))
-    assert sign_flip(values, np.arange(20)) == sign_flip(values, np.arange(20))
+    assert 0.001 < exact < 0.2
+    assert sign_flip(values, np.arange(17)) == pytest.approx(exact, abs=4 * np.sqrt(exact / 10_000))
+    assert sign_flip(values, np.arange(17)) == sign_flip(values, np.arange(17))
     assert sign_flip(np.full(50, 0.1), np.arange(50)) == pytest.approx(smallest_p(50))
 
 
@@ -52,12 +53,12 @@ def test_methods_are_compared_on_the_places_that_both_have() -> None:
         "c": {("sofa", "x"): 0.1},
     }
     [found] = compare(scores)
-    assert (found.first, found.second, found.subjects, found.pairs) == ("a", "b", 2, 2)
+    assert (found.a, found.b, found.subjects, found.pairs) == ("a", "b", 2, 2)
     assert found.difference == pytest.approx(0.25)
     half = 12.706 * 0.15  # Student's t with one degree of freedom
     assert (found.low, found.high) == pytest.approx((0.25 - half, 0.25 + half), abs=1e-3)
     assert (found.p, found.p_holm) == (0.5, 0.5)
-    assert [(c.first, c.second) for c in compare(scores, against="a")] == [("b", "a")]
+    assert [(c.a, c.b) for c in compare(scores, against="a")] == [("b", "a")]
 
 
 def test_the_interval_of_few_identities_is_students() -> None:
@@ -85,12 +86,12 @@ def false_winners(subjects: int, methods: int, trials: int) -> tuple[float, floa
         means = {name: np.mean(list(places.values())) for name, places in scores.items()}
         best = max(means, key=lambda name: means[name])
         comparisons = compare(scores)
-        winners += all(c.p_holm <= LEVEL for c in comparisons if best in (c.first, c.second))
+        winners += all(c.is_clear for c in comparisons if best in (c.a, c.b))
         first = comparisons[0]
         assert first.low is not None
         assert first.high is not None
         excluded += not first.low <= 0 <= first.high
-        below = [c.first for c in compare(scores, against=best) if c.p_holm <= LEVEL]
+        below = [c.a for c in compare(scores, against=best) if c.is_clear]
         late += "m0" in below
     return winners / trials, excluded / trials, late / trials
 

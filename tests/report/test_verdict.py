@@ -34,7 +34,8 @@ def of(
     for a, b in combinations(identity, 2):
         apart = number(identity[a] - identity[b], spread)
         result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[apart.value], low=[apart.low],
-                    high=[apart.high], p_holm=[p], subjects=[subjects])  # fmt: skip
+                    high=[apart.high], p=[p], p_holm=[p], subjects=[subjects], pairs=[24],
+                    tests=[len(identity) * (len(identity) - 1) // 2])  # fmt: skip
     found = verdict(result)
     assert found is not None
     return found
@@ -101,8 +102,8 @@ def test_differences_hold_in_both_directions() -> None:
     assert list(pairs) == ["identity"]
     for (a, b), value in pairs["identity"].items():
         other = pairs["identity"][b, a]
-        assert (other.value, other.low, other.high) == (-value.value, -(value.high or 0), -(value.low or 0))
-        assert other.p == value.p
+        assert (other.low, other.high) == (-(value.high or 0), -(value.low or 0))
+        assert (other.difference, other.p_holm) == (-value.difference, value.p_holm)
     assert len(pairs["identity"]) == 6
 
 

@@ -92,16 +92,16 @@ def best_step(rows: Mapping[int, Row], identities: Identities, options: Checkpoi
     if len(kept) == 1:
         return Best(top, f"best step {top}: the only one{among}; its identity is {highest}")
     comparisons = compare({str(step): identities.get(step, {}) for step in kept}, str(top))
-    units, tests = max((c.subjects for c in comparisons), default=0), len(comparisons)
-    if not tests:
+    if not comparisons:
         return Best(top, f"highest identity at step {top}: {highest}{among}; no prompt and seed is common to the steps")
-    if smallest_p(units, tests) > LEVEL:
+    units = max(c.subjects for c in comparisons)
+    if smallest_p(units, len(comparisons)) > LEVEL:
         few = f"too few prompts or subjects to show a difference of {len(kept)} steps"
-        needed = f"{units}, where {subjects_needed(tests)} would do"
+        needed = f"{units}, where {subjects_needed(len(comparisons))} would do"
         return Best(top, f"highest identity at step {top}: {highest}{among}; {few}: {needed}")
 
     # the earliest that is not clearly below the highest
-    level = [int(c.first) for c in comparisons if c.p_holm > LEVEL]
+    level = [int(c.a) for c in comparisons if not c.is_clear]
     chosen = min([top, *level])
     rule = f"the earliest that is not clearly below the highest identity, {highest} at step {top}{among}"
     return Best(chosen, f"best step {chosen}: {rule} (sign-flip test over {units} prompts or subjects)")

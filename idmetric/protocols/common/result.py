@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.copies import MANY
+from idmetric.evaluate.paired import Comparison
 from idmetric.io import json_file
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
@@ -99,6 +100,16 @@ def copying(result: Result) -> list[str]:
         if label in row and row.get("group", "all") == "all" and isinstance(share, Value) and share.value > most:
             copiers.append(str(row[label]))
     return copiers
+
+
+def comparisons_of(result: Result) -> dict[str, list[Comparison]]:
+    """Metric -> the comparisons of each two methods, which a result keeps as items "tests"."""
+    tests = result.items.get("tests", {})
+    found: dict[str, list[Comparison]] = {}
+    for line in zip(*tests.values(), strict=True):
+        columns = dict(zip(tests, line, strict=True))
+        found.setdefault(columns.pop("metric"), []).append(Comparison(**columns))
+    return found
 
 
 def as_csv(results: Sequence[Result]) -> str:

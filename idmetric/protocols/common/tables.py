@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from idmetric.evaluate.copies import MANY
-from idmetric.evaluate.paired import LEVEL
 from idmetric.io.output import replacing
 from idmetric.protocols.common.measures import measure
 from idmetric.protocols.common.result import (
@@ -24,6 +23,7 @@ from idmetric.protocols.common.result import (
     Value,
     as_csv,
     as_json,
+    comparisons_of,
     copying,
     footnotes,
     scr_thresholds,
@@ -414,23 +414,10 @@ def _latex(grid: Grid, about: Mapping[str, str], view: View, results: Sequence[R
         line = " & ".join(cells) + " \\\\"
         lines.append(f"{{}}{line}" if line.startswith("[") else line)  # a bracket would be an option of the rule
 
-    # caption
     facts = [f"{k} {v}" for k, v in {**grid.same, **about}.items() if v]
     sentences = [escaped(f"{grid.protocol}{f', {grid.title}' if grid.title else ''}: {', '.join(facts)}.")]
     sentences += [escaped(f"{line}.") for line in _sentences([grid])]
-    if "SCR" in (*grid.metrics, *grid.same, grid.title):
-        sentences += [escaped(f"{line}.") for line in scr_thresholds(results)]
-    if has_daggers:
-        most = f"more than {100 * MANY:g} % of the images are copies"
-        if label == "step":
-            most = "more copies than the best step may have"
-        sentences.append(f"{_DAGGER} {escaped(f'{most}, so that no number of it is marked.')}")
-    if unclear:
-        sentences.append(escaped(
-            f"No marks in {', '.join(unclear)}: the best is not clearly ahead of all (sign-flip test over subjects, "
-            "Holm's correction)."
-        ))  # fmt: skip
-    sentences += [escaped(f"{note}.") for note in smoke_tests(results)]
+    sentences += _reservations(grid, results, has_daggers, unclear)
     return "\n".join([
         "\\begin{table}",
         "\\centering",
@@ -446,24 +433,40 @@ def _latex(grid: Grid, about: Mapping[str, str], view: View, results: Sequence[R
     ]) + "\n"  # fmt: skip
 
 
+def _reservations(grid: Grid, results: Sequence[Result], has_daggers: bool, unclear: Sequence[str]) -> list[str]:
+    """The sentences of a caption on thresholds, copies, missing marks and smoke-test models."""
+    sentences = []
+    if "SCR" in (*grid.metrics, *grid.same, grid.title):
+        sentences += [escaped(f"{line}.") for line in scr_thresholds(results)]
+    if has_daggers:
+        most = f"more than {100 * MANY:g} % of the images are copies"
+        if grid.protocol == "checkpoints":
+            most = "more copies than the best step may have"
+        sentences.append(f"{_DAGGER} {escaped(f'{most}, so that no number of it is marked.')}")
+    if unclear:
+        sentences.append(
+            f"No marks in {escaped(', '.join(unclear))}: the best is not clearly ahead of all (sign-flip test over "
+            "subjects, Holm's correction)."
+        )
+    return sentences + [escaped(f"{note}.") for note in smoke_tests(results)]
+
+
 def _unclear(results: Sequence[Result], metrics: Sequence[str], copiers: Sequence[str]) -> list[str]:
     """The columns in which no method is clearly ahead of all others without copies, by the tests of a result."""
-    if len(results) > 1 or "tests" not in results[0].items:
+    if len(results) > 1:
         return []
-    tests = results[0].items["tests"]
-    rows = {str(row["method"]): row for row in results[0].rows if row.get("group") == "all"}
+    rows = {str(row["method"]): row for row in results[0].rows if row.get("group") == "all" and "method" in row}
     unclear = []
-    for metric in metrics:
-        values = {name: value.value for name, row in rows.items()
-                  if name not in copiers and isinstance(value := row.get(metric), Value)}  # fmt: skip
-        if metric not in tests["metric"] or not values:
+    for metric, comparisons in comparisons_of(results[0]).items():
+        values = {}
+        for name, row in rows.items():
+            value = row.get(metric)
+            if isinstance(value, Value) and name not in copiers:
+                values[name] = value.value
+        if metric not in metrics or not values:
             continue
         best = max(values, key=lambda name: values[name])
-        behind = {
-            b if a == best else a
-            for a, b, tested, p in zip(tests["a"], tests["b"], tests["metric"], tests["p_holm"], strict=True)
-            if tested == metric and best in (a, b) and p <= LEVEL
-        }
+        behind = {c.b if c.a == best else c.a for c in comparisons if c.is_clear and best in (c.a, c.b)}
         if not values.keys() - {best} <= behind:
             unclear.append(metric)
     return unclear

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY
-from idmetric.evaluate.paired import LEVEL, compare, smallest_p, subjects_needed
+from idmetric.evaluate.paired import Comparison, compare
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NamedScore
 from idmetric.protocols.common import intervals
@@ -66,33 +66,19 @@ def add_differences(result: Result, scores: Mapping[str, Scored], settings: Eval
         if not comparisons:
             continue
         for c in comparisons:
-            row = rows.setdefault((c.first, c.second), {"method": f"{c.first} - {c.second}", "group": "paired"})
+            row = rows.setdefault((c.a, c.b), {"method": f"{c.a} - {c.b}", "group": "paired"})
             low, high = (c.low, c.high) if settings.bootstrap > 1 else (None, None)
             row[metric] = Value(c.difference, low, high, c.pairs)
             if metric == first_metric:
                 row["p"] = Value(c.p_holm, None, None, c.subjects)
-        result.keep(
-            "tests", a=[c.first for c in comparisons], b=[c.second for c in comparisons],
-            metric=[metric] * len(comparisons), difference=[c.difference for c in comparisons],
-            low=[c.low for c in comparisons], high=[c.high for c in comparisons], p=[c.p for c in comparisons],
-            p_holm=[c.p_holm for c in comparisons], subjects=[c.subjects for c in comparisons],
-            pairs=[c.pairs for c in comparisons],
-        )  # fmt: skip
+        columns = {field.name: [getattr(c, field.name) for c in comparisons] for field in fields(Comparison)}
+        result.keep("tests", metric=[metric] * len(comparisons), **columns)
 
-        subjects, tests = max(c.subjects for c in comparisons), len(comparisons)
-        if metric == first_metric and smallest_p(subjects, tests) > LEVEL:
-            fewer = ", or fewer comparisons (--against METHOD)" if against is None and tests > 1 else ""
-            result.notes.append(f"{too_few(subjects, tests)}{fewer}")
+        best_supported = max(comparisons, key=lambda c: c.subjects)
+        if metric == first_metric and best_supported.too_few:
+            fewer = ", or fewer comparisons (--against METHOD)" if against is None and len(comparisons) > 1 else ""
+            result.notes.append(f"{best_supported.too_few}{fewer}")
     result.rows.extend(rows.values())
-
-
-def too_few(subjects: int, tests: int) -> str:
-    """A sentence on the winner that so few subjects cannot show."""
-    least = smallest_p(subjects, tests)
-    return (
-        f"no winner can be shown: the smallest p of {subjects} subject{'s' * (subjects > 1)} in {tests} "
-        f"comparison{'s' * (tests > 1)} is {least:.3f}; {subjects_needed(tests)} subjects would do"
-    )
 
 
 def by_place(method: Names, places: Sequence[tuple[str, ...]], values: Array) -> Scored:
