@@ -13,6 +13,8 @@ from idmetric.evaluate.arrays import comparable, numbers
 # beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
 ENOUGH = 19
 
+FEWEST = 5  # references, below which `percentile` says little: of two, nearly every image is farther than both
+
 Array = NDArray[np.float64]
 Aggregate = Literal["best", "mean"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.arrays import numbers, paired
-from idmetric.evaluate.bootstrap import Interval, bootstrap
+from idmetric.evaluate.bootstrap import Interval, student
 
 Array = NDArray[np.float64]
 Name = TypeVar("Name", bound=Hashable)
@@ -74,8 +74,8 @@ def fits(
 ) -> dict[Name, Fit]:
     """`fit` of each instance, in order of first appearance.
 
-    A data set's sensitivity is the mean of these, its interval the bootstrap over them: the paper fits again in each
-    sample of instances, which gives the same, as a coefficient depends on its own instance's grid alone.
+    A data set's sensitivity is the mean of these, with Student's interval over them. The paper fits again in bootstrap
+    samples of instances; a coefficient depends on its own instance's grid alone, so the mean is the same.
 
     Args:
         similarity, identity_change, factor_change: (N,), grids of all instances. instance: (N,), of each point.
@@ -94,9 +94,6 @@ def trend(
     similarity: ArrayLike,
     change: ArrayLike,
     instance: Sequence[Hashable] | NDArray[Any],
-    *,
-    samples: int = 1000,
-    seed: int = 0,
 ) -> dict[float, Interval]:
     """Mean similarity at each level of a change, over instances: a curve of Fig. 6's bottom row.
 
@@ -104,7 +101,7 @@ def trend(
     video, have no interval and are left out. For a curve of one factor give the points without a change of the other.
 
     Args:
-        similarity, change: (N,). instance: (N,). samples, seed: of the bootstrap over instances.
+        similarity, change: (N,). instance: (N,).
 
     Returns:
         Level -> mean with interval, levels rising.
@@ -117,10 +114,10 @@ def trend(
         at = [s[rows][x[rows] == step] for rows in members.values()]
         means = np.array([values.mean() for values in at if len(values)])
         if len(means) > 1:
-            found[float(step)] = bootstrap(
+            found[float(step)] = student(
                 lambda rows, means=means: means[rows].mean(),  # type: ignore[misc]  # mypy infers no default's type
-                np.arange(len(means)), samples=samples, seed=seed,
-            )  # fmt: skip
+                np.arange(len(means)),
+            )
     return found
 
 

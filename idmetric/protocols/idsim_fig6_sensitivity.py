@@ -8,7 +8,7 @@ instance's grid
     similarity to the anchor = b0 + b1 factor change + b2 identity change
 
 is fitted by least squares; sensitivities are the negative slopes, similarity lost per unit of change. Instances are
-averaged; bootstrap samples draw instances. A selective metric has a high identity, a low context. In the row "all",
+averaged, with Student's interval over them. A selective metric has a high identity, a low context. In the row "all",
 identity is the mean over factors of each instance's.
 
 The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights,
@@ -31,7 +31,7 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.sensitivity import Fit, fits
 from idmetric.protocols.common.columns import Array, free, groups, parameters
-from idmetric.protocols.common.intervals import mean
+from idmetric.protocols.common.intervals import student_mean
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.protocols.options import SensitivityOptions
@@ -203,4 +203,4 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
 
 def _mean(values: Sequence[float], settings: EvalSettings) -> Value:
     """The mean over instances."""
-    return mean(np.array(values), np.arange(len(values)), settings)
+    return student_mean(np.array(values), np.arange(len(values)), settings)

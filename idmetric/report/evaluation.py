@@ -21,7 +21,7 @@ import numpy as np
 from idmetric.evaluate.arrays import comparable
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.protocols.common.measures import measure
-from idmetric.protocols.common.result import Columns, Result, Value, footnotes, names_of
+from idmetric.protocols.common.result import Columns, Result, Value, footnotes, names_of, smoke_tests
 from idmetric.report.page import render
 from idmetric.report.pictures import data_uri, room
 from idmetric.report.verdict import JUDGED, verdict
@@ -40,7 +40,8 @@ _HEADS = {
 _PLOTS = {
     "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
     "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
-    "trends": "Similarity over growing changes", "pareto": "Pareto front of identity",
+    "trends": "Similarity over growing changes",
+    "pareto": "Pareto front of identity: the dashed line joins methods that no other beats in both; hollow: copies",
     "steps": "Over training steps",
 }  # fmt: skip
 
@@ -66,6 +67,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     return render(
         "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
         protocol=protocol, models=[r.model for r in results], labels=names_of(results, str), metrics=metrics,
+        smoke=smoke_tests(results),
         printed=printed, results=results, lines=[{"model": result.model, "row": row} for result, row in rows],
         says={name: about for name in metrics if (about := measure(name, protocol))},
         verdicts=[found for _, found in first_screens],
@@ -133,6 +135,9 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
         if in_album or not any(_are_images(values, ids) for values in columns.values()):
             continue
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
+        for name in shown:
+            if name.partition("@")[0] == "SCR":  # of a subject: whether it is under the threshold
+                shown[name] = ["failed" if failed else "passed" for failed in shown[name]]
         found.append(_table(result.model, kind, shown, *_hardest(shown), ids))
         if kind == "queries" and "identity" in shown:
             means = _by_identity(shown)

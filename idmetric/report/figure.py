@@ -30,9 +30,9 @@ def new_figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, lis
 
 
 def save_figure(figure: Figure, path: Place) -> None:
-    """Add legends and write the file atomically; its extension selects the format."""
+    """Add missing legends and write the file atomically; its extension selects the format."""
     for axes in figure.axes:
-        if axes.get_legend_handles_labels()[1]:
+        if axes.get_legend() is None and axes.get_legend_handles_labels()[1]:
             axes.legend(fontsize="small", frameon=False)
     import matplotlib
 

@@ -23,8 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.evaluate.arrays import Truths, comparable
 from idmetric.evaluate.ranking import average_precision, roc_auc
 from idmetric.evaluate.sensitivity import trend
-from idmetric.protocols.common.result import Result, Row, Value, names_of, slug
-from idmetric.protocols.generator.columns import copying
+from idmetric.protocols.common.result import Result, Row, Value, copying, names_of, slug
 from idmetric.report.figure import Place, new_figure, save_figure
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ Array = NDArray[np.float64]
 _BINS = 60
 _COLUMNS = 3  # panels of steps in a row
 _ANCHOR = "real"  # dashed in the panel of identity
-_SAMPLES = 200  # of the bootstrap over instances that gives the bands of trends
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def similarity_trends(grids: Mapping[str, Mapping[str, Sequence[Any]]], path: Pl
             if which != "none":
                 curves[which] = ((identity == 0) & np.isin(factor.astype(str), (which, "none")), context)
         for label, (chosen, change) in curves.items():
-            points = trend(score[chosen], change[chosen], instance[chosen], samples=_SAMPLES) if chosen.any() else {}
+            points = trend(score[chosen], change[chosen], instance[chosen]) if chosen.any() else {}
             if points:
                 [line] = panel.plot(list(points), [p.value for p in points.values()], marker=".", label=label)
                 low, high = ([getattr(p, side) for p in points.values()] for side in ("low", "high"))
@@ -173,6 +171,8 @@ def trade_off(
 ) -> None:
     """Draw methods by two scores with intervals, a panel per model; the Pareto front is dashed.
 
+    Names are in a legend next to the panel, where those of near points do not overlap.
+
     Args:
         found: model -> method -> its two scores, higher = better. names: of the scores.
         copying: model -> methods that return copies, which are drawn hollow and left off the front.
@@ -185,15 +185,13 @@ def trade_off(
             panel.errorbar(
                 a.value, b.value, yerr=_spread(b), xerr=_spread(a), fmt="o", color=f"C{k % 10}", capsize=3,
                 fillstyle="full" if new[k] else "none",
+                label=(method if new[k] else f"{method} (copies)").replace("$", r"\$"),
             )  # fmt: skip
-            label = method if new[k] else f"{method} (copies)"
-            panel.annotate(label, (a.value, b.value), xytext=(6, 6), textcoords="offset points", fontsize="small",
-                           parse_math=False)  # fmt: skip
         if new.any():
             best = np.flatnonzero(new)[on_front(x[new], y[new])]
             best = best[np.argsort(x[best])]
             panel.plot(x[best], y[best], color="0.5", linestyle="--", linewidth=1, zorder=0)
-        panel.margins(0.15)
+        panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", frameon=False)
         panel.set(xlabel=names[0], ylabel=names[1], title=model)
 
     save_figure(figure, path)

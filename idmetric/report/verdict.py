@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from idmetric.evaluate.paired import Comparison
 from idmetric.protocols.common.columns import listed
-from idmetric.protocols.common.result import Result, Row, Value
-from idmetric.protocols.generator.columns import CLIP, copying
+from idmetric.protocols.common.result import Result, Value, comparisons_of, copying
+from idmetric.protocols.generator.columns import CLIP, NOT_CHECKED
 from idmetric.report.chart import Scale
 from idmetric.report.page import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
-Pairs = Mapping[tuple[str, str], Value]  # two methods -> the number of the first less that of the second
+Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second
 _SUMMARY = ("identity", "worst", "copies", "diversity", CLIP, "drift", "SCR", "leaning", "Vendi", "published")
 JUDGED = {"generator": "method", "checkpoints": "step"}  # protocol -> the label of its rows
 
@@ -35,7 +36,8 @@ class Verdict:
         headline: a sentence. details: what it rests on, and which of them copy.
         rows: method or step -> its numbers; methods without copies come first, by identity.
         columns: at most five metrics of the summary -> the range of its bars, which holds 0 and all intervals.
-        best: names that the headline prefers. copies: names of methods or steps that return copies.
+        best: names that the headline prefers. badge: "best", or "highest" or "tied" where no test says so.
+        copies: names of methods or steps that return copies.
         pairs: metric -> the differences of methods, in both directions.
     """
 
@@ -45,6 +47,7 @@ class Verdict:
     rows: Numbers
     columns: dict[str, tuple[float, float]]
     best: list[str]
+    badge: str
     copies: list[str]
     pairs: dict[str, Pairs]
     chart: Chart | None
@@ -58,24 +61,41 @@ def verdict(result: Result) -> Verdict | None:
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
     found = {name: {k: v for k, v in row.items() if isinstance(v, Value)} for name, row in rows.items()}
     metrics = list(dict.fromkeys(name for numbers in found.values() for name in numbers))
-    pairs = {m: differences for m in metrics if (differences := _pairs(result.rows, list(found), m))}
+    pairs: dict[str, Pairs] = {}
+    for metric, comparisons in comparisons_of(result).items():
+        both_ways = [*comparisons, *(c.reversed() for c in comparisons)]
+        pairs[metric] = {(c.a, c.b): c for c in both_ways}
+    copies = copying(result)
     if label == "method":
-        copies = copying(result)
         found = dict(sorted(found.items(), key=lambda of: (of[0] in copies, -of[1]["identity"].value)))
         best, headline, details = _on_methods(found, copies, pairs.get("identity", {}))
     else:
-        most = float(result.settings.get("max_copies", 0))
-        copies = [name for name, numbers in found.items() if "copies" in numbers and numbers["copies"].value > most]
         best = [name for name, row in rows.items() if row.get("best")]
-        reason = result.notes[0].partition(": ")[2]
-        headline = f"Keep step {best[0]}" if best else "No step qualifies"
-        details = [f"Step {best[0]} is {reason}." if best else f"{reason[:1].upper()}{reason[1:]}."]
+        headline, details = _on_steps(best, result.notes[0])
 
+    badge = "best"
+    if headline.endswith("has the highest identity"):
+        badge = "highest"
+    elif len(best) > 1:
+        badge = "tied"
     columns = [m for stem in _SUMMARY for m in metrics if m.partition("@")[0] == stem][:5]
     ends = {m: [*_ends([numbers[m] for numbers in found.values() if m in numbers]), 0.0] for m in columns}
     ranges = {m: (min(of), max(of) if any(of) else 1.0) for m, of in ends.items()}
     details += _on_copies(label, found, copies)
-    return Verdict(result.model, headline, details, found, ranges, best, copies, pairs, _chart(label, found))
+    if any(row.get("copies") == NOT_CHECKED for row in rows.values()):
+        details.append("Copies were not checked: images show several subjects.")
+    details += [f"{note[:1].upper()}{note[1:]}." for note in result.notes if note.startswith("compared on")]
+    return Verdict(result.model, headline, details, found, ranges, best, badge, copies, pairs, _chart(label, found))
+
+
+def _on_steps(best: Sequence[str], note: str) -> tuple[str, list[str]]:
+    """The step to keep in a sentence, and the reasons of the protocol's note."""
+    start, _, reason = note.partition(": ")
+    if not best:
+        return "No step qualifies", [f"{reason[:1].upper()}{reason[1:]}."]
+    if start.startswith("best step"):
+        return f"Keep step {best[0]}", [f"Step {best[0]} is {reason}."]
+    return f"No clear best step: step {best[0]} has the highest identity", [f"The identity is {reason}."]
 
 
 def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[list[str], str, list[str]]:
@@ -91,6 +111,7 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         alone = " is the only method without copies: its identity is" if len(found) > 1 else " has an identity of"
         return [first], f"{first}{alone} {number(identity[first])}", details
 
+    # the lead over the second
     ahead = {name: pairs.get((first, name)) for name in others}
     apart = ahead[others[0]]
     lead = f"{first} reaches {number(identity[first])}, {others[0]} {number(identity[others[0]])}"
@@ -100,20 +121,21 @@ def _on_methods(found: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[li
         ends = "no interval"
         if apart.low is not None and apart.high is not None:
             ends = f"95\u00a0% interval {number(apart.low)} to {number(apart.high)}"
-        lead += f"; on equal prompts and seeds, it leads by {number(apart.value)} ({ends})"
+        lead += f"; on equal prompts and seeds, it leads by {number(apart.difference)} ({ends}, p = {apart.p_holm:.3f})"
+    details.insert(0, f"{lead}.")
 
-    def least(name: str) -> float:
-        apart = ahead[name] or Value(identity[first] - identity[name], None, None, 1)
-        return apart.value if apart.low is None else apart.low
-
-    level = [name for name in others if round(least(name), 6) <= 0]
+    # who is clearly behind
+    compared = {name: difference for name, difference in ahead.items() if difference is not None}
+    if len(compared) < len(others):
+        return [first], f"No clear winner: {first} has the highest identity", details
+    for difference in compared.values():
+        if difference.too_few:
+            details.insert(1, f"{difference.too_few[:1].upper()}{difference.too_few[1:]}.")
+            return [first], f"Too few subjects for a winner: {first} has the highest identity", details
+    level = [name for name, difference in compared.items() if not (difference.is_clear and difference.difference > 0)]
     if level:
-        headline = f"No clear winner: {first} and {listed(level)} are too close to call"
-    elif all(value is not None and value.low is not None for value in ahead.values()):
-        headline = f"{first} keeps identity best"
-    else:
-        headline = f"{first} has the highest identity"
-    return [first, *level], headline, [f"{lead}.", *details]
+        return [first, *level], f"No clear winner: {first} and {listed(level)} are too close to call", details
+    return [first], f"{first} keeps identity best", details
 
 
 def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
@@ -128,18 +150,6 @@ def _on_copies(label: str, found: Numbers, copies: Sequence[str]) -> list[str]:
     start = f"Step{'s' if several else ''} " if label == "step" else ""
     names = f"{', '.join(shares[:-1])} and {shares[-1]} copy" if several else f"{shares[0]} copies"
     return [f"{start}{names} references or training images, which raises identity."]
-
-
-def _pairs(rows: Sequence[Row], names: Sequence[str], metric: str) -> Pairs:
-    """The differences of methods in a metric, of the rows `a - b`, in both directions."""
-    both = {f"{a} - {b}": (a, b) for a in names for b in names}
-    found: dict[tuple[str, str], Value] = {}
-    for row in rows:
-        if row.get("group") == "paired" and isinstance(v := row.get(metric), Value):
-            a, b = both[str(row["method"])]
-            low, high = (None if end is None else -end for end in (v.high, v.low))
-            found |= {(a, b): v, (b, a): Value(-v.value, low, high, v.count)}
-    return found
 
 
 def _ends(values: Sequence[Value]) -> list[float]:

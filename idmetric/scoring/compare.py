@@ -27,7 +27,7 @@ from idmetric.distance.matrix import distance as distance_of
 from idmetric.distance.matrix import distance_matrix
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import SIZE, Print, take_print
-from idmetric.evaluate.references import leave_one_out, percentile
+from idmetric.evaluate.references import FEWEST, leave_one_out, percentile
 from idmetric.images.read import Outside
 from idmetric.io.tables import rounded
 from idmetric.scoring.copies import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
@@ -257,7 +257,7 @@ class _Run:
                 best = int(comparable(far).argmin())
                 is_best = aggregate == "best"
                 row = self._row(names[best] if is_best else ";".join(names), file[0], [far[best]] if is_best else far)
-                if self.baseline is not None:
+                if self.baseline is not None and len(names) >= FEWEST:
                     row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
                 mark_copy(row, file[0], self._print(seen), prints)
                 if in_color and is_gray(seen.small):

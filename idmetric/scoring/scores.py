@@ -233,9 +233,11 @@ def _notes(scores: Scores) -> list[str]:
         note = f" ({NEEDS_TWO})" if scores.references == 1 else ""
         lines.append(f"reference: {scores.rows[0]['reference']}{note}")
     if (found := scores.baseline) is not None:
+        has_percentiles = any("real_percentile" in row for row in scores.rows)
+        shown = "; percentile = real ones that are nearer, in percent" if has_percentiles else ""
         lines.append(
             f"real to real, leave-one-out ({found.aggregate}) over {len(found.distances)} references: mean "
-            f"{four(found.mean)}, max {four(found.max)}; percentile = real ones that are nearer, in percent"
+            f"{four(found.mean)}, max {four(found.max)}{shown}"
         )
     if scores.left_out:
         left_out = ", ".join(first_few(scores.left_out, 5))

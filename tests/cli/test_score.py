@@ -117,12 +117,28 @@ def test_several_references_show_how_far_real_photos_are(run: Runner, folder: Pa
         assert list(found["baseline"]["distances"].values()) == pytest.approx(expected, abs=1e-6)
         assert found["baseline"]["mean"] == pytest.approx(np.mean(expected), abs=1e-6)
         assert found["baseline"]["max"] == pytest.approx(max(expected), abs=1e-6)
-        for row in found["rows"]:
-            nearer = np.mean([e < row["distance"] for e in expected])
-            assert row["real_percentile"] == pytest.approx(100 * nearer)
         text = run.all(*options)[1]
         assert f"mean {found['baseline']['mean']:.4f}, max {found['baseline']['max']:.4f}" in text
-        assert "percentile" in text.splitlines()[0]
+
+
+def test_a_percentile_of_real_photos_needs_five_of_them(run: Runner, folder: Path) -> None:
+    """Of two references, every image is farther than both: 100 for the subject and for a stranger alike."""
+    names = ["ref.png", "ref2.png", "gen/a.png", "gen/b.png", "gen/c.png"]
+    refs = [word for name in names for word in ("--ref", name)]
+    for count in (2, 4, 5):
+        options = (*refs[: 2 * count], "gen", "--include-refs")
+        found = json.loads(run.all(*options, "--format", "json")[1])
+        text = run.all(*options)[1]
+        apart = list(found["baseline"]["distances"].values())
+        assert len(apart) == count
+        for row in found["rows"]:
+            if count < 5:
+                assert "real_percentile" not in row
+                assert "percentile" not in text
+            else:
+                nearer = np.mean([(e < row["distance"]) + (e == row["distance"]) / 2 for e in apart])
+                assert row["real_percentile"] == pytest.approx(100 * nearer)
+                assert "percentile" in text.splitlines()[0]
 
 
 def test_copies_of_a_reference_are_warned_of(run: Runner, folder: Path) -> None:

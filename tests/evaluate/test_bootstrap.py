@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from idmetric.evaluate.bootstrap import Interval, bootstrap, draw
+from idmetric.evaluate.bootstrap import FEW, Interval, bootstrap, draw, student
 from idmetric.evaluate.ranking import roc_auc
 from tests.reference import statistics_loop as slow
 
@@ -22,7 +22,7 @@ def test_the_interval_of_a_mean_is_scipys() -> None:
 
 
 def test_all_items_of_an_identity_are_drawn_together() -> None:
-    groups = ["a", "b", "a", "c", "a", "b"]
+    groups = [*"abaca", *"bdefghij"]
     drawn: list[Counter[int]] = []
 
     def statistic(rows: np.ndarray) -> float:
@@ -30,19 +30,19 @@ def test_all_items_of_an_identity_are_drawn_together() -> None:
         return float(len(rows))
 
     bootstrap(statistic, groups, samples=50)
-    assert drawn[0] == dict.fromkeys(range(6), 1)  # the data itself
+    assert drawn[0] == dict.fromkeys(range(13), 1)  # the data itself
     seen = set()
     for k, times in enumerate(drawn[1:]):
-        a, b, c = draw(3, 0, k)
-        assert a + b + c == 3
-        assert [times[row] for row in range(6)] == [a, b, a, c, a, b]
+        a, b, c, *others = draw(10, 0, k)
+        assert a + b + c + sum(others) == 10
+        assert [times[row] for row in range(13)] == [a, b, a, c, a, b, *others]
         seen.add((a, b, c))
     assert len(seen) > 5
 
 
 def test_pairs_are_drawn_by_both_of_their_identities() -> None:
     rng = np.random.default_rng(4)
-    pairs = rng.choice(list("abcd"), (30, 2))
+    pairs = rng.choice(list("abcdefghij"), (30, 2))
     samples: list[list[int]] = []
 
     def statistic(rows: np.ndarray) -> float:
@@ -51,7 +51,7 @@ def test_pairs_are_drawn_by_both_of_their_identities() -> None:
 
     bootstrap(statistic, pairs, samples=30, seed=9)
     for k, rows in enumerate(samples[1:]):
-        names = [name for name, times in zip("abcd", draw(4, 9, k), strict=True) for _ in range(times)]
+        names = [name for name, times in zip("abcdefghij", draw(10, 9, k), strict=True) for _ in range(times)]
         assert rows == slow.cluster_sample(pairs.tolist(), names)
 
 
@@ -80,10 +80,35 @@ def test_samples_without_a_defined_value_are_left_out_unless_they_are_many() -> 
     scores, same = np.arange(12.0), np.arange(12) % 3 == 0
     found = bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), np.arange(12), samples=1000)
     assert found.low < found.value < found.high
-    with pytest.raises(ValueError, match=r"is defined in \d+ of 200 bootstrap samples of 3 identities: too few"):
-        bootstrap(lambda rows: roc_auc(scores[:3][rows], same[:3][rows]), np.arange(3), samples=200)
-    with pytest.raises(ValueError, match="of 2 identities: too few"):  # a pair of two that were not both drawn
+    rare = np.arange(12) == 0
+    with pytest.raises(ValueError, match=r"is defined in \d+ of 200 bootstrap samples of 12 identities: too few"):
+        bootstrap(lambda rows: roc_auc(scores[rows], rare[rows]), np.arange(12), samples=200)
+    with pytest.raises(ValueError, match="undefined without one of the 2 identities: too few"):  # no pair is left
         bootstrap(lambda rows: 1.0, [["a", "b"]], samples=200)
+
+
+@pytest.mark.parametrize("count", [2, 5, FEW - 1])
+def test_the_interval_of_few_identities_is_students_and_as_wide_as_it_must_be(count: int) -> None:
+    """Percentiles of three identities' samples miss the mean in 27 % of cases."""
+    values = np.random.default_rng(count).normal(size=count)
+    found = bootstrap(lambda rows: values[rows].mean(), np.arange(count))
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_the_jackknife_of_a_ratio_and_of_pairs_is_that_of_a_loop() -> None:
+    rng = np.random.default_rng(8)
+    parts, wholes, identity = rng.random(12), 1 + rng.random(12), np.repeat([*"abcd"], 3)
+    found = student(lambda rows: parts[rows].sum() / wholes[rows].sum(), identity)
+    without = [parts[identity != name].sum() / wholes[identity != name].sum() for name in "abcd"]
+    half = stats.t.ppf(0.975, 3) * np.sqrt(3 / 4 * np.sum((without - np.mean(without)) ** 2))
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
+
+    pairs = np.array([[a, b] for a in "abcd" for b in "abcd"])
+    scores = rng.random(16)
+    seen: list[int] = []
+    student(lambda rows: float(seen.append(len(rows)) or scores[rows].mean()), pairs)
+    assert seen == [16, 9, 9, 9, 9]  # a pair counts without either member only
 
 
 def test_what_has_no_interval_is_refused() -> None:

@@ -238,7 +238,7 @@ def test_a_sample_without_variation_is_undefined() -> None:
 
 
 def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path) -> None:
-    truth = make_ratings(tmp_path, collections=8)
+    truth = make_ratings(tmp_path, collections=10)
     ratings = dreambench_ratings.read(tmp_path)
     rows, _ = rate(ratings, "nearid", SOME, DreamBenchOptions(("object",)))
     items = sorted(k for k in truth["group1"]["emu2"] if k[0].startswith("object"))
@@ -257,7 +257,7 @@ def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path
 
 
 def test_few_collections_have_no_interval(tmp_path: Path) -> None:
-    make_ratings(tmp_path, collections=4)
+    make_ratings(tmp_path, collections=9)
     rows, _ = rate(dreambench_ratings.read(tmp_path), "gpt", SOME, ALL_FOUR)
     assert all(v.low is None for row in rows for v in row.values() if isinstance(v, Value))
 

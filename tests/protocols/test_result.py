@@ -35,8 +35,10 @@ def test_the_table_aligns_and_shows_interval_support_and_the_paper(results: list
         "tiny         Flux_1024  8/16  0.250 [0.125, 0.500]        0.274  0.500",
         "tiny         100%|x     8                    1.000            -      -",
         "other model  Flux_1024  8                   -0.500            -      -",
+        "in all rows: n is of SSR / PA",
         "tiny: one view has no twin",
         "other model: odd",
+        "tiny is a smoke-test model, not for a paper",
     ]
 
 
@@ -44,7 +46,7 @@ def test_markdown_cells_hold_no_bare_bars(results: list[Result]) -> None:
     lines = markdown(results).splitlines()
     assert lines[0] == "| model | source | n | SSR | SSR (paper) | PA |"
     assert "100%\\|x" in lines[3]
-    assert lines[-1] == "- other model: odd"
+    assert lines[-2:] == ["- other model: odd", "- tiny is a smoke-test model, not for a paper"]
 
 
 def test_csv_has_a_line_for_each_number_with_four_decimals(results: list[Result]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.models.idsim import IDSim
@@ -94,17 +95,16 @@ def test_an_anchor_need_not_say_that_nothing_was_changed(grid: Manifest) -> None
     assert cells(silent) == cells(grid)
 
 
-def test_intervals_draw_instances(model: IDSim, grid: Manifest) -> None:
-    [result] = run(grid, {"m": model}, EvalSettings(bootstrap=300))
+def test_intervals_are_students_over_instances(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, EvalSettings())
     lines = result.items["fits"]
-    draws = [np.random.default_rng((0, k)).integers(4, size=4) for k in range(300)]
     for which in ("light", "all"):
         slopes: list[list[float]] = [[] for _ in range(4)]
         for name, factor, slope in zip(lines["instance"], lines["factor"], lines["identity"], strict=True):
             slopes[int(name.removeprefix("thing"))] += [slope] * (which in (factor, "all"))
-        means = np.array([np.mean(own) for own in slopes])[draws].mean(1)
+        expected = stats.ttest_1samp([np.mean(own) for own in slopes], 0).confidence_interval(0.95)
         found = value(result, which, "identity")
-        assert (found.low, found.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])))
+        assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:

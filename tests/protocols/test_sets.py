@@ -187,11 +187,15 @@ def test_subjects_with_few_images_are_named(folder: Path) -> None:
     for number in range(1, IMAGES):
         (folder / f"out/good/s1/{number}.png").unlink()
     [result] = run(given(folder), {"m": Colors()}, PLAIN, SetsOptions(draws=3))
-    assert result.notes[:2] == [
+    assert result.notes[:3] == [
         "1 subjects have fewer than four photos and are left out: s0",
         "good has fewer than two images of 1 subjects: s1",
+        "compared on the 1 of 2 subjects that all methods have",
     ]
-    assert values(result, **{"method": "good", "measure": "CMMD", "n images": "all"})["score"].count == 1
+    for method in METHODS:
+        assert values(result, **{"method": method, "measure": "CMMD", "n images": "all"})["score"].count == 1
+    floors = [values(result, **{"method": m, "measure": "CMMD", "n images": "2"})["real"].value for m in METHODS]
+    assert len(set(floors)) == 1
     for subject in (1, 2):
         for number in range(3, PHOTOS):
             (folder / f"refs/s{subject}/{number}.png").unlink()

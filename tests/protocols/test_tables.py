@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -15,24 +17,25 @@ from idmetric.protocols.common.measures import MEASURES, measure
 from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.tables import View
 
-IDENTITY = {"copy": 0.86, "drift": 0.334, "good": 0.756, "swap_2": 0.018}
-COPIES = {"copy": 1.0, "drift": 0.0, "good": 0.0, "swap_2": 0.25}
+IDENTITY = {"few": 0.86, "drift": 0.334, "good": 0.756, "swap_2": 0.018}
+COPIES = {"few": 0.5, "drift": 0.0, "good": 0.0, "swap_2": 0.0}
+FEW_COPIES = {"few": 0.08, "drift": 0.0, "good": 0.0, "swap_2": 0.05}
 
 
 def value(number: float, count: int = 32) -> Value:
     return Value(number, number - 0.05, number + 0.05, count)
 
 
-def generator(model: str = "tiny", shift: float = 0.0) -> Result:
+def generator(copies: Mapping[str, float] = FEW_COPIES, model: str = "tiny", shift: float = 0.0) -> Result:
     """Four methods, also by subject, and a difference of two."""
     rows: list[Row] = []
     for method, identity in IDENTITY.items():
         numbers = {"identity": value(identity + shift), "real": Value(0.7, None, None, 32)}
-        rows.append({"method": method, "group": "all", **numbers, "copies": value(COPIES[method])})
+        rows.append({"method": method, "group": "all", **numbers, "copies": value(copies[method])})
         for subject, more in (("dog", 0.01), ("cat", -0.01)):
-            by = {"identity": value(identity + shift + more, 4), "copies": value(COPIES[method], 4)}
+            by = {"identity": value(identity + shift + more, 4), "copies": value(copies[method], 4)}
             rows.append({"method": method, "group": f"subject: {subject}", **by})
-    rows.append({"method": "copy - good", "identity": value(0.104), "p": Value(0.047, None, None, 8)})
+    rows.append({"method": "few - good", "identity": value(0.104), "p": Value(0.047, None, None, 8)})
     return Result("generator", model, rows)
 
 
@@ -49,8 +52,8 @@ def test_labels_and_numbers_that_all_rows_share_stand_below_the_table() -> None:
     assert [labels for labels, _ in grid.lines] == [[method] for method in IDENTITY]
     assert [numbers[0].value for _, numbers in grid.lines if numbers[0]] == list(IDENTITY.values())
     assert differences.title == "differences of methods"
-    assert [labels for labels, _ in differences.lines] == [["copy - good"]]
-    assert differences.same["n"] == "32/8"
+    assert [labels for labels, _ in differences.lines] == [["few - good"]]
+    assert differences.same["n"] == "32/8 (identity / p)"
 
 
 def test_show_chooses_and_orders_columns_by_any_spelling() -> None:
@@ -76,7 +79,7 @@ def test_a_pivot_has_one_table_for_each_metric() -> None:
 
 
 def test_models_and_metrics_are_dimensions_too() -> None:
-    results = [generator("tiny"), generator("other", 0.1)]
+    results = [generator(), generator(model="other", shift=0.1)]
     [models] = tables.grids(results, View("method", "model"))
     assert models.metrics == ["tiny", "other"]
     assert next([round(v.value, 3) for v in numbers if v] for _, numbers in models.lines) == [0.86, 0.96]
@@ -102,7 +105,7 @@ def test_a_terminal_never_wraps_and_says_what_is_missing(width: int) -> None:
 def test_every_row_of_a_markdown_table_has_every_cell() -> None:
     text = tables.markdown([whole()])
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert "| copy | 0.860 [0.810, 0.910] | 1.000 [0.950, 1.050] |" in table
+    assert "| few | 0.860 [0.810, 0.910] | 0.080 [0.030, 0.130] |" in table
     assert {line.count("|") for line in table[:6]} == {4}
 
 
@@ -120,24 +123,66 @@ def test_the_best_number_is_bold_and_the_second_underlined_by_direction() -> Non
     head, *rows = cells(tables.latex([whole()]))
     assert head == ["method", r"identity $\uparrow$", r"copies $\downarrow$"]
     assert {row[0]: row[1:] for row in rows} == {
-        "copy": [r"\textbf{0.860}", "1.000"],
+        "few": [r"\textbf{0.860}", "0.080"],
         "drift": ["0.334", r"\textbf{0.000}"],
         "good": [r"\underline{0.756}", r"\textbf{0.000}"],
-        r"swap\_2": ["0.018", r"\underline{0.250}"],
+        r"swap\_2": ["0.018", r"\underline{0.050}"],
     }
 
 
+def test_a_copier_wins_no_column_and_the_caption_says_why() -> None:
+    copies = generator(COPIES)
+    text = tables.latex([copies])
+    rows = {tuple(row[:2]): row[3:] for row in cells(text)[1:]}
+    for subject in ("", "dog", "cat"):
+        assert not any("text" in cell or "underline" in cell for cell in rows[r"few$^\dagger$", subject])
+        assert rows["good", subject][0].startswith(r"\textbf")
+        assert rows["drift", subject][0].startswith(r"\underline")
+    [caption, _] = re.findall(r"\\caption\{(.*)\}", text)
+    assert r"$^\dagger$ more than 10 \% of the images are copies, so that no number of it is marked." in caption
+
+    turned = cells(tables.latex([copies], View("subject", "method")))
+    assert turned[0][1] == r"few$^\dagger$ $\uparrow$"
+    assert all("text" not in row[1] for row in turned[1:])
+
+
+@pytest.mark.parametrize(("p", "bold"), [(0.047, True), (0.25, False)])
+def test_a_number_that_may_be_ahead_by_chance_is_not_bold(p: float, bold: bool) -> None:
+    result = whole()
+    for a, b in combinations(IDENTITY, 2):
+        p_holm = p if "few" in (a, b) else 1.0
+        result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[0.1], low=[None], high=[None], p=[p_holm],
+                    p_holm=[p_holm], subjects=[8], pairs=[32], tests=[6])  # fmt: skip
+    text = tables.latex([result])
+    rows = {row[0]: row[1] for row in cells(text)[1:]}
+    assert (rows["few"] == r"\textbf{0.860}") == bold
+    assert ("underline" in rows["good"]) == bold
+    assert ("No marks in identity: the best is not clearly ahead of all (sign-flip" in text) != bold
+
+
+def test_the_caption_names_the_threshold_and_the_smoke_test_model() -> None:
+    rows: list[Row] = [{"method": m, "group": "all", "SCR": value(v)} for m, v in (("a", 0.5), ("b", 0.6))]
+    result = Result("generator", "tiny", rows, {"model": "IDSim:tiny"}, {"scr": 0.4123})
+    [caption] = re.findall(r"\\caption\{(.*)\}", tables.latex([result]))
+    assert "SCR's threshold is 0.412 by tiny." in caption
+    assert "tiny is a smoke-test model, not for a paper." in caption
+    for text in (tables.table([result]), tables.markdown([result])):
+        assert "tiny is a smoke-test model, not for a paper" in text
+    large = replace(result, signature={"model": "IDSim:dinov3_vitl16"})
+    assert "smoke-test" not in tables.latex([large]) + tables.table([large])
+
+
 def test_models_compete_within_each_row_of_the_others() -> None:
-    results = [generator("tiny"), generator("other", 0.1)]
+    results = [generator(), generator(model="other", shift=0.1)]
     rows = cells(tables.latex(results))[1:]
-    alone = [row for row in rows if row[:3] == ["other", "copy", ""]]
+    alone = [row for row in rows if row[:3] == ["other", "few", ""]]
     assert [row[4] for row in alone] == [r"\textbf{0.960}"]
 
 
 def test_methods_compete_within_a_subject() -> None:
     rows = {tuple(row[:2]): row[3] for row in cells(tables.latex([generator()]))[1:]}
     for subject in ("dog", "cat"):
-        assert [method for method in ("copy", "drift", "good") if "textbf" in rows[method, subject]] == ["copy"]
+        assert [method for method in ("few", "drift", "good") if "textbf" in rows[method, subject]] == ["few"]
         assert "underline" in rows["good", subject]
 
 

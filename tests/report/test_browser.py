@@ -163,9 +163,11 @@ def painted(page: Any, side: str = "image") -> int:
 
 
 @pytest.mark.slow
-def test_images_are_sorted_by_what_is_asked(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    path, found = report
-    page, rows = visit(path), found["rows"]
+def test_images_are_sorted_by_what_is_asked(visit: Open, folder: Path) -> None:
+    # with the others five, from which there are percentiles
+    references = ("--ref", "gen/umlaut-ä-字.png", "--ref", "gen/a 'quoted' \"name\" & more.png")
+    out = score(folder, *references, *EVERYTHING, "--html", "five.html", "--format", "json")[1]
+    page, rows = visit(folder / "five.html"), json.loads(out)["rows"]
     by = {key: [r["image"] for r in sorted(rows, key=lambda r: (r[key], r["rank"]))] for key in
           ("distance", "real_percentile")}  # fmt: skip
     surest = [r["image"] for r in sorted(rows, key=lambda r: (-r["probability"], r["rank"]))]
@@ -236,6 +238,7 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
             ".bar > span, .dots i", "all => all.map(e => getComputedStyle(e).background)"
         )
         assert len(set(colors)) == 1
+        assert page.locator("#threshold").get_attribute("placeholder") == "none"  # not an empty field
     assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
     page.locator(".open").first.click()
     assert "Threshold" not in page.inner_text("#about")
@@ -543,11 +546,12 @@ def test_the_first_screen_says_which_method_is_best(visit: Open, generators: Pat
     page = visit(generators, width, height)
     page.select_option("#model", "pixels")
     [verdict] = page.locator(".verdict:visible").all()
-    assert verdict.locator("h2").inner_text().startswith("near keeps identity best")
+    assert verdict.locator("h2").inner_text().startswith("Too few subjects for a winner: near has the highest identity")
     words = verdict.inner_text()
+    assert "3 subjects in 3 comparisons is 0.750; 7 subjects would do" in words
     for part in ("95\u00a0% interval", "repeat (100\u00a0% of the images) copies"):
         assert part in words
-    assert re.search(r"Best identity\n0\.\d{3}", words)
+    assert re.search(r"Highest identity\n0\.\d{3}", words)
     warnings = page.locator(".warnings")
     assert "trained on 1 of 6 references" in warnings.inner_text()
     for part in (verdict, warnings):
@@ -632,18 +636,48 @@ def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -
     assert not overflows(visit(generators, 390, 844))
 
 
+def test_a_phone_shows_every_number_of_the_summary_with_its_name(visit: Open, generators: Path) -> None:
+    """Copies, diversity and SCR were cut off at the right edge, without a hint."""
+    page = visit(generators, 390, 844)
+    page.select_option("#model", "pixels")
+    table = page.locator(".bars:visible")
+    names = ["identity", "worst", "copies", "diversity", "SCR@0.5"]
+    assert [cell.get_attribute("data-head") for cell in table.locator("tbody tr").first.locator("td").all()] == names
+    for cell in table.locator("td").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        shown = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert shown == f'"{cell.get_attribute("data-head")}"'
+
+
+def test_a_full_bar_of_failures_does_not_look_like_success(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    colors = {
+        name: page.locator(f".bars:visible td[data-head='{name}'] .bar > span").first.evaluate(
+            "bar => getComputedStyle(bar).backgroundColor"
+        )
+        for name in ("identity", "SCR@0.5", "copies")
+    }
+    assert colors["SCR@0.5"] == colors["copies"] != colors["identity"]
+    cells = page.locator(".items:visible tbody tr td:last-child").all_inner_texts()
+    assert set(cells) <= {"failed", "passed"}
+    assert "yes" not in cells
+
+
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
 def test_the_first_screen_says_which_step_to_keep(visit: Open, steps: Path, width: int, height: int) -> None:
     page = visit(steps, width, height)
     assert page.inner_text("h1") == "Which training step to keep?"
-    assert page.inner_text(".verdict h2") == "Keep step 200"
+    assert page.inner_text(".verdict h2") == "No clear best step: step 200 has the highest identity"
     words = page.inner_text(".verdict")
-    assert "Step 200 is the earliest with an identity of at least" in words
+    assert "too few prompts or subjects to show a difference of 2 steps: 1, where 6 would do" in words
     assert "Step 300 (100\u00a0% of the images) copies references" in words
     assert page.locator(".verdict").bounding_box()["y"] < height
     assert page.locator(".chart .label").all_inner_texts() == ["step 200"]
     assert page.locator(".chart .at.copies").count() == 1
-    assert page.locator(".bars tbody th").all_inner_texts() == ["100", "200 best", "300 copies"]
+    assert page.locator(".bars tbody th").all_inner_texts() == ["100", "200 highest", "300 copies"]
     [first, *_] = page.locator(".scenes > li").all()
     assert [text.split(" 0.")[0].split(" −")[0] for text in first.locator("figcaption").all_inner_texts()] == [
         "Reference", "step 100", "step 200", "step 300"
@@ -659,8 +693,8 @@ def test_pairs_are_a_matrix_of_signs(visit: Open, generators: Path) -> None:
     matrix = page.locator(".matrix:visible").first
     assert matrix.locator("th").all_inner_texts() == ["identity", "near", "far", "repeat", "near", "far", "repeat"]
     rows = [row.locator("td").all_inner_texts() for row in matrix.locator("tbody tr").all()]
-    assert [[text[:1] for text in row] for row in rows] == [["", "+", "−"], ["−", "", "−"], ["+", "+", ""]]
-    assert rows[0][1][1:] == rows[1][0][1:]
+    assert [[text[:1] for text in row] for row in rows] == [["", "≈", "≈"], ["≈", "", "≈"], ["≈", "≈", ""]]
+    assert rows[0][1].replace("+", "−") == rows[1][0]  # a difference has its sign in both directions
     assert "near less far: 0." in matrix.locator("td").nth(1).get_attribute("title")
 
 

@@ -91,6 +91,10 @@ def saved(page: Any, button: str) -> str:
     return Path(download.value.path()).read_text(encoding="utf-8")
 
 
+def test_a_page_by_tiny_is_called_a_smoke_test(root: Path) -> None:
+    assert "<bdi>IDSim:tiny</bdi> (smoke-test model)" in (root / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_link_and_its_file_cannot_be_ticked(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "linked"
     folder.mkdir()

@@ -118,7 +118,6 @@ def test_the_numbers_of_the_page_are_those_of_json(page: Page, printed: dict[str
         assert card["data-path"] == row["image"]
         assert float(card["data-distance"]) == row["distance"]
         assert float(card["data-probability"]) == row["probability"]
-        assert float(card["data-percentile"]) == row["real_percentile"]
         assert int(card["data-rank"]) == row["rank"]
         assert card["data-copy"] == str(int(row["copy"]))
         assert f"{row['distance']:.4f}" in page.visible
@@ -197,11 +196,8 @@ def test_three_references_and_a_calibration_without_photos_give_no_verdict(page:
     assert ["data-neutral" in b for b in page.all("button") if "data-threshold" in b] == [True, True]
     assert "Too few for a verdict: another real photo lies beyond the farthest of 3 in one of 4 cases." in page.visible
     assert "19 references are needed for one of 20 (5 %)." in page.visible
-    assert "% of real photos" not in page.visible  # three of them give no percentage, but a count
-    far = list(page.data("scores")["baseline"]["distances"].values())
-    for card in page.cards:
-        assert card["data-closer"] == f"{sum(d < float(card['data-distance']) for d in far)} of 3 real photos"
-        assert f"closer than this: {card['data-closer']}" in page.visible
+    assert "closer than this" not in page.visible  # nearly every image is farther than all three
+    assert all("data-percentile" not in card and "data-closer" not in card for card in page.cards)
     assert "P(same) rests on images of unrecorded origin" in page.visible
 
 

@@ -81,6 +81,20 @@ def test_the_pareto_front_is_that_of_a_loop() -> None:
         assert beaten == bool(better)
 
 
+def test_names_of_near_methods_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    monkeypatch.setattr(plots, "save_figure", lambda figure, path: drawn.append(figure))
+    found = {f"a-method-with-a-name-{k}": (Value(0.5, 0.4, 0.6, 9), Value(0.5, 0.4, 0.6, 9)) for k in range(8)}
+    trade_off({"tiny": found, "other": found}, tmp_path / "a.png", ("identity", "diversity"))
+    [figure] = drawn
+    figure.savefig(tmp_path / "a.png")
+    boxes = [text.get_window_extent() for axes in figure.axes for text in axes.get_legend().get_texts()]
+    assert len(boxes) == 16
+    for k, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[:k])
+        assert not any(box.overlaps(axes.get_window_extent()) for axes in figure.axes)
+
+
 def test_copies_are_left_off_the_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, path: drawn.append(figure))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
 from idmetric.protocols.common.result import Result, Row, Value
@@ -14,20 +16,27 @@ def number(value: float, spread: float | None = 0.02) -> Value:
     return Value(value, low, high, 24)
 
 
-def of(identity: dict[str, float], copies: dict[str, float] | None = None, spread: float | None = 0.02) -> Verdict:
-    """The verdict on methods with these identities and shares of copies; differences have this spread."""
+def of(
+    identity: dict[str, float],
+    copies: dict[str, float] | None = None,
+    spread: float | None = 0.02,
+    p: float = 0.01,
+    subjects: int = 24,
+) -> Verdict:
+    """The verdict on methods with these identities and shares of copies; differences have this spread and p."""
     rows: list[Row] = [
         {"method": name, "group": "all", "identity": number(value), "worst": number(value - 0.1, None),
          "real": number(0.7), "copies": number((copies or {}).get(name, 0.0)), "diversity": number(0.9 - value)}
         for name, value in identity.items()
     ]  # fmt: skip
     rows += [{"method": name, "group": "subject: dog", "identity": number(0.9)} for name in identity]
-    names = list(identity)
-    for k, a in enumerate(names):
-        for b in names[k + 1 :]:
-            apart = number(identity[a] - identity[b], spread)
-            rows.append({"method": f"{a} - {b}", "group": "paired", "identity": apart, "p": number(0.1, None)})
-    found = verdict(Result("generator", "tiny", rows))
+    result = Result("generator", "tiny", rows)
+    for a, b in combinations(identity, 2):
+        apart = number(identity[a] - identity[b], spread)
+        result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[apart.value], low=[apart.low],
+                    high=[apart.high], p=[p], p_holm=[p], subjects=[subjects], pairs=[24],
+                    tests=[len(identity) * (len(identity) - 1) // 2])  # fmt: skip
+    found = verdict(result)
     assert found is not None
     return found
 
@@ -35,37 +44,43 @@ def of(identity: dict[str, float], copies: dict[str, float] | None = None, sprea
 def test_the_best_method_is_named_with_its_lead_and_interval() -> None:
     found = of({"far": 0.2, "near": 0.6, "mid": 0.5})
     assert found.headline == "near keeps identity best"
-    assert found.best == ["near"]
+    assert (found.best, found.badge) == (["near"], "best")
     assert found.details == [
         "near reaches 0.600, mid 0.500; on equal prompts and seeds, it leads by 0.100 (95\u00a0% interval 0.080 to "
-        "0.120).",
+        "0.120, p = 0.010).",
         "Real photos of the subjects reach 0.700 among themselves.",
     ]
     assert list(found.rows) == ["near", "mid", "far"]
     assert list(found.columns) == ["identity", "worst", "copies", "diversity"]
 
 
-def test_methods_within_their_interval_share_the_first_place() -> None:
-    found = of({"a": 0.60, "b": 0.61, "c": 0.2})
-    assert found.headline == "No clear winner: b and a are too close to call"
-    assert found.best == ["b", "a"]
-    assert found.details[0].endswith("it leads by 0.010 (95\u00a0% interval −0.010 to 0.030).")
+def test_methods_that_the_test_cannot_tell_apart_share_the_first_place() -> None:
+    """The interval excludes 0 here, as it does by chance in many small comparisons: the test decides."""
+    found = of({"a": 0.60, "b": 0.61, "c": 0.2}, spread=0.005, p=0.06)
+    assert found.headline == "No clear winner: b and a, c are too close to call"
+    assert (found.best, found.badge) == (["b", "a", "c"], "tied")
+    assert found.details[0].endswith("it leads by 0.010 (95\u00a0% interval 0.005 to 0.015, p = 0.060).")
 
 
-def test_a_lead_of_unknown_size_is_no_proof() -> None:
-    unknown = of({"a": 0.60, "b": 0.61}, spread=None)
-    assert unknown.headline == "b has the highest identity"
-    assert unknown.details[0].endswith("on equal prompts and seeds, it leads by 0.010 (no interval).")
-    assert unknown.best == ["b"]
-    assert of({"a": 0.6, "b": 0.6 - 1e-9}, spread=None).best == ["a", "b"]
+def test_so_few_subjects_show_no_winner_and_the_page_says_how_many_would() -> None:
+    found = of({"a": 0.9, "b": 0.1}, spread=0.001, p=0.25, subjects=3)
+    assert found.headline == "Too few subjects for a winner: a has the highest identity"
+    assert (found.best, found.badge) == (["a"], "highest")
+    assert found.details[1] == (
+        "No winner can be shown: the smallest p of 3 subjects in 1 comparison is 0.250; 6 subjects would do."
+    )
 
+
+def test_methods_that_were_not_compared_have_no_winner() -> None:
     rows: list[Row] = [
         {"method": name, "group": "all", "identity": number(value)} for name, value in (("a", 0.6), ("b", 0.7))
     ]
     apart = verdict(Result("generator", "tiny", rows))
     assert apart is not None
-    assert apart.headline == "b has the highest identity"
+    assert apart.headline == "No clear winner: b has the highest identity"
+    assert apart.badge == "highest"
     assert apart.details == ["b reaches 0.700, a 0.600; the two were not compared on equal prompts and seeds."]
+    assert "(no interval, p = 0.010)" in of({"a": 0.6, "b": 0.7}, spread=None).details[0]
 
 
 def test_a_method_that_copies_is_named_and_never_best() -> None:
@@ -87,7 +102,8 @@ def test_differences_hold_in_both_directions() -> None:
     assert list(pairs) == ["identity"]
     for (a, b), value in pairs["identity"].items():
         other = pairs["identity"][b, a]
-        assert (other.value, other.low, other.high) == (-value.value, -(value.high or 0), -(value.low or 0))
+        assert (other.low, other.high) == (-(value.high or 0), -(value.low or 0))
+        assert (other.difference, other.p_holm) == (-value.difference, value.p_holm)
     assert len(pairs["identity"]) == 6
 
 
@@ -95,6 +111,15 @@ def test_the_range_of_bars_holds_zero_and_all_intervals() -> None:
     assert of({"a": 0.5, "b": -0.25}).columns["identity"] == pytest.approx((-0.27, 0.52))
     assert of({"a": 0.5, "b": 0.25}).columns["identity"] == pytest.approx((0, 0.52))
     assert of({"a": 0.1, "b": 0.1}).columns["worst"] == (0, 1)
+
+
+def test_a_step_that_may_be_the_highest_by_chance_is_not_called_the_best() -> None:
+    rows: list[Row] = [{"step": "200", "best": "yes", "identity": number(0.6)}]
+    note = "highest identity at step 200: 0.600; too few prompts"
+    found = verdict(Result("checkpoints", "tiny", rows, notes=[note]))
+    assert found is not None
+    assert (found.headline, found.badge) == ("No clear best step: step 200 has the highest identity", "highest")
+    assert found.details == ["The identity is 0.600; too few prompts."]
 
 
 @pytest.mark.parametrize("best", ["200", None])

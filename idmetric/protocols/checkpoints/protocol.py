@@ -7,8 +7,8 @@
 
 A row for each step; without --pattern, samples are named as kohya sd-scripts, ai-toolkit or diffusers name them.
 
-The columns: --explain, or docs/columns.md. Intervals draw whole subjects again, or whole prompts where there is one
-subject. The best step is the earliest that reaches the interval of the highest identity, among steps without copies
+The columns: --explain, or docs/columns.md. Intervals and tests take subjects as units, or prompts where there is one
+subject. The best step is the earliest that a test does not find below the highest identity, among steps without copies
 (--max-copies) and, with --clip-t, without a loss of CLIP-T (--clip-tolerance).
 """
 
@@ -17,12 +17,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
+from idmetric.evaluate.paired import LEVEL, compare, smallest_p, subjects_needed
 from idmetric.protocols.checkpoints.reading import BASE, read
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, listed, texts
@@ -30,6 +32,7 @@ from idmetric.protocols.common.result import Result, Row, Value
 from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, bind
 from idmetric.protocols.generator.columns import (
     CLIP,
+    SEVERAL,
     agreements,
     columns_of,
     image_items,
@@ -44,6 +47,8 @@ from idmetric.protocols.generator.images import Images, Names, are_cosines, scor
 from idmetric.protocols.generator.outputs import words
 from idmetric.protocols.options import CheckpointsOptions
 
+Identities = Mapping[int, Mapping[tuple[str, ...], float]]  # step -> place, which begins with its unit -> identity
+
 
 @dataclass(frozen=True)
 class Best:
@@ -53,11 +58,14 @@ class Best:
     reason: str
 
 
-def best_step(rows: Mapping[int, Row], options: CheckpointsOptions) -> Best:
-    """Find the best step.
+def best_step(rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions) -> Best:
+    """Find the earliest step that is not clearly below the highest identity, by `paired.compare`.
+
+    With too few units for any difference to show, it is the step of the highest identity, and the reason says so.
 
     Args:
         rows: step -> its numbers; a step without identity does not count.
+        identities: step -> the identity of each image.
     """
     steps = sorted(step for step, row in rows.items() if step != BASE and "identity" in row)
     identity, copies, clip = (_column(rows, steps, name) for name in ("identity", "copies", CLIP))
@@ -65,6 +73,7 @@ def best_step(rows: Mapping[int, Row], options: CheckpointsOptions) -> Best:
     if not steps:
         return Best(None, "no best step: there is no checkpoint")
 
+    # which steps qualify
     if copies:
         kept = [step for step in kept if copies[step].value <= options.max_copies]
         conditions.append(f"copies of at most {options.max_copies:g}")
@@ -74,18 +83,39 @@ def best_step(rows: Mapping[int, Row], options: CheckpointsOptions) -> Best:
         conditions.append(f"CLIP-T of at least {least:.3f} ({options.clip_tolerance:g} below the highest)")
     if not kept:
         return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
-
-    top = max(kept, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
-    highest, low = identity[top].value, identity[top].low
-    bound = highest if low is None else low
-    chosen = next(step for step in kept if comparable(identity[step].value) >= comparable(bound))
-    end = "no interval" if low is None else f"interval from {low:.3f}"
     among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
-    unknown = "" if copies else "; copies were not looked for"
-    return Best(
-        chosen, f"best step {chosen}: the earliest with an identity of at least {bound:.3f}; the highest is "
-        f"{highest:.3f} ({end}) at step {top}{among}{unknown}",
-    )  # fmt: skip
+    among += "" if copies else "; copies were not looked for"
+
+    # too few to compare
+    top = max(kept, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
+    highest = f"{identity[top].value:.3f}"
+    if len(kept) == 1:
+        return Best(top, f"best step {top}: the only one{among}; its identity is {highest}")
+    comparisons = compare({str(step): identities.get(step, {}) for step in kept}, str(top))
+    if not comparisons:
+        return Best(top, f"highest identity at step {top}: {highest}{among}; no prompt and seed is common to the steps")
+    units = max(c.subjects for c in comparisons)
+    if smallest_p(units, len(comparisons)) > LEVEL:
+        few = f"too few prompts or subjects to show a difference of {len(kept)} steps"
+        needed = f"{units}, where {subjects_needed(len(comparisons))} would do"
+        return Best(top, f"highest identity at step {top}: {highest}{among}; {few}: {needed}")
+
+    # the earliest that is not clearly below the highest
+    level = [int(c.a) for c in comparisons if not c.is_clear]
+    chosen = min([top, *level])
+    rule = f"the earliest that is not clearly below the highest identity, {highest} at step {top}{among}"
+    return Best(chosen, f"best step {chosen}: {rule} (sign-flip test over {units} prompts or subjects)")
+
+
+def identities_of(items: Mapping[str, Any]) -> dict[int, dict[tuple[str, ...], float]]:
+    """Identities as `best_step` takes them, from a result's items "images"; of one subject, the units are prompts."""
+    several = len(set(items["subject"])) > 1
+    found: dict[int, dict[tuple[str, ...], float]] = {}
+    names = ("step", "subject", "prompt", "seed", "identity")
+    for step, subject, prompt, seed, identity in zip(*(items[name] for name in names), strict=True):
+        place = (subject, prompt, seed) if several else (prompt, seed)
+        found.setdefault(int(step), {})[place] = identity
+    return found
 
 
 def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:
@@ -165,9 +195,14 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
     every = Images.of(bound.manifest)
     drifting = _drifting(every, bound.manifest, options.drift_prompt)
     images = every.take(~drifting) if options.drift_prompt else every
+    missing = images.missing()
+    about_all = notes_on(bound.manifest, images, options.held_out, "step ")
+    images, compared_on = images.on_shared_places(but=str(BASE))
     unit, notes = _units(images)
-    copies, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
-    notes = (notes if settings.bootstrap else []) + notes_on(bound.manifest, images, options.held_out, "step ") + gray
+    several = images.have_several_subjects
+    copies, gray = agreements(images, bound.manifest, settings) if options.copies and not several else (None, [])
+    notes = (notes if settings.bootstrap else []) + about_all + compared_on + gray
+    notes += [SEVERAL] if several and options.copies else []
     fidelity = prompt_fidelity(images, bound, models, notes)
 
     compared = every.take(drifting)
@@ -195,21 +230,20 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
             if not options.drift_prompt:
                 result.notes.append("drift over all prompts: it grows as the subject is learned (--drift-prompt names "
                                     "prompts without it)")  # fmt: skip
-        add_rows(result, rows, options)
-
         items = image_items(images, found, ids)
         step_of = items.pop("method").astype(np.int64)
         result.keep("images", **items, step=step_of)  # last: pages sort by the first number
         if len(images.methods) > 1:
             result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
-        keep_missing(images, result, "step")
+        keep_missing(missing, result, "step")
+        add_rows(result, rows, identities_of(result.items["images"]), options)
         results.append(result)
     return results
 
 
-def add_rows(result: Result, rows: Mapping[int, Row], options: CheckpointsOptions) -> None:
+def add_rows(result: Result, rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions) -> None:
     """Add the rows of steps, with the best one marked, and the reason as the first note."""
-    best = best_step(rows, options)
+    best = best_step(rows, identities, options)
     result.notes.insert(0, best.reason)
     for step in sorted(rows):
         label: Row = {"step": str(step), "best": "yes" if step == best.step else ""}
@@ -243,12 +277,10 @@ def _drifting(images: Images, data: Manifest, prompts: Sequence[str]) -> Truths:
 
 
 def _units(images: Images) -> tuple[Names, list[str]]:
-    """What intervals draw again (G,), and a note on it."""
+    """The unit of intervals of each image (G,), and a note on it."""
     if len(set(images.subject)) > 1:
         return images.subject, []
     count = len(set(images.prompt))
     if count > 1:
-        return images.prompt, [
-            f"one subject: intervals draw its {count} prompts again, and hold for this subject alone"
-        ]
+        return images.prompt, [f"one subject: intervals are over its {count} prompts, and hold for this subject alone"]
     return images.prompt, ["one subject and one prompt: no intervals"]

@@ -26,7 +26,7 @@ from idmetric.images.masks import Images
 from idmetric.images.read import read_image, split_images
 from idmetric.io.progress import check_writer, log_scalars
 from idmetric.models.embedder import Embedder
-from idmetric.protocols.checkpoints.protocol import Best, add_rows, best_step, measured
+from idmetric.protocols.checkpoints.protocol import Best, add_rows, best_step, identities_of, measured
 from idmetric.protocols.checkpoints.reading import BASE
 from idmetric.protocols.common.dual_encoder import DualEncoder
 from idmetric.protocols.common.result import Result, Row, Value
@@ -87,6 +87,7 @@ class Tracker:
         self._warned: set[str] = set()
         self._last = Result("checkpoints", metric.name, [])
         self.rows: dict[int, Row] = {}
+        self._identities: dict[int, dict[tuple[str, ...], float]] = {}
 
     def update(self, step: int, images: Images, prompts: str | Sequence[str]) -> dict[str, float]:
         """Score the samples of a step, and log the numbers; step 0 is the base model, to which drift compares.
@@ -120,6 +121,7 @@ class Tracker:
 
         found = [row for row in self._last.rows if row["step"] == str(step)]
         self.rows[step] = {name: value for row in found for name, value in row.items() if isinstance(value, Value)}
+        self._identities[step] = identities_of(self._last.items["images"]).get(step, {})
         numbers = {name: value.value for name, value in self.rows[step].items() if isinstance(value, Value)}
         if self.writer is not None:
             log_scalars(self.writer, {f"{self.prefix}/{name}": value for name, value in numbers.items()}, step)
@@ -127,12 +129,12 @@ class Tracker:
 
     def best(self) -> Best:
         """The best step so far, by the rule of the protocol."""
-        return best_step(self.rows, self.options)
+        return best_step(self.rows, self._identities, self.options)
 
     def result(self) -> Result:
         """All steps so far as a result, for `result.table`, `result.write` and `report.plots.draw`."""
         found = replace(self._last, rows=[], items={}, notes=[])
-        add_rows(found, self.rows, self.options)
+        add_rows(found, self.rows, self._identities, self.options)
         return found
 
     def _pictures(self, images: Images, role: str, **fields: str) -> list[Picture]:

@@ -1,7 +1,9 @@
-"""Values of a table with bootstrap intervals by identity.
+"""Values of a table with intervals by identity.
 
-`mean`, `ratio` and `auc` are fast (`idmetric.evaluate.resampled`); `any_statistic` calls any function of the items for
-each sample (`idmetric.evaluate.bootstrap`). Both give the same numbers for the same statistic and seed.
+From `bootstrap.FEW` identities on, they are percentiles of bootstrap samples: `mean`, `ratio` and `auc` are fast
+(`idmetric.evaluate.resampled`); `any_statistic` calls any function of the items for each sample
+(`idmetric.evaluate.bootstrap`). Both give the same numbers for the same statistic and seed. Intervals of fewer
+identities are Student's (`bootstrap.student`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.bootstrap import bootstrap, percentiles
+from idmetric.evaluate.bootstrap import FEW, bootstrap, percentiles, student
 from idmetric.evaluate.ranking import roc_auc
 from idmetric.evaluate.resampled import resampled_auc, resampled_ratio
 from idmetric.protocols.common.columns import Array, Ints, Truths
@@ -53,11 +55,24 @@ def ratio(
     Raises:
         ValueError: if the wholes sum to 0.
     """
-    total = float(wholes.sum())
-    if total <= 0:
-        raise ValueError("nothing to average")
-    low, high = _interval(resampled_ratio, (parts, wholes), identity, settings)
-    return Value(float(parts.sum()) / total, low, high, round(total), paper)
+    value, total = _ratio(parts, wholes), float(wholes.sum())
+    low, high = _interval(resampled_ratio, _ratio, (parts, wholes), identity, settings)
+    counts_successes = np.isin(parts, np.arange(int(wholes.max()) + 1)).all() and (parts <= wholes).all()
+    if low is not None and high is not None and counts_successes:
+        low, high = max(0.0, low), min(1.0, high)  # a share, which Student's interval may leave
+    return Value(value, low, high, round(total), paper)
+
+
+def student_mean(values: Array, identity: Names, settings: EvalSettings) -> Value:
+    """The mean of differences or slopes, with Student's interval for any number of identities.
+
+    Whether it excludes 0 is a finding, which percentiles of 20 identities would give in 7 % of cases by chance.
+    """
+    low = high = None
+    if _wanted(identity, settings):
+        interval = student(lambda rows: values[rows].mean(), identity)
+        low, high = interval.low, interval.high
+    return Value(float(values.mean()), low, high, len(values))
 
 
 def auc(
@@ -70,7 +85,7 @@ def auc(
     """
     if same.all() or not same.any():
         return {}
-    low, high = _interval(resampled_auc, (scores, same), identity, settings)
+    low, high = _interval(resampled_auc, roc_auc, (scores, same), identity, settings)
     return {"AUC": Value(roc_auc(scores, same), low, high, len(scores), paper)}
 
 
@@ -111,21 +126,38 @@ def any_statistic(
     value, low, high = float(statistic(*items)), None, None
     if _wanted(identity, settings):
         with suppress(ValueError):
-            found = bootstrap(
-                lambda rows: statistic(*(column[rows] for column in items)), identity, samples=settings.bootstrap,
-                seed=settings.seed,
-            )  # fmt: skip
-            value, low, high = found.value, found.low, found.high
+            interval = bootstrap(_on_rows(statistic, items), identity, samples=settings.bootstrap, seed=settings.seed)
+            value, low, high = interval.value, interval.low, interval.high
     return Value(value, low, high, len(identity) if count is None else count, paper)
 
 
 def _interval(
-    resampled: Callable[..., Array], given: Sequence[NDArray[Any]], identity: Names, settings: EvalSettings
-) -> tuple[float | None, float | None]:
+    resampled: Callable[..., Array], statistic: Callable[..., float], items: Sequence[NDArray[Any]], identity: Names,
+    settings: EvalSettings,
+) -> tuple[float | None, float | None]:  # fmt: skip
+    """The interval of a statistic of which `resampled` makes bootstrap samples."""
     if not _wanted(identity, settings):
         return None, None
-    found = resampled(*given, identity, samples=settings.bootstrap, seed=settings.seed)
-    return percentiles(found, settings.bootstrap) or (None, None)
+    if len(np.unique(identity)) >= FEW:
+        values = resampled(*items, identity, samples=settings.bootstrap, seed=settings.seed)
+        return percentiles(values, settings.bootstrap) or (None, None)
+    try:
+        interval = student(_on_rows(statistic, items), identity)
+    except ValueError:  # undefined without one of them
+        return None, None
+    return interval.low, interval.high
+
+
+def _on_rows(statistic: Callable[..., float], items: Sequence[NDArray[Any]]) -> Callable[[Ints], float]:
+    """The statistic of some rows of its columns of items."""
+    return lambda rows: statistic(*(column[rows] for column in items))
+
+
+def _ratio(parts: Array | Ints, wholes: Array | Ints) -> float:
+    total = float(wholes.sum())
+    if total <= 0:
+        raise ValueError("nothing to average")
+    return float(parts.sum()) / total
 
 
 def _wanted(identity: Names, settings: EvalSettings) -> bool:

@@ -40,7 +40,7 @@ MEASURES: dict[str, Measure] = {
     "Vendi": Measure("effective number of different images of a prompt, from 1", 1, "Friedman and Dieng 2023, Eq. 1"),
     "published": Measure("the published score of that name, in its own unit"),
     "CLIP-T": Measure("mean cosine of image and prompt, in -1..1", 1, "CLIPScore without factor and clamp"),
-    "p": Measure("Wilcoxon's signed-rank test of the subjects' mean differences in identity, Holm over all pairs", 0),
+    "p": Measure("sign-flip test over subjects of the differences in identity, corrected by Holm over all pairs", 0),
     "drift": Measure("mean of (1 - cos) / 2 with the base model's images, 0 = alike", -1, "peft"),
     # sets of images
     "score": Measure("the measure named in the row", 0),

@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.evaluate.copies import MANY
+from idmetric.evaluate.paired import Comparison
 from idmetric.io import json_file
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
@@ -88,6 +90,28 @@ class Result:
             column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
+def copying(result: Result) -> list[str]:
+    """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
+    label = "step" if result.protocol == "checkpoints" else "method"
+    most = float(result.settings.get("max_copies", MANY))
+    copiers = []
+    for row in result.rows:
+        share = row.get("copies")
+        if label in row and row.get("group", "all") == "all" and isinstance(share, Value) and share.value > most:
+            copiers.append(str(row[label]))
+    return copiers
+
+
+def comparisons_of(result: Result) -> dict[str, list[Comparison]]:
+    """Metric -> the comparisons of each two methods, which a result keeps as items "tests"."""
+    tests = result.items.get("tests", {})
+    found: dict[str, list[Comparison]] = {}
+    for line in zip(*tests.values(), strict=True):
+        columns = dict(zip(tests, line, strict=True))
+        found.setdefault(columns.pop("metric"), []).append(Comparison(**columns))
+    return found
+
+
 def as_csv(results: Sequence[Result]) -> str:
     """One line for each number: protocol, model, labels, metric, value, low, high, count, paper, revision, distance."""
     labels = names_of(results, str)
@@ -144,8 +168,24 @@ def footnotes(results: Sequence[Result]) -> list[str]:
     absent: dict[str, list[str]] = {}
     for row, reason in {row: reason for result in results for row, reason in result.missing.items()}.items():
         absent.setdefault(reason, []).append(row)
+    notes += smoke_tests(results)
     notes += [f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items()]
     return [printable(note) for note in notes]
+
+
+def smoke_tests(results: Sequence[Result]) -> list[str]:
+    """A sentence on each model that is for smoke tests alone."""
+    return [f"{r.model} is a smoke-test model, not for a paper" for r in results if is_smoke_test(r)]
+
+
+def is_smoke_test(result: Result) -> bool:
+    """Whether the model is `tiny`."""
+    return result.signature.get("model") == "IDSim:tiny"
+
+
+def scr_thresholds(results: Sequence[Result]) -> list[str]:
+    """A sentence on the threshold of SCR of each model with a calibration."""
+    return [f"SCR's threshold is {r.settings['scr']:.3f} by {r.model}" for r in results if "scr" in r.settings]
 
 
 def slug(name: str) -> str:

@@ -10,14 +10,28 @@ a table of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from idmetric.evaluate.copies import MANY
 from idmetric.io.output import replacing
 from idmetric.io.tables import aligned, printable
 from idmetric.protocols.common.measures import measure
-from idmetric.protocols.common.result import Result, Row, Value, as_csv, as_json, footnotes, slug, write_items
+from idmetric.protocols.common.result import (
+    Result,
+    Row,
+    Value,
+    as_csv,
+    as_json,
+    comparisons_of,
+    copying,
+    footnotes,
+    scr_thresholds,
+    slug,
+    smoke_tests,
+    write_items,
+)
 
 Dimensions = dict[str, str]  # name -> value: the model, and a row's labels
 Line = tuple[Dimensions, Mapping[str, Value]]
@@ -159,9 +173,11 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
         for name in labels
         if (several or name == "model") and len({of.get(name, "") for of, _ in lines}) == 1
     }
-    support = ["/".join(dict.fromkeys(str(n[m].count) for m in metrics if m in n)) for _, n in lines]
+    support, about_n = _supports(lines, metrics)
     if len(set(support)) == 1:
-        same["n"] = support[0]
+        same["n"] = f"{support[0]} ({about_n})" if about_n else support[0]
+    elif about_n:
+        same["n is of"] = about_n
 
     columns = {name: [numbers.get(name) for _, numbers in lines] for name in metrics}
     constant = {name for name, column in columns.items() if several and _is_constant(column)}
@@ -188,6 +204,20 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
         {head: str(about) for head, about in known.items()},
         {k: v for k, v in same.items() if v},
     )  # fmt: skip
+
+
+def _supports(lines: Sequence[Line], metrics: Sequence[str]) -> tuple[list[str], str]:
+    """The supports of each row, one for all columns that agree in it, and which columns these are if they differ."""
+    columns_of: dict[tuple[int | None, ...], list[str]] = {}
+    for metric in metrics:
+        counts = tuple(numbers[metric].count if metric in numbers else None for _, numbers in lines)
+        columns_of.setdefault(counts, []).append(metric)
+    supports = []
+    for row in range(len(lines)):
+        counts_of_row = [counts[row] for counts in columns_of if counts[row] is not None]
+        supports.append("/".join(map(str, counts_of_row)))
+    several = len(columns_of) > 1
+    return supports, " / ".join(", ".join(names) for names in columns_of.values()) if several else ""
 
 
 def _is_constant(column: Sequence[Value | None]) -> bool:
@@ -237,12 +267,14 @@ def markdown(results: Sequence[Result], view: View = View()) -> str:
 def latex(results: Sequence[Result], view: View = View()) -> str:
     """LaTeX tables (package booktabs): the best number of a column is bold, the second underlined.
 
-    The caption names models, revisions and what each column is.
+    Methods that copy have a dagger and no marks, and a column in which the best method is not clearly ahead has none.
+    The caption names models, revisions, each column, and the reason of missing marks.
     """
     about = {r.model: f" ({r.signature['revision']})" if r.signature.get("revision") else "" for r in results}
     facts = {"model" if len(about) == 1 else "models": ", ".join(model + of for model, of in about.items())}
     facts["idmetric"] = ", ".join(sorted({r.signature.get("idmetric", "") for r in results}))
-    parts = [_latex(grid, facts, view.intervals is True) for grid in grids(results, view)]
+    copiers = list(dict.fromkeys(name for result in results for name in copying(result)))
+    parts = [_latex(grid, facts, view, results, copiers) for grid in grids(results, view)]
     return "\n".join(parts) + "".join(f"% {note}\n" for note in footnotes(results))
 
 
@@ -346,21 +378,41 @@ def _sentences(grids: Iterable[Grid]) -> list[str]:
 
 # LaTeX
 
+_DAGGER = "$^\\dagger$"
 
-def _latex(grid: Grid, about: Mapping[str, str], intervals: bool) -> str:
-    marks = _marks(grid)
+
+def _latex(grid: Grid, about: Mapping[str, str], view: View, results: Sequence[Result], copiers: Sequence[str]) -> str:
+    # marks: none of methods that copy, nor in columns without a clear winner
+    label = next((name for name in ("method", "step") if name in grid.labels), "")
+    skipped = {row for row, (texts, _) in enumerate(grid.lines) if label and texts[grid.labels.index(label)] in copiers}
+    unclear = [] if view.rows or grid.title else _unclear(results, grid.metrics, copiers)
+    unmarked = {grid.metrics.index(name) for name in unclear}
+    if view.columns in ("method", "step"):
+        unmarked |= {column for column, name in enumerate(grid.metrics) if name in copiers}
+    marks = _marks(grid, skipped, unmarked)
+
+    # head and lines
     arrows = {1: " $\\uparrow$", -1: " $\\downarrow$", 0: ""}
+    has_daggers = bool(skipped)
     head = [*map(escaped, grid.labels)]
-    head += [escaped(name) + arrows[better] for name, better in zip(grid.metrics, grid.better, strict=True)]
+    for name, better in zip(grid.metrics, grid.better, strict=True):
+        copies = view.columns in ("method", "step") and name in copiers
+        has_daggers |= copies
+        head.append(escaped(name) + (_DAGGER if copies else "") + arrows[better])
     lines = []
-    for row, (labels, numbers) in enumerate(grid.lines):
-        cells = [_number(value, marks.get((row, k), ""), intervals) for k, value in enumerate(numbers)]
-        line = " & ".join([*map(escaped, labels), *cells]) + " \\\\"
+    for row, (texts, numbers) in enumerate(grid.lines):
+        cells = [
+            escaped(text) + (_DAGGER if row in skipped and name == label else "")
+            for name, text in zip(grid.labels, texts, strict=True)
+        ]
+        cells += [_number(value, marks.get((row, k), ""), view.intervals is True) for k, value in enumerate(numbers)]
+        line = " & ".join(cells) + " \\\\"
         lines.append(f"{{}}{line}" if line.startswith("[") else line)  # a bracket would be an option of the rule
 
     facts = [f"{k} {v}" for k, v in {**grid.same, **about}.items() if v]
     sentences = [escaped(f"{grid.protocol}{f', {grid.title}' if grid.title else ''}: {', '.join(facts)}.")]
     sentences += [escaped(f"{line}.") for line in _sentences([grid])]
+    sentences += _reservations(grid, results, has_daggers, unclear)
     return "\n".join([
         "\\begin{table}",
         "\\centering",
@@ -376,6 +428,45 @@ def _latex(grid: Grid, about: Mapping[str, str], intervals: bool) -> str:
     ]) + "\n"  # fmt: skip
 
 
+def _reservations(grid: Grid, results: Sequence[Result], has_daggers: bool, unclear: Sequence[str]) -> list[str]:
+    """The sentences of a caption on thresholds, copies, missing marks and smoke-test models."""
+    sentences = []
+    if "SCR" in (*grid.metrics, *grid.same, grid.title):
+        sentences += [escaped(f"{line}.") for line in scr_thresholds(results)]
+    if has_daggers:
+        most = f"more than {100 * MANY:g} % of the images are copies"
+        if grid.protocol == "checkpoints":
+            most = "more copies than the best step may have"
+        sentences.append(f"{_DAGGER} {escaped(f'{most}, so that no number of it is marked.')}")
+    if unclear:
+        sentences.append(
+            f"No marks in {escaped(', '.join(unclear))}: the best is not clearly ahead of all (sign-flip test over "
+            "subjects, Holm's correction)."
+        )
+    return sentences + [escaped(f"{note}.") for note in smoke_tests(results)]
+
+
+def _unclear(results: Sequence[Result], metrics: Sequence[str], copiers: Sequence[str]) -> list[str]:
+    """The columns in which no method is clearly ahead of all others without copies, by the tests of a result."""
+    if len(results) > 1:
+        return []
+    rows = {str(row["method"]): row for row in results[0].rows if row.get("group") == "all" and "method" in row}
+    unclear = []
+    for metric, comparisons in comparisons_of(results[0]).items():
+        values = {}
+        for name, row in rows.items():
+            value = row.get(metric)
+            if isinstance(value, Value) and name not in copiers:
+                values[name] = value.value
+        if metric not in metrics or not values:
+            continue
+        best = max(values, key=lambda name: values[name])
+        behind = {c.b if c.a == best else c.a for c in comparisons if c.is_clear and best in (c.a, c.b)}
+        if not values.keys() - {best} <= behind:
+            unclear.append(metric)
+    return unclear
+
+
 def _number(value: Value | None, mark: str, intervals: bool) -> str:
     if value is None:
         return "--"
@@ -387,24 +478,28 @@ def _number(value: Value | None, mark: str, intervals: bool) -> str:
     return shown
 
 
-def _marks(grid: Grid) -> dict[tuple[int, int], str]:
+def _marks(grid: Grid, skipped: Collection[int], unmarked: Collection[int]) -> dict[tuple[int, int], str]:
     """Row and column of the best and the second number of each column, as printed, among rows that compete.
 
     These are the rows that differ in the model alone, or else in the method, or else in the last label.
+
+    Args:
+        skipped: rows that do not compete. unmarked: columns without marks.
     """
     last = [name for name in grid.labels if name != "n"][-1:]
     competing = next((name for name in ("model", "method", *last) if name in grid.labels), None)
     blocks: dict[tuple[str, ...], list[int]] = {}
     for row, (labels, _) in enumerate(grid.lines):
         others = tuple(t for n, t in zip(grid.labels, labels, strict=True) if n not in (competing, "n"))
-        blocks.setdefault(others, []).append(row)
+        if row not in skipped:
+            blocks.setdefault(others, []).append(row)
     found = {}
     for rows in blocks.values():
         for k, better in enumerate(grid.better):
             numbers = {row: grid.lines[row][1][k] for row in rows}
             printed = {row: better * round(v.value, 3) for row, v in numbers.items() if v is not None}
             order = sorted(set(printed.values()), reverse=True)
-            if better and len(order) > 1:
+            if better and len(order) > 1 and k not in unmarked:
                 for row, value in printed.items():
                     if value == order[0]:
                         found[row, k] = "textbf"

@@ -12,18 +12,23 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.embed.keys import key_of
 from idmetric.embed.pipeline import threads
 from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.copies import MANY, THRESHOLD, compare, take_print
+from idmetric.evaluate.copies import THRESHOLD, compare, take_print
 from idmetric.images.read import read_image
 from idmetric.io.threads import in_order
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Ints, Truths, free, known, listed
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row
 from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, VectorScorer
-from idmetric.protocols.generator.images import Copies, Images, Names, Scores
+from idmetric.protocols.generator.images import Copies, Images, Names, Place, Scores
 from idmetric.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.scoring.copies import is_gray, small_picture
 
 CLIP = "CLIP-T"
+NOT_CHECKED = "not checked"
+SEVERAL = (
+    "images show several subjects: copies are not checked, and there is no SCR by a calibration, which is of images of "
+    "one subject"
+)
 
 
 def refuse_judges(models: Models) -> None:
@@ -134,12 +139,6 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 # Rows
 
 
-def copying(result: Result) -> list[str]:
-    """The methods with a share of copies above `MANY`."""
-    shares = {str(row["method"]): row.get("copies") for row in result.rows if row.get("group") == "all"}
-    return [method for method, share in shares.items() if isinstance(share, Value) and share.value > MANY]
-
-
 def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
     """The numbers of some images of a method: identity, real, copies, leaning, diversity, Vendi, CLIP-T.
 
@@ -218,7 +217,7 @@ def side_by_side(images: Images, found: Scores, ids: Names, prefix: str = "by ")
 def keep_items(
     images: Images, found: Scores, data: Manifest, by: Sequence[str], limits: Mapping[str, float], result: Result
 ) -> None:
-    """Keep the scores of each image and subject, and the missing places."""
+    """Keep the scores of each image and subject."""
     ids = np.array(data.column("id"), dtype=object)
     columns = image_items(images, found, ids)
     for name in by:
@@ -241,12 +240,11 @@ def keep_items(
         result.keep("scenes", **_scenes(images, found, scenes, ids))
     if len(images.methods) > 1:
         result.keep("side_by_side", **side_by_side(images, found, ids))
-    keep_missing(images, result, "method")
 
 
-def keep_missing(images: Images, result: Result, column: str) -> None:
+def keep_missing(missing: Mapping[str, Sequence[Place]], result: Result, column: str) -> None:
     """Keep the places that a method lacks, or a step, which is a number."""
-    for method, lacking in images.missing().items():
+    for method, lacking in missing.items():
         subjects, prompts, seeds = zip(*lacking, strict=True)
         names = {column: [int(method) if column == "step" else method] * len(lacking)}
         result.keep("missing", **names, subject=subjects, prompt=prompts, seed=seeds)

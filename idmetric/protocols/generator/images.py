@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -100,6 +100,37 @@ class Images:
             keys.append((method, file, times[method, file, subject]))
             times[method, file, subject] += 1
         return _grouped(keys)
+
+    @property
+    def have_several_subjects(self) -> bool:
+        """Whether an image should show several subjects."""
+        return any(len(members) > 1 for members in self.scenes)
+
+    def on_shared_places(self, but: str = "") -> tuple[Images, list[str]]:
+        """The images at places that all methods have, or else of the subjects that all have, and a note if some do not.
+
+        Args:
+            but: a method that is not compared, such as the base model of checkpoints: it keeps its images.
+        """
+        keys_of: dict[str, Sequence[Hashable]] = {
+            "combinations of subject, prompt and seed": self.places(),
+            "subjects": list(self.subject),
+        }
+        for what, keys in keys_of.items():
+            of_method: dict[str, set[Hashable]] = {}
+            for method, key in zip(self.method, keys, strict=True):
+                of_method.setdefault(method, set()).add(key)
+            compared = [of for method, of in of_method.items() if method != but]
+            if not compared:
+                return self, []
+            shared, every = set.intersection(*compared), set.union(*compared)
+            if len(shared) == len(every):
+                return self, []
+            if shared:
+                chosen = [key in shared or method == but for method, key in zip(self.method, keys, strict=True)]
+                note = f"compared on the {len(shared)} of {len(every)} {what} that all have; other images are left out"
+                return self.take(np.array(chosen)), [note]
+        return self, ["WARNING: no subject has images of all methods, so that their numbers do not compare"]
 
     def missing(self) -> dict[str, list[Place]]:
         """Method -> the places that other methods have and it lacks."""

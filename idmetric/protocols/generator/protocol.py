@@ -6,18 +6,16 @@
     idmetric eval generator --model tiny --out results/      a painted example of four methods, no download
 
 A row for each method (and each value of --by), then one for each two methods: the difference on equal subjects, prompts
-and seeds.
+and seeds. Images at a place (subject, prompt, seed) that another method lacks are left out, and listed.
 
-The columns: --explain, or docs/columns.md. Intervals draw whole subjects again. Places (subject, prompt, seed) that a
-method lacks are listed.
+The columns: --explain, or docs/columns.md. Intervals and tests take subjects as units.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import combinations
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -25,19 +23,21 @@ import numpy as np
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.arrays import comparable
 from idmetric.evaluate.copies import MANY
-from idmetric.evaluate.paired import holm, signed_rank, smallest_p
+from idmetric.evaluate.paired import Comparison, compare
 from idmetric.models.embedder import Embedder
 from idmetric.models.named import NamedScore
 from idmetric.protocols.common import intervals
 from idmetric.protocols.common.columns import Array, Truths, free, listed
-from idmetric.protocols.common.result import Result, Row, Value
+from idmetric.protocols.common.result import Result, Row, Value, copying
 from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, bind, by_label, calibrated
 from idmetric.protocols.generator.columns import (
     CLIP,
+    NOT_CHECKED,
+    SEVERAL,
     agreements,
     columns_of,
-    copying,
     keep_items,
+    keep_missing,
     means_of,
     notes_on,
     prompt_fidelity,
@@ -48,49 +48,36 @@ from idmetric.protocols.generator.images import Images, Names, Scores, score
 from idmetric.protocols.generator.outputs import read_options
 from idmetric.protocols.options import GeneratorOptions
 
-LEVEL = 0.05  # of a test
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
 
 
 def add_differences(result: Result, scores: Mapping[str, Scored], settings: EvalSettings, against: str | None) -> None:
-    """Add a row for each two methods with common places, or each with one, all tests as items, and a note if no p can
-    fall to 0.05, however large the differences.
+    """Add a row for each two methods with common places, or each with one, and all tests as items.
+
+    A note says if there are too few subjects for any difference to show.
 
     Args:
-        scores: metric -> method -> place -> score; p of the first metric, of the signed-rank test over subjects,
-            corrected by Holm, is in the rows.
+        scores: metric -> method -> place -> score; the rows have p of the first metric, see `paired.compare`.
     """
     rows: dict[tuple[str, str], Row] = {}
+    first_metric = next(iter(scores))
     for metric, scored in scores.items():
-        pairs = combinations(scored, 2) if against is None else ((a, against) for a in scored if a != against)
-        found: list[tuple[str, str, Value, float, int]] = []
-        for a, b in pairs:
-            common = [place for place in scored[a] if place in scored.get(b, {})]
-            if common:
-                apart = np.array([scored[a][place] - scored[b][place] for place in common])
-                subject = np.array([place[0] for place in common], dtype=object)
-                value = intervals.mean(apart, subject, settings)
-                found.append((a, b, value, signed_rank(apart, subject), len(set(subject))))
-        if not found:
+        comparisons = compare(scored, against)
+        if not comparisons:
             continue
+        for c in comparisons:
+            row = rows.setdefault((c.a, c.b), {"method": f"{c.a} - {c.b}", "group": "paired"})
+            low, high = (c.low, c.high) if settings.bootstrap > 1 else (None, None)
+            row[metric] = Value(c.difference, low, high, c.pairs)
+            if metric == first_metric:
+                row["p"] = Value(c.p_holm, None, None, c.subjects)
+        columns = {field.name: [getattr(c, field.name) for c in comparisons] for field in fields(Comparison)}
+        result.keep("tests", metric=[metric] * len(comparisons), **columns)
 
-        first, second, v, p, subjects = (list(column) for column in zip(*found, strict=True))
-        corrected = holm(p).tolist()
-        for a, b, value, one, count in zip(first, second, v, corrected, subjects, strict=True):
-            row = rows.setdefault((a, b), {"method": f"{a} - {b}", "group": "paired"})
-            row[metric] = value
-            if metric == next(iter(scores)):
-                row["p"] = Value(one, None, None, count)
-        result.keep(
-            "tests", a=first, b=second, metric=[metric] * len(found), difference=[x.value for x in v],
-            low=[x.low for x in v], high=[x.high for x in v], p=p, p_holm=corrected, subjects=subjects,
-            pairs=[x.count for x in v],
-        )  # fmt: skip
-        if metric == next(iter(scores)) and (least := len(found) * smallest_p(max(subjects))) > LEVEL:
-            result.notes.append(
-                f"smallest possible p here: {min(1, least):.3f} ({len(found)} tests on {max(subjects)} subjects): add "
-                f"subjects{', or compare with one method (--against METHOD)' if against is None else ''}"
-            )
+        best_supported = max(comparisons, key=lambda c: c.subjects)
+        if metric == first_metric and best_supported.too_few:
+            fewer = ", or fewer comparisons (--against METHOD)" if against is None and len(comparisons) > 1 else ""
+            result.notes.append(f"{best_supported.too_few}{fewer}")
     result.rows.extend(rows.values())
 
 
@@ -177,9 +164,13 @@ def run(
 
     bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
+    notes = notes_on(bound.manifest, images, options.held_out)
+    missing = images.missing()
+    images, compared_on = images.on_shared_places()
     groups = dict(_groups(images, bound.manifest, options.by))
-    copies, gray = agreements(images, bound.manifest, settings) if options.copies else (None, [])
-    notes = notes_on(bound.manifest, images, options.held_out) + gray
+    several = images.have_several_subjects
+    copies, gray = agreements(images, bound.manifest, settings) if options.copies and not several else (None, [])
+    notes += compared_on + gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
@@ -187,6 +178,10 @@ def run(
     for scorer, result in bound.results("generator", about, notes):
         found = score(images, scorer, copies, fidelity)
         taus, remark = limits[result.model]
+        if several:  # the calibration is of pairs of images of one subject
+            taus, remark = by_label(options.scr, "SCR@"), [SEVERAL]
+        if "SCR" in taus:
+            result = replace(result, settings={**result.settings, "scr": taus["SCR"]})
         named, reason = published(models[result.model], images, settings)
         result.notes.extend([*remark, *reason])
         for method in images.methods:
@@ -194,16 +189,19 @@ def run(
                 chosen = members & (images.method == method)
                 if chosen.any():
                     row: Row = {"method": method, "group": group, **_values(images, found, chosen, taus, settings)}
+                    if several and options.copies:
+                        row["copies"] = NOT_CHECKED
                     if named is not None:
                         row["published"] = value_of(named, found.identity[chosen], images.subject[chosen], settings)
                     result.rows.append(row)
         if copiers := copying(result):
             result.notes.append(
-                f"WARNING: more than {100 * MANY:g} % of the images are copies, and off the Pareto fronts: "
-                f"{listed(copiers)}"
+                f"WARNING: more than {100 * MANY:g} % of the images are copies, so that these methods cannot be the "
+                f"best: {listed(copiers)}"
             )
         _compare(images, found, settings, options, result)
         keep_items(images, found, bound.manifest, options.by, taus, result)
+        keep_missing(missing, result, "method")
         results.append(result)
     return results
 

@@ -15,7 +15,7 @@ Each depends on the number of images, so sets are compared at equal numbers n = 
 of n images of each set.
 
 The columns: --explain, or docs/columns.md. n "all" has all images of both sets, which no floor belongs to. Intervals
-draw subjects again; for a single subject they hold 95 % of the draws. --pool takes all subjects as one set. Subjects
+are over subjects; for a single subject they hold 95 % of the draws. --pool takes all subjects as one set. Subjects
 need four photos, and two generated images.
 """
 
@@ -120,6 +120,14 @@ def _sets(data: Manifest, pool: bool) -> tuple[Rows, Mapping[str, Rows], list[st
             notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
         if len(lone) < len(own):
             generated[method] = {name: rows for name, rows in own.items() if len(rows) > 1}
+    if generated:  # a method without its hardest subject would rise
+        shared = set.intersection(*(set(rows) for rows in generated.values()))
+        every = {name for rows in generated.values() for name in rows}
+        if shared and shared != every:
+            notes.append(f"compared on the {len(shared)} of {len(every)} subjects that all methods have")
+            generated = {
+                method: {name: of for name, of in rows.items() if name in shared} for method, rows in generated.items()
+            }
     if images.methods and not generated:
         raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
     return real, generated, notes

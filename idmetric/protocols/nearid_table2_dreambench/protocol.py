@@ -25,7 +25,7 @@ import numpy as np
 from idmetric.data.importers.dreambench import Ratings
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import fisher_mean, kendall, pearson, spearman
-from idmetric.evaluate.bootstrap import percentiles
+from idmetric.evaluate.bootstrap import FEW, percentiles
 from idmetric.evaluate.resampled import draws, resampled_pearson
 from idmetric.protocols.common.columns import Array
 from idmetric.protocols.common.intervals import any_statistic
@@ -56,7 +56,6 @@ from idmetric.protocols.options import DreamBenchOptions
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
-_FEWEST = 5  # collections that an interval needs
 PATCHES = ("patch", "patch_pooled", "patch_biased")  # ID-Sim does not say which of them Table 2b uses
 OPTIONAL = ("data", "model")
 RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
@@ -170,7 +169,7 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
     names = sorted({item[0] for r in found for item in r.items})
     interval: tuple[float | None, float | None] | None = None
 
-    if settings.bootstrap and len(names) >= _FEWEST:
+    if settings.bootstrap and len(names) >= FEW:
         number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
         drawn = []
         for one in found:
@@ -209,7 +208,7 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, label: str = "") 
         return None
 
     collections = np.array([item[0] for _, r in found for item in r.items])
-    own = settings if len(np.unique(collections)) >= _FEWEST else replace(settings, bootstrap=0)
+    own = settings if len(np.unique(collections)) >= FEW else replace(settings, bootstrap=0)
     table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
     paper = printed("idsim", table, row_of("idsim", label)) if table and not settings.look.masked else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
