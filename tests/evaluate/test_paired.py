@@ -100,9 +100,8 @@ def false_winners(subjects: int, methods: int, trials: int) -> tuple[float, floa
 @pytest.mark.parametrize("subjects", [3, 5, 8, 20])
 def test_equal_methods_get_a_winner_in_6_percent_of_cases_at_most(subjects: int, methods: int) -> None:
     """Tables, pages, training steps and sensitivities declare winners by these numbers alone."""
-    rates = false_winners(subjects, methods, trials=200)
-    # 6 % of so many trials, and two standard errors of the simulation
-    assert max(rates) <= 0.06 + 2 * np.sqrt(0.05 * 0.95 / 200), rates
+    rates = false_winners(subjects, methods, trials=300 if subjects * methods == 80 else 1000)  # seconds each
+    assert max(rates) <= 0.06, rates
 
 
 def test_holm_is_the_step_down_procedure() -> None:
