@@ -9,9 +9,9 @@ losses. Lower = more surely the same identity; gradients reach the pixels, never
 
 The loss holds a separate module that shares the metric's memory. It stays frozen and in eval mode, whatever the caller
 does with the metric, and the loss changes no flag of the caller's module. It is not a submodule: state_dict,
-parameters(), optimizers and DistributedDataParallel do not see it, but `.to()` moves it. The references are buffers
-outside state_dict: build the loss again when training resumes. If the metric is trained further, the embedded
-references become outdated.
+parameters(), optimizers and DistributedDataParallel do not see it, but `.to()` moves it. The same holds for the
+embedded references, so each process may have its own: build the loss again when training resumes. If the metric is
+trained further, the embedded references become outdated.
 
 A low loss does not prove that the images look alike: optimizing free pixels finds noise that satisfies any network.
 Train a model that can only make images (a generator, a LoRA), and evaluate with a different model (docs/loss.md).
@@ -43,6 +43,9 @@ Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]
 Autocast = Literal["inherit", "off"] | torch.dtype
 
+
+# attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process
+_REFERENCES = ("_cls", "_patches", "_patch_weights", "_self_terms", "reference_weights")
 
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
@@ -161,7 +164,7 @@ class IdentityLoss(nn.Module):
     def _keep(self, name: str, value: Tensor | None) -> None:
         if value is not None and value.dtype != torch.float64:
             value = value.float()
-        self.register_buffer(name, None if value is None else value.clone(), persistent=False)
+        setattr(self, name, None if value is None else value.clone())
 
     @property
     def references(self) -> Embedding:
@@ -184,14 +187,16 @@ class IdentityLoss(nn.Module):
         return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        before = dict(self._buffers)
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        for name, value in before.items():  # moved, but never less precise than they were
-            now = self._buffers[name]
-            if value is not None and now is not None and now.dtype != value.dtype:
-                self._buffers[name] = value.to(now.device, torch.promote_types(now.dtype, value.dtype))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         self._metric._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        return moved
+
+        # references move too, but are never less precise than they were
+        for name in _REFERENCES:
+            value = getattr(self, name)
+            if value is not None:
+                moved = fn(value)
+                setattr(self, name, value.to(moved.device, torch.promote_types(moved.dtype, value.dtype)))
+        return self
 
     # Images in, loss out
 

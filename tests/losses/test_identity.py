@@ -449,6 +449,26 @@ def test_two_processes_give_the_gradients_of_one() -> None:
     assert in_two_processes(train_in_three_ways, seconds=300) == [0, 0]
 
 
+def score_references_of_each_process(rank: int, port: str) -> None:
+    """What each process of the test below runs."""
+    import torch.distributed as dist
+
+    launched(rank, port)
+    dist.init_process_group("gloo")
+    loss = IdentityLoss(random_model("dinov3"), REFERENCES[rank:], distance="joint", weights=[2, 1, 3][rank:])
+    model = nn.Sequential(generator(), loss)
+    expected = model(batch())
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):  # DDP copies buffers at its start and before each step
+        assert wrapped(batch()).equal(expected)
+    dist.destroy_process_group()
+
+
+def test_each_process_keeps_its_own_references() -> None:
+    """A user trains one subject on each GPU by DDP, here with three references and with two."""
+    assert in_two_processes(score_references_of_each_process) == [0, 0]
+
+
 # Errors
 
 
