@@ -20,6 +20,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F

@@ -306,14 +306,56 @@ def test_map_adds_embeddings_of_every_kind_of_column(metric: IDSim, tmp_path: Pa
     assert done.features["embedding"].feature.dtype == "float32"
 
 
-def test_map_knows_its_work_again_and_never_a_stale_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [EmbedColumn, lambda metric: ScoreColumns(metric, "image", "image", "joint")])
+def test_map_finds_its_earlier_work_but_never_that_of_other_weights(
+    columns: Callable[[IDSim], Any], tmp_path: Path
+) -> None:
+    """A user runs a script or notebook again, whose state in memory (addresses, what it embedded before) differs."""
     datasets = pytest.importorskip("datasets")
     table = datasets.Dataset.from_dict({"image": cells(3)})
-    prints = [
-        table.map(EmbedColumn(model), batched=True)._fingerprint
-        for model in (random_model("dinov3"), random_model("dinov3"), nudged())
-    ]
-    assert prints[0] == prints[1] != prints[2]
+
+    def fingerprint(model: IDSim) -> str:
+        mapped = table.map(columns(model), batched=True)
+        return str(mapped._fingerprint)
+
+    random_model("dinov3").save_pretrained(tmp_path)
+    for fresh in (lambda: random_model("dinov3"), lambda: IDSim(tmp_path, device="cpu")):
+        first = fresh()
+        found = fingerprint(first)
+        used = fresh()
+        used.embed(pictures(2))
+        assert (
+            fingerprint(first) == fingerprint(fresh()) == fingerprint(used) == fingerprint(copy.deepcopy(used)) == found
+        )
+
+        with torch.no_grad():
+            used.mlp_cls.fc1.weight[0, 0] += 1e-3
+        other_background = fresh()
+        other_background.background = (0, 0, 0)
+        assert len({found, fingerprint(used), fingerprint(other_background)}) == 3
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("decode", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"with_indices": True},
+        {"with_indices": True, "with_rank": True},
+        {"input_columns": ["a", "b"]},
+        {"input_columns": ["a", "b"], "with_indices": True},
+    ],
+)
+def test_map_may_pass_indices_ranks_and_columns_alone(
+    metric: IDSim, options: dict[str, Any], decode: bool, batched: bool
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"a": cells(3), "b": cells(3)[::-1]})
+    for name in "ab":
+        table = table.cast_column(name, datasets.Image(decode=decode))
+    expected = metric(pictures(3), pictures(3)[::-1])
+    scored = table.map(ScoreColumns(metric, "a", "b"), batched=batched, load_from_cache_file=False, **options)
+    assert scored["distance"] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def nudged() -> IDSim:
