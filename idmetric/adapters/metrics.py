@@ -39,6 +39,7 @@ except ImportError as error:
     raise ImportError(f"this needs torchmetrics: {install('eval')}") from error
 
 Aggregate = Literal["best", "mean"]
+_BLOCK = 256  # queries that are compared with all images at once
 
 
 class _Shared:
@@ -277,16 +278,20 @@ class IdentityRetrieval(_WithEmbedder):
         """
         identities = self._joined(self._identities).cpu().numpy()
         vectors = self._joined(self._features).cpu().double().numpy().reshape(len(identities), -1)
-        rows = []
-        for row, identity in enumerate(identities):
-            others = np.arange(len(identities)) != row
-            relevant = identities[others] == identity
-            if relevant.any():
-                scores = vectors[others] @ vectors[row]
-                hits = [ranking.hit_at_k(scores, relevant, k) for k in self.ks]
-                rows.append([ranking.average_precision(scores, relevant), *hits])
-        if not rows:
+        _, numbers, counts = np.unique(identities, return_inverse=True, return_counts=True)
+        queries = np.flatnonzero(counts[numbers] > 1)
+        if not len(queries):
             raise ValueError("IdentityRetrieval needs two images of one identity or more: there is nothing to find")
+
+        rows = []
+        for start in range(0, len(queries), _BLOCK):
+            block = queries[start : start + _BLOCK]
+            similarities = vectors[block] @ vectors.T
+            for query, scores in zip(block, similarities, strict=True):
+                others = np.delete(scores, query)
+                relevant = np.delete(identities == identities[query], query)
+                hits = [ranking.hit_at_k(others, relevant, k) for k in self.ks]
+                rows.append([ranking.average_precision(others, relevant), *hits])
         means = torch.tensor(np.mean(rows, 0), dtype=torch.float32, device=self.device)
         return dict(zip(["mAP", *(f"hit@{k}" for k in self.ks)], means, strict=True))
 

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
-from idmetric import Backbone, IDSim, ImageReadError
+from idmetric import Backbone, Embedding, IDSim, ImageReadError
 from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
 from tests.conftest import random_model
 
@@ -209,6 +210,65 @@ def test_retrieval_is_that_of_a_slow_loop(metric: IDSim) -> None:
     numbers = IdentityRetrieval(metric, ks=(1, 3))
     numbers.update(images, torch.tensor([ord(name[0]) + 10 * len(name) for name in names]))
     assert {name: value.item() for name, value in numbers.compute().items()} == pytest.approx(found)
+
+
+def retrieve(metric: IDSim, vectors: Any, identities: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """mAP, hit@1 and hit@3 of images that have these global features."""
+    monkeypatch.setattr(metric, "embed", lambda images, **_: Embedding(images))
+    measured = IdentityRetrieval(metric, ks=(1, 3))
+    measured.update(torch.from_numpy(vectors), torch.from_numpy(identities))
+    return {name: value.item() for name, value in measured.compute().items()}
+
+
+def test_retrieval_is_that_of_torchmetrics(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    identities = rng.permutation(300) // 3
+    vectors = (rng.normal(size=(100, 32))[identities] + rng.normal(size=(300, 32))).astype(np.float32)
+    found = retrieve(metric, vectors, identities, monkeypatch)
+
+    units = torch.nn.functional.normalize(torch.from_numpy(vectors).double(), dim=1)
+    others = ~torch.eye(300, dtype=torch.bool)
+    scores = (units @ units.T + 1)[others]  # torchmetrics leaves out what scores below 0
+    relevant = torch.from_numpy(identities[:, None] == identities)[others]
+    queries = torch.arange(300).repeat_interleave(299)
+    expected = {
+        "mAP": torchmetrics.retrieval.RetrievalMAP()(scores, relevant, queries).item(),
+        "hit@1": torchmetrics.retrieval.RetrievalHitRate(top_k=1)(scores, relevant, queries).item(),
+        "hit@3": torchmetrics.retrieval.RetrievalHitRate(top_k=3)(scores, relevant, queries).item(),
+    }
+    assert 0.3 < expected["mAP"] < 0.9
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_retrieval_among_copies_is_that_of_a_slow_loop(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that occur again, also under the name of another identity, are equally near."""
+    rng = np.random.default_rng(0)
+    identities = rng.permutation(600) // 4  # more than a block of queries
+    vectors = (rng.normal(size=(150, 16))[identities] + rng.normal(size=(600, 16))).astype(np.float32)
+    vectors[300:] = vectors[:300]
+    found = retrieve(metric, vectors, identities, monkeypatch)
+
+    units = vectors.astype(np.float64) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    precisions, first, third = [], [], []
+    for query in range(600):
+        others = np.arange(600) != query
+        scores = (units[others] @ units[query]).round(6)
+        relevant = identities[others] == identities[query]
+        precisions.append(average_precision_score(relevant, scores))
+        rank = 1 + (scores[~relevant] >= scores[relevant].max()).sum()  # a tie loses
+        first.append(rank <= 1)
+        third.append(rank <= 3)
+    expected = {"mAP": np.mean(precisions), "hit@1": np.mean(first), "hit@3": np.mean(third)}
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_retrieval_among_thousands_takes_seconds(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user evaluates on all images of a test set."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(2500, 1024)).astype(np.float32)
+    start = time.process_time()
+    retrieve(metric, vectors, np.arange(2500) // 5, monkeypatch)
+    assert time.process_time() - start < 5  # it took 20 when all vectors were copied for each query
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
