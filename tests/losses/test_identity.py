@@ -469,6 +469,35 @@ def test_each_process_keeps_its_own_references() -> None:
     assert in_two_processes(score_references_of_each_process) == [0, 0]
 
 
+@pytest.mark.parametrize(("offload", "reshard"), [(False, False), (True, True)])
+def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool) -> None:
+    """A user spreads a large metric over GPUs as docs/loss.md says."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+    model = random_model("dinov3")
+    model.take_revision("abc")
+    plain, sharded = (IdentityLoss(model, REFERENCES, distance="joint") for _ in range(2))
+    policy = CPUOffloadPolicy(pin_memory=False) if offload else OffloadPolicy()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for block in sharded.metric.backbone.blocks:  # type: ignore[union-attr]
+            fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=reshard)  # type: ignore[arg-type]
+        for seed in range(2):
+            x = pixels(2, seed=seed)
+            (expected,) = torch.autograd.grad(plain(x), x)
+            value = sharded(x)
+            (found,) = torch.autograd.grad(value, x)
+            assert value.equal(plain(x))
+            assert found.equal(expected)
+            assert found.abs().max() > 0
+        assert sharded.signature() == plain.signature()
+    finally:
+        dist.destroy_process_group()
+
+
 # Errors
 
 
