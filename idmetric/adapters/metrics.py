@@ -24,7 +24,9 @@ from torch import Tensor
 
 from idmetric.adapters.rewards import References, grouped
 from idmetric.distance.embedding import Embedding
+from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_name, needs_patches
+from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.embed.keys import folder_name
 from idmetric.evaluate import ranking
 from idmetric.images.masks import Images, Masks, split_masks
@@ -169,8 +171,9 @@ class IdentitySimilarity(_WithEmbedder):
         with torch.no_grad():
             images = self._embed(preds, masks, patches)
             references, groups = self._references(target, target_masks, len(images), patches)
-            far = [self._of(images[k], references[rows]) for k, rows in enumerate(groups)]
-            found = torch.stack(far).detach().to(self.device, torch.float32)
+            values = torch.stack([self._of(images[k], references[rows]) for k, rows in enumerate(groups)])
+            check_distances(values, self.metric.dtype)
+            found = values.to(self.device, torch.float32)
         getattr(self, self._values).append(1 - found if self.value == "similarity" else found)
 
     def compute(self) -> Tensor:
@@ -191,8 +194,8 @@ class IdentitySimilarity(_WithEmbedder):
         return self.metric.embed(images, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=patches)
 
     def _of(self, image: Embedding, references: Embedding) -> Tensor:
-        far = self.metric(image, references, self.distance)
-        return far.min() if self.aggregate == "best" else far.mean()
+        distances = embedding_distance(image, references, self.distance)
+        return distances.min() if self.aggregate == "best" else distances.mean()
 
     def _references(
         self, target: References, masks: Any, count: int, patches: bool

@@ -69,7 +69,8 @@ class IdentityLoss(nn.Module):
         reduction: over the batch: "mean", "sum", or "none", which gives (B,).
         value_range: range of the pixels given to `forward`: (0, 1), or (-1, 1), which decoders of latents use.
         clamp: clamp values outside the range, which decoders produce, instead of raising an error. Clamped values get
-            no gradient.
+            no gradient. Values are then not looked at, so that a step without masks does not wait for the device: NaN
+            and infinity give a loss of NaN.
         checkpoint: recompute the encoder's blocks in the backward pass instead of keeping their activations (Chen et
             al. 2016): the same gradients, less memory, about a third more computation.
         autocast: precision of the encoder, for images and references: "inherit" the setting around the call, "off" to
@@ -241,10 +242,14 @@ class IdentityLoss(nn.Module):
     def _to_unit(self, pixels: Tensor) -> Tensor:
         low, high = self.value_range
         x = pixels if pixels.dtype == torch.float64 else pixels.float()
-        if not torch.compiler.is_compiling():  # looking at values would break the graph
+        # looking at values waits for the device, and would break a compiled graph
+        if not self.clamp and not torch.compiler.is_compiling():
             self._check_values(x)
         x = x if (low, high) == (0, 1) else (x - low) / (high - low)
-        return x.clamp(0, 1) if self.clamp else x
+        if not self.clamp:
+            return x
+        zero = x.detach() - x.detach()  # NaN where x is NaN or infinite, which a clamp would hide
+        return x.clamp(0, 1) + zero
 
     def _check_values(self, x: Tensor) -> None:
         low, high = self.value_range
@@ -255,7 +260,7 @@ class IdentityLoss(nn.Module):
                 f"pixels hold NaN or infinity (range found: {found}): look at the learning rate, and at half precision "
                 "in the decoder (the SDXL VAE overflows in float16)"
             )
-        if self.clamp or (least >= low - SLACK * (high - low) and most <= high + SLACK * (high - low)):
+        if least >= low - SLACK * (high - low) and most <= high + SLACK * (high - low):
             return
         advice = "clamp=True allows what merely overshoots"
         if (low, high) == (0, 1) and least < -0.2:
@@ -275,7 +280,7 @@ class IdentityLoss(nn.Module):
         return concatenate(parts)
 
     def _weighted(self, seen: Tensor, cover: Tensor | None) -> Embedding:
-        found = self._metric.forward(seen)
+        found = self._metric.embed_pixels(seen)
         if not needs_patches(self.distance):
             return Embedding(found.cls, model=found.model)
         if cover is None:
