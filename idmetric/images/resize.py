@@ -42,7 +42,7 @@ def resize_antialiased(x: Tensor, size: tuple[int, int], interpolation: str) -> 
     # torch.export (which torch 2.8 and later report) should write operators of torch alone
     exporting = getattr(torch.compiler, "is_exporting", bool)()
     if torch.compiler.is_compiling() and not exporting:
-        resized = _resize(wide, *size, interpolation)
+        resized: Tensor = _resize(wide, *size, interpolation)
     else:
         resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)
     return resized.to(x.device, x.dtype)

@@ -484,7 +484,7 @@ def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool)
     try:
         mesh = init_device_mesh("cpu", (1,))
         for block in sharded.metric.backbone.blocks:  # type: ignore[union-attr]
-            fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=reshard)  # type: ignore[arg-type]
+            fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=reshard)
         for seed in range(2):
             x = pixels(2, seed=seed)
             (expected,) = torch.autograd.grad(plain(x), x)

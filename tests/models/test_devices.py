@@ -151,7 +151,7 @@ class Calls:
     def loss_step(self, name: str) -> Values:
         pixels = self.pixels.detach().requires_grad_()
         value = self.losses[name](pixels, masks=self.masks.to(self.device) if "masked" in name else None)
-        value.backward()  # type: ignore[no-untyped-call]
+        value.backward()
         assert pixels.grad is not None
         return [value, pixels.grad]
 
@@ -165,7 +165,7 @@ class Calls:
         images = torch.cat([self.pixels, self.pixels.flip(2), self.pixels.flip(3)])
         embedding = model.embed_pixels(model.fit_pixels(images))
         assert embedding.patches is not None
-        loss(embedding.cls, embedding.patches).backward()  # type: ignore[no-untyped-call]
+        loss(embedding.cls, embedding.patches).backward()
         optimizer.step()
         return [parameter.detach() for parameter in parameters]
 
