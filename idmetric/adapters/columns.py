@@ -3,7 +3,7 @@
     ds = ds.map(EmbedColumn(IDSim(), "image"), batched=True, batch_size=64)
     ds = ds.map(ScoreColumns(IDSim(), "generated", "reference"), batched=True, batch_size=64)
 
-`datasets` finds by their content, weights included, whether it has done the work before. Images are PIL images (the
+`datasets` finds by a hash of their settings and weights whether it has done the work before. Images are PIL images (the
 column's own), dicts with bytes or a path (`cast_column(..., Image(decode=False))`), paths or bytes. Nothing here needs
 `datasets` itself: any dict of lists will do.
 """
@@ -33,13 +33,23 @@ class _Columns:
         self.metric, self.columns, self.output, self.on_error = metric, columns, output, on_error
         self.patches = False
 
-    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """A batch of columns, or one row, to the new columns."""
-        for name in self.columns:
-            if name not in batch:
-                raise KeyError(f"there is no column {name!r}; there are {', '.join(batch)}")
-        cells = [batch[name] for name in self.columns]
-        if is_row := any(isinstance(cell, str | bytes | os.PathLike | Image.Image | Mapping) for cell in cells):
+    def __getstate__(self) -> dict[str, Any]:
+        self.metric.model_id  # noqa: B018  # names new weights now, as the hash of this state is the key of map's cache
+        return vars(self)
+
+    def __call__(self, batch: Any, *more: Any) -> dict[str, Any]:
+        """A batch of columns, or one row, to the new columns.
+
+        Args:
+            batch: the columns by name; with `map(input_columns=...)` the first column alone.
+            more: the other columns of `input_columns`; indices and ranks (`with_indices`, `with_rank`) are not used.
+        """
+        if isinstance(batch, Mapping) and not _is_undecoded(batch):
+            cells = self._named_cells(batch)
+        else:
+            cells = [batch, *more][: len(self.columns)]
+        is_row = any(isinstance(cell, str | bytes | os.PathLike | Image.Image | Mapping) for cell in cells)
+        if is_row:
             cells = [[cell] for cell in cells]
 
         lost: dict[int, str] = {}
@@ -54,6 +64,12 @@ class _Columns:
         if self.on_error == "none":
             new[f"{self.output}_error"] = [lost.get(row) for row in range(len(values))]
         return {name: column[0] for name, column in new.items()} if is_row else new
+
+    def _named_cells(self, batch: Mapping[str, Any]) -> list[Any]:
+        for name in self.columns:
+            if name not in batch:
+                raise KeyError(f"there is no column {name!r}; there are {', '.join(batch)}")
+        return [batch[name] for name in self.columns]
 
     def _read(self, cell: Any, row: int, lost: dict[int, str]) -> Any:
         """The pixels of a cell; without them, the reason is added to `lost`."""
@@ -73,6 +89,11 @@ class _Columns:
     def _values(self, *found: Embedding) -> Sequence[Any]:
         """The new values, from the embeddings of each column."""
         raise NotImplementedError
+
+
+def _is_undecoded(batch: Mapping[str, Any]) -> bool:
+    """Whether this is an image as `datasets` stores it, and not a table's columns."""
+    return set(batch) == {"bytes", "path"} and isinstance(batch["bytes"], bytes | None)
 
 
 class EmbedColumn(_Columns):

@@ -24,7 +24,9 @@ from torch import Tensor
 
 from idmetric.adapters.rewards import References, grouped
 from idmetric.distance.embedding import Embedding
+from idmetric.distance.finite import check_distances
 from idmetric.distance.matrix import check_name, needs_patches
+from idmetric.distance.matrix import distance as embedding_distance
 from idmetric.embed.keys import folder_name
 from idmetric.evaluate import ranking
 from idmetric.images.masks import Images, Masks, split_masks
@@ -39,6 +41,7 @@ except ImportError as error:
     raise ImportError(f"this needs torchmetrics: {install('eval')}") from error
 
 Aggregate = Literal["best", "mean"]
+_BLOCK = 256  # queries that are compared with all images at once
 
 
 class _Shared:
@@ -168,8 +171,9 @@ class IdentitySimilarity(_WithEmbedder):
         with torch.no_grad():
             images = self._embed(preds, masks, patches)
             references, groups = self._references(target, target_masks, len(images), patches)
-            far = [self._of(images[k], references[rows]) for k, rows in enumerate(groups)]
-            found = torch.stack(far).detach().to(self.device, torch.float32)
+            values = torch.stack([self._of(images[k], references[rows]) for k, rows in enumerate(groups)])
+            check_distances(values, self.metric.dtype)
+            found = values.to(self.device, torch.float32)
         getattr(self, self._values).append(1 - found if self.value == "similarity" else found)
 
     def compute(self) -> Tensor:
@@ -190,8 +194,8 @@ class IdentitySimilarity(_WithEmbedder):
         return self.metric.embed(images, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=patches)
 
     def _of(self, image: Embedding, references: Embedding) -> Tensor:
-        far = self.metric(image, references, self.distance)
-        return far.min() if self.aggregate == "best" else far.mean()
+        distances = embedding_distance(image, references, self.distance)
+        return distances.min() if self.aggregate == "best" else distances.mean()
 
     def _references(
         self, target: References, masks: Any, count: int, patches: bool
@@ -277,16 +281,20 @@ class IdentityRetrieval(_WithEmbedder):
         """
         identities = self._joined(self._identities).cpu().numpy()
         vectors = self._joined(self._features).cpu().double().numpy().reshape(len(identities), -1)
-        rows = []
-        for row, identity in enumerate(identities):
-            others = np.arange(len(identities)) != row
-            relevant = identities[others] == identity
-            if relevant.any():
-                scores = vectors[others] @ vectors[row]
-                hits = [ranking.hit_at_k(scores, relevant, k) for k in self.ks]
-                rows.append([ranking.average_precision(scores, relevant), *hits])
-        if not rows:
+        _, numbers, counts = np.unique(identities, return_inverse=True, return_counts=True)
+        queries = np.flatnonzero(counts[numbers] > 1)
+        if not len(queries):
             raise ValueError("IdentityRetrieval needs two images of one identity or more: there is nothing to find")
+
+        rows = []
+        for start in range(0, len(queries), _BLOCK):
+            block = queries[start : start + _BLOCK]
+            similarities = vectors[block] @ vectors.T
+            for query, scores in zip(block, similarities, strict=True):
+                others = np.delete(scores, query)
+                relevant = np.delete(identities == identities[query], query)
+                hits = [ranking.hit_at_k(others, relevant, k) for k in self.ks]
+                rows.append([ranking.average_precision(others, relevant), *hits])
         means = torch.tensor(np.mean(rows, 0), dtype=torch.float32, device=self.device)
         return dict(zip(["mAP", *(f"hit@{k}" for k in self.ks)], means, strict=True))
 

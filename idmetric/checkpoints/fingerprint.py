@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,13 +36,19 @@ class WeightsName:
     def __init__(self, revision: str) -> None:
         self.revision = revision
         self._sample: Sample | None = None  # of the weights when they were named
-        self._writes: list[tuple[int, int]] = []  # when the sample was last compared
+        self._writes: list[tuple[int, int]] = []  # PyTorch's counters when the sample was last compared
         self._changed = False  # whether it differed then
         self._digest = ""  # of weights without a revision
 
+    def __getstate__(self) -> dict[str, Any]:
+        # addresses differ in each process, and `datasets.map` finds earlier work by a hash of this state
+        return {**vars(self), "_writes": []}
+
     def take(self, module: nn.Module, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""
-        self.revision, self._sample = revision, Sample(_saved(module)) if revision else None
+        saved = _saved(module)
+        self.revision, self._sample = revision, Sample(saved) if revision else None
+        self._writes, self._changed = _writes(saved), not revision
 
     def changed(self, module: nn.Module, look: bool = True) -> bool:
         """Whether the weights are others than the named ones.
@@ -49,12 +56,13 @@ class WeightsName:
         Args:
             look: compare values even if PyTorch counted no write since the last time, which waits for the device.
         """
-        # an object and version that differ after every write that PyTorch counts, but not after those through `.data`
-        # (as PEFT merges adapters) and NumPy views
         saved = _saved(module)
-        now = [(id(tensor), -1 if tensor.is_inference() else tensor._version) for tensor in saved]
-        if look or now != self._writes:
-            self._writes, self._changed = now, self._sample is None or not self._sample.fits(saved)
+        if any(hasattr(tensor, "full_tensor") for tensor in saved):  # shards, which only all processes could compare
+            return self._changed
+
+        writes = _writes(saved)
+        if look or writes != self._writes:
+            self._writes, self._changed = writes, self._sample is None or not self._sample.fits(saved)
         return self._changed
 
     def exact(self, module: nn.Module, look: bool = True) -> str:
@@ -75,32 +83,36 @@ class Sample:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._look(tensors)
-        self._values, self._sizes = _joined(self._parts), [part.numel() for part in self._parts]
-
-    def _look(self, tensors: Sequence[Tensor]) -> None:
-        self._places = [t.data_ptr() for t in tensors]  # memory that stays theirs while the views are kept
-        self._views = all(t.is_contiguous() for t in tensors)  # else copies
-        self._parts = [t.detach().flatten()[:: t.numel() // _SAMPLED + 1] for t in tensors]
+        parts = _sampled(tensors)
+        self._values, self._sizes = _joined(parts), [part.numel() for part in parts]
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         """Whether the tensors have these values, rounded to the types that they have now."""
-        if not self._views or [t.data_ptr() for t in tensors] != self._places:
-            self._look(tensors)
-        if [part.numel() for part in self._parts] != self._sizes:
+        parts = _sampled(tensors)
+        if [part.numel() for part in parts] != self._sizes:
             return False
-        expected = self._values
-        if any(part.is_floating_point() and part.dtype.itemsize < 4 for part in self._parts):
-            expected = _joined(
-                old.to(part.dtype) for old, part in zip(torch.split(expected, self._sizes), self._parts, strict=True)
-            )
-        return torch.equal(expected, _joined(self._parts))
+        expected = [
+            values.to(part.dtype) for values, part in zip(torch.split(self._values, self._sizes), parts, strict=True)
+        ]
+        return torch.equal(_joined(expected), _joined(parts))
+
+
+def _sampled(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.detach().flatten()[:: tensor.numel() // _SAMPLED + 1] for tensor in tensors]
 
 
 def _joined(parts: Iterable[Tensor]) -> Tensor:
     """Return all values as float32 on the CPU, copied once for each device."""
     on_devices = groupby((part.float() for part in parts), key=lambda part: part.device)
     return torch.cat([torch.empty(0), *(torch.cat(list(some)).cpu() for _, some in on_devices)])
+
+
+def _writes(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """Return an object and version of each tensor, which differ after every write that PyTorch counts.
+
+    It does not count those through `.data` (as PEFT merges adapters) and NumPy views.
+    """
+    return [(id(tensor), -1 if tensor.is_inference() else tensor._version) for tensor in tensors]
 
 
 def _saved(module: nn.Module) -> list[Tensor]:

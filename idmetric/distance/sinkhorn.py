@@ -78,7 +78,8 @@ def sinkhorn_distance(
         a: tokens, (B, N, D), or (1, N, D) to compare one image with every `b[k]`.
         b: tokens, (B, M, D), or (1, M, D).
         weights_a: nonnegative weights or a mask, (B, N), rescaled to sum 1 per row; uniform by default. Tokens of
-            weight zero are ignored whatever they hold. They must be finite, and each row needs a positive one.
+            weight zero are ignored whatever they hold. They must be finite, and each row needs a positive one, which
+            is checked unless tokens require grad: a check waits for the device.
         weights_b: the same for `b`, (B, M).
         blur: square root of the final temperature.
         scaling: ratio of successive blurs, in (0, 1); nearer 1 = more iterations.
@@ -128,7 +129,8 @@ def sinkhorn_matrix(
         if symmetric:
             rows, cols = torch.triu_indices(len(a), len(a), offset=int(debias), device=a.device)
         else:
-            rows, cols = torch.ones(len(a), len(b), dtype=torch.bool, device=a.device).nonzero(as_tuple=True)
+            rows = torch.arange(len(a), device=a.device).repeat_interleave(len(b))
+            cols = torch.arange(len(b), device=a.device).repeat(len(a))
         scores = _scores(left, right, rows, cols, options)
         matrix = scores.new_zeros(len(a), len(b)).index_put((rows, cols), scores)
         return matrix.index_put((cols, rows), scores) if symmetric else matrix
@@ -188,20 +190,21 @@ def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor |
     if weights is None:
         weights = x.new_full(x.shape[:2], 1 / x.shape[1])
     else:
-        weights = _normalized(weights, x)
+        weights = _normalized(weights, x, check=not wants_graph(x, other))
         # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
         x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
     return Cloud(x, weights, halves(x), None if potential is None else _saveable(potential.to(dtype)))
 
 
-def _normalized(weights: Tensor, x: Tensor) -> Tensor:
+def _normalized(weights: Tensor, x: Tensor, check: bool) -> Tensor:
     if weights.shape != x.shape[:2]:
         raise ValueError(f"weights of shape {tuple(weights.shape)} for tokens of shape {tuple(x.shape)}")
     weights = _saveable(weights.to(x.dtype))
     total = weights.sum(1)
-    bad = ((weights < 0).any(1) | ~total.isfinite() | (total <= 0)).nonzero()
-    if len(bad):
-        raise ValueError(f"weights row {int(bad[0])} must be finite and nonnegative with a positive sum")
+    if check:
+        bad = ((weights < 0).any(1) | ~total.isfinite() | (total <= 0)).nonzero()
+        if len(bad):
+            raise ValueError(f"weights row {int(bad[0])} must be finite and nonnegative with a positive sum")
     return weights / total.unsqueeze(1)
 
 

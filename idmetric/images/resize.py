@@ -24,17 +24,28 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
     pixels = pixels if pixels.dtype == torch.float64 else pixels.float()
     if pixels.shape[-2:] == tuple(size):
         return pixels
+    return resize_antialiased(pixels, size, interpolation).clamp(0, 1)  # bicubic interpolation overshoots at edges
+
+
+def resize_antialiased(x: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
+    """Resize (B, C, H, W), of any range of values, to (B, C, *size); differentiable, computed in float32 or better.
+
+    Returns the type of x on its device.
+    """
     if size[1] == 1 < size[0]:  # torch's CPU kernel gets one column wrong (seen in 2.15), but not one row
-        return resize_pixels(pixels.mT, (1, size[0]), interpolation).mT
-    # MPS lacks the antialiased kernels in some versions of torch
-    x = pixels.cpu() if pixels.device.type == "mps" else pixels
+        return resize_antialiased(x.mT, (1, size[0]), interpolation).mT
+
+    # CPUs lack the kernels for 16-bit floats, and MPS lacks them all in some versions of torch
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = wide.cpu() if x.device.type == "mps" else wide
+
     # torch.export (which torch 2.8 and later report) should write operators of torch alone
     exporting = getattr(torch.compiler, "is_exporting", bool)()
     if torch.compiler.is_compiling() and not exporting:
-        x = _resize(x, *size, interpolation)
+        resized: Tensor = _resize(wide, *size, interpolation)
     else:
-        x = F.interpolate(x, tuple(size), mode=interpolation, align_corners=False, antialias=True)
-    return x.to(pixels.device).clamp(0, 1)  # bicubic interpolation overshoots at edges
+        resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)
+    return resized.to(x.device, x.dtype)
 
 
 def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:

@@ -9,9 +9,9 @@ losses. Lower = more surely the same identity; gradients reach the pixels, never
 
 The loss holds a separate module that shares the metric's memory. It stays frozen and in eval mode, whatever the caller
 does with the metric, and the loss changes no flag of the caller's module. It is not a submodule: state_dict,
-parameters(), optimizers and DistributedDataParallel do not see it, but `.to()` moves it. The references are buffers
-outside state_dict: build the loss again when training resumes. If the metric is trained further, the embedded
-references become outdated.
+parameters(), optimizers and DistributedDataParallel do not see it, but `.to()` moves it. The same holds for the
+embedded references, so each process may have its own: build the loss again when training resumes. If the metric is
+trained further, the embedded references become outdated.
 
 A low loss does not prove that the images look alike: optimizing free pixels finds noise that satisfies any network.
 Train a model that can only make images (a generator, a LoRA), and evaluate with a different model (docs/loss.md).
@@ -44,6 +44,9 @@ Aggregate = Literal["mean", "min"]
 Autocast = Literal["inherit", "off"] | torch.dtype
 
 
+# attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process
+_REFERENCES = ("_cls", "_patches", "_patch_weights", "_self_terms", "reference_weights")
+
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
 _eager_matrix: Callable[..., Tensor] = torch.compiler.disable(distance_matrix)  # type: ignore[no-untyped-call]
@@ -66,7 +69,8 @@ class IdentityLoss(nn.Module):
         reduction: over the batch: "mean", "sum", or "none", which gives (B,).
         value_range: range of the pixels given to `forward`: (0, 1), or (-1, 1), which decoders of latents use.
         clamp: clamp values outside the range, which decoders produce, instead of raising an error. Clamped values get
-            no gradient.
+            no gradient. Values are then not looked at, so that a step without masks does not wait for the device: NaN
+            and infinity give a loss of NaN.
         checkpoint: recompute the encoder's blocks in the backward pass instead of keeping their activations (Chen et
             al. 2016): the same gradients, less memory, about a third more computation.
         autocast: precision of the encoder, for images and references: "inherit" the setting around the call, "off" to
@@ -161,7 +165,7 @@ class IdentityLoss(nn.Module):
     def _keep(self, name: str, value: Tensor | None) -> None:
         if value is not None and value.dtype != torch.float64:
             value = value.float()
-        self.register_buffer(name, None if value is None else value.clone(), persistent=False)
+        setattr(self, name, None if value is None else value.clone())
 
     @property
     def references(self) -> Embedding:
@@ -184,14 +188,16 @@ class IdentityLoss(nn.Module):
         return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        before = dict(self._buffers)
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        for name, value in before.items():  # moved, but never less precise than they were
-            now = self._buffers[name]
-            if value is not None and now is not None and now.dtype != value.dtype:
-                self._buffers[name] = value.to(now.device, torch.promote_types(now.dtype, value.dtype))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         self._metric._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        return moved
+
+        # references move too, but are never less precise than they were
+        for name in _REFERENCES:
+            value = getattr(self, name)
+            if value is not None:
+                moved = fn(value)
+                setattr(self, name, value.to(moved.device, torch.promote_types(moved.dtype, value.dtype)))
+        return self
 
     # Images in, loss out
 
@@ -236,10 +242,14 @@ class IdentityLoss(nn.Module):
     def _to_unit(self, pixels: Tensor) -> Tensor:
         low, high = self.value_range
         x = pixels if pixels.dtype == torch.float64 else pixels.float()
-        if not torch.compiler.is_compiling():  # looking at values would break the graph
+        # looking at values waits for the device, and would break a compiled graph
+        if not self.clamp and not torch.compiler.is_compiling():
             self._check_values(x)
         x = x if (low, high) == (0, 1) else (x - low) / (high - low)
-        return x.clamp(0, 1) if self.clamp else x
+        if not self.clamp:
+            return x
+        zero = x.detach() - x.detach()  # NaN where x is NaN or infinite, which a clamp would hide
+        return x.clamp(0, 1) + zero
 
     def _check_values(self, x: Tensor) -> None:
         low, high = self.value_range
@@ -250,7 +260,7 @@ class IdentityLoss(nn.Module):
                 f"pixels hold NaN or infinity (range found: {found}): look at the learning rate, and at half precision "
                 "in the decoder (the SDXL VAE overflows in float16)"
             )
-        if self.clamp or (least >= low - SLACK * (high - low) and most <= high + SLACK * (high - low)):
+        if least >= low - SLACK * (high - low) and most <= high + SLACK * (high - low):
             return
         advice = "clamp=True allows what merely overshoots"
         if (low, high) == (0, 1) and least < -0.2:
@@ -270,7 +280,7 @@ class IdentityLoss(nn.Module):
         return concatenate(parts)
 
     def _weighted(self, seen: Tensor, cover: Tensor | None) -> Embedding:
-        found = self._metric.forward(seen)
+        found = self._metric.embed_pixels(seen)
         if not needs_patches(self.distance):
             return Embedding(found.cls, model=found.model)
         if cover is None:

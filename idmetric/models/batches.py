@@ -42,13 +42,15 @@ def in_batches(
     with closing(_ahead(load, places, workers)) as batches:
         for where, loaded in zip(places, batches, strict=True):
             part = run(loaded)
-            part = part if patches else Embedding(part.cls, model=part.model)
-            if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                part.check_finite(["a text" if one is None else describe(one) for one in images[where]], dtype)
-            parts.append(part)
+            parts.append(part if patches else Embedding(part.cls, model=part.model))
             if progress is not None:
                 progress(where.stop, count)
-    return concatenate(parts)
+    embedding = concatenate(parts)
+
+    # once at the end, as it waits for the device, which embeds a batch while the next one is read
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        embedding.check_finite(["a text" if image is None else describe(image) for image in images], dtype)
+    return embedding
 
 
 def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:

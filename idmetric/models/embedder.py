@@ -617,14 +617,14 @@ class Embedder(Identity, nn.Module):
         """The `model_id` that marks an Embedding made now.
 
         Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
-        are trained, as every step would be another model. A graph is built without waiting for the device.
+        are trained, as every step would be another model. Weights are compared only after writes that PyTorch counts,
+        so as not to wait for the device.
         """
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return ""
-        graph = torch.is_grad_enabled()
-        if graph and any(p.requires_grad for p in self.parameters()):
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return ""
-        return self._model_id(look=not graph)
+        return self._model_id(look=False)
 
     def take_revision(self, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""

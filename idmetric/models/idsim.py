@@ -26,6 +26,7 @@ from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files, Hub
 from idmetric.checkpoints.weights import load_state
 from idmetric.images.read import Preprocessing
+from idmetric.images.resize import resize_antialiased
 from idmetric.io.hints import did_you_mean
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
@@ -213,7 +214,7 @@ class IDSim(Embedder):
         if self.settings.second:
             features, patches, grid = found
             size = (self.settings.second_size,) * 2
-            x = F.interpolate(x, size, mode="bilinear", antialias=True, align_corners=False)
+            x = resize_antialiased(x, size, "bilinear")
             if x.device.type == "cpu":  # convolutions are faster so
                 x = x.contiguous(memory_format=torch.channels_last)
             return torch.cat([features, token_features.final_tokens(self.second, x)[0]], -1), patches, grid

@@ -20,6 +20,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -325,6 +326,15 @@ class VisIDEmbed(Embedder):
     def _tokens(self, words: str, grid: tuple[int, int] | None) -> list[int]:
         self.check_words(words)
         return prompt_tokens(words, grid, self.settings, self.tokenizer)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # angles are products of these frequencies and positions up to thousands: 16 bits would move them by radians
+        rotary: list[Any] = [module for module in self.modules() if hasattr(module, "inv_freq")]
+        frequencies = [module.inv_freq for module in rotary]
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        for module, exact in zip(rotary, frequencies, strict=True):
+            module.inv_freq = exact.to(module.inv_freq.device)
+        return moved
 
     # Files
 

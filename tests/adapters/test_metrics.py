@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
-from idmetric import Backbone, IDSim, ImageReadError
+from idmetric import Backbone, Embedding, IDSim, ImageReadError
 from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
 from tests.conftest import random_model
 
@@ -211,6 +212,65 @@ def test_retrieval_is_that_of_a_slow_loop(metric: IDSim) -> None:
     assert {name: value.item() for name, value in numbers.compute().items()} == pytest.approx(found)
 
 
+def retrieve(metric: IDSim, vectors: Any, identities: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """mAP, hit@1 and hit@3 of images that have these global features."""
+    monkeypatch.setattr(metric, "embed", lambda images, **_: Embedding(images))
+    measured = IdentityRetrieval(metric, ks=(1, 3))
+    measured.update(torch.from_numpy(vectors), torch.from_numpy(identities))
+    return {name: value.item() for name, value in measured.compute().items()}
+
+
+def test_retrieval_is_that_of_torchmetrics(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    identities = rng.permutation(300) // 3
+    vectors = (rng.normal(size=(100, 32))[identities] + rng.normal(size=(300, 32))).astype(np.float32)
+    found = retrieve(metric, vectors, identities, monkeypatch)
+
+    units = torch.nn.functional.normalize(torch.from_numpy(vectors).double(), dim=1)
+    others = ~torch.eye(300, dtype=torch.bool)
+    scores = (units @ units.T + 1)[others]  # torchmetrics leaves out what scores below 0
+    relevant = torch.from_numpy(identities[:, None] == identities)[others]
+    queries = torch.arange(300).repeat_interleave(299)
+    expected = {
+        "mAP": torchmetrics.retrieval.RetrievalMAP()(scores, relevant, queries).item(),
+        "hit@1": torchmetrics.retrieval.RetrievalHitRate(top_k=1)(scores, relevant, queries).item(),
+        "hit@3": torchmetrics.retrieval.RetrievalHitRate(top_k=3)(scores, relevant, queries).item(),
+    }
+    assert 0.3 < expected["mAP"] < 0.9
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_retrieval_among_copies_is_that_of_a_slow_loop(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images that occur again, also under the name of another identity, are equally near."""
+    rng = np.random.default_rng(0)
+    identities = rng.permutation(600) // 4  # more than a block of queries
+    vectors = (rng.normal(size=(150, 16))[identities] + rng.normal(size=(600, 16))).astype(np.float32)
+    vectors[300:] = vectors[:300]
+    found = retrieve(metric, vectors, identities, monkeypatch)
+
+    units = vectors.astype(np.float64) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    precisions, first, third = [], [], []
+    for query in range(600):
+        others = np.arange(600) != query
+        scores = (units[others] @ units[query]).round(6)
+        relevant = identities[others] == identities[query]
+        precisions.append(average_precision_score(relevant, scores))
+        rank = 1 + (scores[~relevant] >= scores[relevant].max()).sum()  # a tie loses
+        first.append(rank <= 1)
+        third.append(rank <= 3)
+    expected = {"mAP": np.mean(precisions), "hit@1": np.mean(first), "hit@3": np.mean(third)}
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_retrieval_among_thousands_takes_seconds(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user evaluates on all images of a test set."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(2500, 1024)).astype(np.float32)
+    start = time.process_time()
+    retrieve(metric, vectors, np.arange(2500) // 5, monkeypatch)
+    assert time.process_time() - start < 5  # it took 20 when all vectors were copied for each query
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
 def test_copies_share_a_place_in_any_order_and_batch(metric: IDSim, batch_size: int) -> None:
     for copies in (4, 8):
@@ -306,14 +366,56 @@ def test_map_adds_embeddings_of_every_kind_of_column(metric: IDSim, tmp_path: Pa
     assert done.features["embedding"].feature.dtype == "float32"
 
 
-def test_map_knows_its_work_again_and_never_a_stale_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [EmbedColumn, lambda metric: ScoreColumns(metric, "image", "image", "joint")])
+def test_map_finds_its_earlier_work_but_never_that_of_other_weights(
+    columns: Callable[[IDSim], Any], tmp_path: Path
+) -> None:
+    """A user runs a script or notebook again, whose state in memory (addresses, what it embedded before) differs."""
     datasets = pytest.importorskip("datasets")
     table = datasets.Dataset.from_dict({"image": cells(3)})
-    prints = [
-        table.map(EmbedColumn(model), batched=True)._fingerprint
-        for model in (random_model("dinov3"), random_model("dinov3"), nudged())
-    ]
-    assert prints[0] == prints[1] != prints[2]
+
+    def fingerprint(model: IDSim) -> str:
+        mapped = table.map(columns(model), batched=True)
+        return str(mapped._fingerprint)
+
+    random_model("dinov3").save_pretrained(tmp_path)
+    for fresh in (lambda: random_model("dinov3"), lambda: IDSim(tmp_path, device="cpu")):
+        first = fresh()
+        found = fingerprint(first)
+        used = fresh()
+        used.embed(pictures(2))
+        assert (
+            fingerprint(first) == fingerprint(fresh()) == fingerprint(used) == fingerprint(copy.deepcopy(used)) == found
+        )
+
+        with torch.no_grad():
+            used.mlp_cls.fc1.weight[0, 0] += 1e-3
+        other_background = fresh()
+        other_background.background = (0, 0, 0)
+        assert len({found, fingerprint(used), fingerprint(other_background)}) == 3
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("decode", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"with_indices": True},
+        {"with_indices": True, "with_rank": True},
+        {"input_columns": ["a", "b"]},
+        {"input_columns": ["a", "b"], "with_indices": True},
+    ],
+)
+def test_map_may_pass_indices_ranks_and_columns_alone(
+    metric: IDSim, options: dict[str, Any], decode: bool, batched: bool
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"a": cells(3), "b": cells(3)[::-1]})
+    for name in "ab":
+        table = table.cast_column(name, datasets.Image(decode=decode))
+    expected = metric(pictures(3), pictures(3)[::-1])
+    scored = table.map(ScoreColumns(metric, "a", "b"), batched=batched, load_from_cache_file=False, **options)
+    assert scored["distance"] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
 def nudged() -> IDSim:

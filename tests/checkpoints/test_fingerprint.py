@@ -186,20 +186,19 @@ def test_embeddings_of_changed_weights_are_compared_with_each_other_but_not_with
 ) -> None:
     a, b = torch.rand(2, 3, 64, 64).unbind()
     before = named.embed(a)
-    merge_as_peft(named)
+    shake(named)
     assert 0 <= named(named.embed(a), named.embed(b)).item() <= 2
     assert 0 <= named.pairwise(named.embed(a), named.embed(b)).item() <= 2
     with pytest.raises(ValueError, match=r"IDSim:run@(\w+)/64x64.* IDSim:run@\1\+changed/64x64"):
         named(before, b)
 
 
-def test_a_step_of_a_loss_reads_no_values_of_the_weights(named: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedding_reads_no_values_of_the_weights(named: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would wait for the device."""
     pixels = torch.rand(1, 3, 64, 64, requires_grad=True)
     revision = named.revision
-    own = named(pixels).model
     monkeypatch.setattr(Sample, "fits", lambda *_: pytest.fail("weights were read"))
-    assert named(pixels).model == own == f"IDSim:run@{revision}/64x64"
+    assert named(pixels).model == named.embed(pixels).model == f"IDSim:run@{revision}/64x64"
 
 
 def test_saving_names_weights_that_are_new_or_changed(model: IDSim, named: IDSim, tmp_path: Path) -> None:

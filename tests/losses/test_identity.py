@@ -449,6 +449,55 @@ def test_two_processes_give_the_gradients_of_one() -> None:
     assert in_two_processes(train_in_three_ways, seconds=300) == [0, 0]
 
 
+def score_references_of_each_process(rank: int, port: str) -> None:
+    """What each process of the test below runs."""
+    import torch.distributed as dist
+
+    launched(rank, port)
+    dist.init_process_group("gloo")
+    loss = IdentityLoss(random_model("dinov3"), REFERENCES[rank:], distance="joint", weights=[2, 1, 3][rank:])
+    model = nn.Sequential(generator(), loss)
+    expected = model(batch())
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):  # DDP copies buffers at its start and before each step
+        assert wrapped(batch()).equal(expected)
+    dist.destroy_process_group()
+
+
+def test_each_process_keeps_its_own_references() -> None:
+    """A user trains one subject on each GPU by DDP, here with three references and with two."""
+    assert in_two_processes(score_references_of_each_process) == [0, 0]
+
+
+@pytest.mark.parametrize(("offload", "reshard"), [(False, False), (True, True)])
+def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool) -> None:
+    """A user spreads a large metric over GPUs as docs/loss.md says."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+    model = random_model("dinov3")
+    model.take_revision("abc")
+    plain, sharded = (IdentityLoss(model, REFERENCES, distance="joint") for _ in range(2))
+    policy = CPUOffloadPolicy(pin_memory=False) if offload else OffloadPolicy()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for block in sharded.metric.backbone.blocks:  # type: ignore[union-attr]
+            fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=reshard)
+        for seed in range(2):
+            x = pixels(2, seed=seed)
+            (expected,) = torch.autograd.grad(plain(x), x)
+            value = sharded(x)
+            (found,) = torch.autograd.grad(value, x)
+            assert value.equal(plain(x))
+            assert found.equal(expected)
+            assert found.abs().max() > 0
+        assert sharded.signature() == plain.signature()
+    finally:
+        dist.destroy_process_group()
+
+
 # Errors
 
 
@@ -482,10 +531,16 @@ def test_wrong_pixels_are_refused_with_the_way_out(
         IdentityLoss(metric, REFERENCES)(wrong(pixels(2)))
 
 
-def test_clamping_does_not_hide_nan(metric: IDSim) -> None:
-    x = pixels(2)
-    with pytest.raises(ValueError, match="NaN"):
-        IdentityLoss(metric, REFERENCES, clamp=True)(x / x.detach().masked_fill(x.detach() > 0.5, 0))
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_clamping_does_not_hide_nan(metric: IDSim, value: float) -> None:
+    """A decoder overflows in half precision: the loss shows it, without waiting for the device in each step."""
+    x = pixels(2).detach()
+    loss = IdentityLoss(metric, REFERENCES, clamp=True, reduction="none")
+    expected = loss(x.clone().requires_grad_())
+    x[1, 0, 3, 4] = value
+    values = loss(x.requires_grad_())
+    assert values[0].equal(expected[0])
+    assert values[1].isnan()
 
 
 @pytest.mark.parametrize(
