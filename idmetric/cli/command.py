@@ -167,6 +167,9 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
     except (CommandError, CheckpointError, MissingExtraError) as error:
         say(f"error: {error}")
         return 1
+    except MemoryError:  # which has no text
+        say("error: out of memory: use fewer --workers or a smaller --batch-size")
+        return 1
     except KeyboardInterrupt:
         say(f"stopped; {kept}")
         return 130

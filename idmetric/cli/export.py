@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.model.endswith(ONNX):
         raise UsageError("--model is exported already: name the model that it was made from")
     check_model(args.model)
-    with warnings_as_lines(), fixable(RuntimeError, MemoryError, in_one_line=True):
+    with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         from idmetric.images.paths import listed
         from idmetric.models.export import TOLERANCE, check_target, export, export_int8
         from idmetric.models.load import load

@@ -31,6 +31,7 @@ RESAMPLE = {
 WHITE: Color = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
+MAX_SIDE = 1_000_000  # Pillow takes 50 bytes for each pixel of a side while it resizes an image
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
 CUT = "cut_to_8_bits"  # in a decoded image's `info`: the file has 16 bits a channel, of which Pillow keeps the upper 8
 SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error

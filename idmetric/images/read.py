@@ -38,7 +38,7 @@ from idmetric.images.kinds import (
     is_array,
     is_tensor,
 )
-from idmetric.images.opening import Decode, Needed, open_image
+from idmetric.images.opening import TOO_LARGE, Decode, Needed, open_image
 
 if TYPE_CHECKING:
     import torch
@@ -147,13 +147,13 @@ def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Im
         seen.append((height, width))
         return fit.plan(height, width, _chosen(size, height, width))[0]  # type: ignore[arg-type]  # not None
 
-    image = read_image(
-        source,
-        background=background,
-        preprocessing=how.get("preprocessing", "standard"),
-        needed=None if how.get("decode", "exact") == "exact" or size is None else needed,
-    )
     with _naming(source):
+        image = read_image(
+            source,
+            background=background,
+            preprocessing=how.get("preprocessing", "standard"),
+            needed=None if how.get("decode", "exact") == "exact" or size is None else needed,
+        )
         wanted = _chosen(size, *(seen[-1] if seen else (image.height, image.width)))
         return image if wanted is None else fit.image(image, wanted, how.get("interpolation", "bicubic"), background)
 
@@ -262,8 +262,12 @@ def _naming(source: ImageLike) -> Iterator[None]:
     """Name the image in errors about its size."""
     try:
         yield
+    except ImageReadError:
+        raise
     except ValueError as error:
         raise ImageReadError(describe(source), str(error)) from error
+    except MemoryError as error:
+        raise ImageReadError(describe(source), TOO_LARGE) from error
 
 
 def _is_image(x: Any) -> bool:
