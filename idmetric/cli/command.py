@@ -27,6 +27,7 @@ CODES = {
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",
 }
+_LONGEST = 10_000  # characters of a message: the names of a few files, each of 4,096 at most
 _running = ["idmetric"]  # names of the commands that run, the innermost last
 
 
@@ -112,7 +113,12 @@ def codes(*numbers: int) -> str:
 
 def say(line: str) -> None:
     """Print a line on stderr, after the name of the running command."""
-    print(f"{_running[-1]}: {line}", file=sys.stderr)
+    print(f"{_running[-1]}: {bounded(line)}", file=sys.stderr)
+
+
+def bounded(message: str) -> str:
+    """A message of at most `_LONGEST` characters, whatever it quotes from a file."""
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
 
 
 @contextmanager
@@ -163,7 +169,7 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
         print(end="", flush=True)
         return status
     except UsageError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
+        parser.exit(2, f"{parser.prog}: error: {bounded(str(error))}\n")
     except (CommandError, CheckpointError, MissingExtraError) as error:
         say(f"error: {error}")
         return 1

@@ -50,23 +50,34 @@ def is_address(path: str) -> bool:
 # Folders and patterns
 
 
-def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+def walk(folder: Path, above: Iterable[Path] = ()) -> Iterator[Path]:
     """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
 
     A link that leads nowhere, a pipe and a device count as files, so that reading them reports it.
+
+    Args:
+        above: folders that links do not lead back to, as they do not to those on the way.
     """
-    real = os.path.realpath(folder)
-    if real in above:
-        return
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    for entry in entries:
-        if is_hidden(entry.name):
+    waiting = [(folder, True, frozenset(map(_folder_id, above)))]  # not recursive: folders may be thousands deep
+    while waiting:
+        path, is_folder, ids_above = waiting.pop()
+        if not is_folder:
+            yield path
             continue
-        if os.path.isdir(entry) if entry.is_symlink() else entry.is_dir():
-            yield from walk(folder / entry.name, above | {real})
-        else:
-            yield folder / entry.name
+        own_id = _folder_id(path)
+        if own_id in ids_above:
+            continue
+        with os.scandir(path) as found:
+            entries = sorted(found, key=lambda entry: entry.name, reverse=True)
+        for entry in entries:
+            if not is_hidden(entry.name):
+                leads_to_folder = os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
+                waiting.append((path / entry.name, leads_to_folder, ids_above | {own_id}))
+
+
+def _folder_id(folder: Path) -> tuple[int, int] | str:
+    found = os.stat(folder)
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(folder)
 
 
 def is_hidden(name: str) -> bool:
@@ -103,7 +114,7 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
         matched = matches(path)
         for one in [path] if os.path.isdir(path) else matched:
             if os.path.isdir(one):
-                above = frozenset(os.path.realpath(parent) for parent in Path(one).parents if matched)
+                above = Path(one).parents if matched else ()
                 images += [str(file) for file in walk(Path(one), above) if is_image(file)]
             elif is_image(one):
                 images.append(one)

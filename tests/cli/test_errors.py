@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import signal
 import subprocess
 import sys
@@ -82,6 +83,25 @@ def test_ctrl_c_during_imports_ends_in_one_line(
     assert said.err.count("\n") == 1
     assert ": stopped; " in said.err
     assert kept in said.err
+
+
+def test_messages_are_bounded_whatever_a_file_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in {
+        "m.jsonl": json.dumps({"y" * 700_000: 1}),
+        "m.csv": "y" * 700_000,
+        "pairs.csv": "a," * 10**5,
+    }.items():
+        (tmp_path / name).write_text(f"{text}\n{text}\n")
+    run = Runner(main, capsys)
+    for words in (
+        f"data info {tmp_path}/m.jsonl",
+        f"data info {tmp_path}/m.csv",
+        f"score --pairs {tmp_path}/pairs.csv",
+    ):
+        status, _, error = run.all(*words.split())
+        assert status in (1, 2)
+        assert str(tmp_path) in error
+        assert len(error) < 11_000
 
 
 @SLOW_IMPORTS
