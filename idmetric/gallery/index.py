@@ -134,9 +134,8 @@ def _head(path: Path, line: str) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise ValueError("it does not belong to a gallery")
     if found.get("format") != FORMAT:
-        raise GalleryError(
-            f"{str(path)!r} has format {settings.shown(found.get('format'))}; this version of idmetric reads {FORMAT}"
-        )
+        form = settings.shown(found.get("format"))
+        raise GalleryError(f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}")
     for name, kind in (("about", dict), ("opened", str), ("opened_revision", str), ("images", int)):
         if not isinstance(found.get(name), kind):
             raise ValueError(f"{name} is missing")
