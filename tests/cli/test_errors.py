@@ -85,22 +85,18 @@ def test_ctrl_c_during_imports_ends_in_one_line(
     assert kept in said.err
 
 
-def test_messages_are_bounded_whatever_a_file_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, text in {
-        "m.jsonl": json.dumps({"y" * 700_000: 1}),
-        "m.csv": "y" * 700_000,
-        "pairs.csv": "a," * 10**5,
-    }.items():
-        (tmp_path / name).write_text(f"{text}\n{text}\n")
+def test_messages_are_bounded_whatever_a_file_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = {"m.jsonl": json.dumps({"y" * 700_000: 1}), "m.csv": "y" * 700_000, "pairs.csv": "a," * 10**5}
+    for name, text in texts.items():
+        Path(name).write_text(f"{text}\n{text}\n")
     run = Runner(main, capsys)
-    for words in (
-        f"data info {tmp_path}/m.jsonl",
-        f"data info {tmp_path}/m.csv",
-        f"score --pairs {tmp_path}/pairs.csv",
-    ):
+    for words in ("data info m.jsonl", "data info m.csv", "score --pairs pairs.csv"):
         status, _, error = run.all(*words.split())
         assert status in (1, 2)
-        assert str(tmp_path) in error
+        assert words.split()[-1] in error
         assert len(error) < 11_000
 
 
