@@ -71,6 +71,20 @@ def is_array(x: object) -> TypeIs[Tensor | NDArray[Any]]:
     return (numpy is not None and isinstance(x, numpy.ndarray)) or is_tensor(x)
 
 
+def holds_paths(x: object) -> bool:
+    """Whether this is an array of text or objects, and so a list of paths."""
+    return is_array(x) and not is_tensor(x) and x.dtype.kind in "OU"
+
+
+def is_image_like(x: object) -> bool:
+    """Whether this is of a kind that `ImageLike` names, and not a list of such."""
+    if holds_paths(x):
+        return False
+    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image) or is_array(x):
+        return True
+    return hasattr(x, "read")
+
+
 def describe(source: Any) -> str:
     """A short name of an image for messages: its path, or its kind and size."""
     if isinstance(source, bytes | bytearray | memoryview):

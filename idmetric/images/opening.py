@@ -44,6 +44,7 @@ Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright 
 MARGIN = 2
 LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
 
+_CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
 TOO_LARGE = "it does not fit in memory: make it smaller"
 
 
@@ -81,6 +82,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     if isinstance(source, Image.Image):
         if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
             raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
+        if getattr(source, "tile", None) and getattr(source, "fp", None) is None:
+            raise ImageReadError(name, _CLOSED)
         return _decode(source, name, upright)
     file = _file(source, name)
     try:
@@ -138,8 +141,12 @@ def _file(source: Any, name: str) -> BinaryIO | str:
             path = existing(path)
         except InputError as error:
             raise ImageReadError(name, error.reason) from error
-        if not os.path.exists(path):
-            raise ImageReadError(name, ABSENT)
+        try:
+            os.stat(path)
+        except PermissionError as error:
+            raise ImageReadError(name, _explain(error)) from error
+        except (OSError, ValueError) as error:
+            raise ImageReadError(name, ABSENT) from error
         if os.path.isdir(path):
             raise ImageReadError(name, "it is a folder: give the image files in it")
         if not os.path.isfile(path):  # opening one may wait for ever
@@ -277,5 +284,7 @@ def _explain(error: Exception) -> str:
             f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"
         )
     if isinstance(error, PermissionError):
-        return "there is no permission to read it: change the file's mode or owner"
+        return "there is no permission to read it: change its mode or owner, or its folder's"
+    if "closed image" in str(error):
+        return _CLOSED
     return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"

@@ -119,13 +119,18 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
             elif is_image(one):
                 images.append(one)
     except OSError as error:
-        raise InputError(str(error.filename or path), f"the folder cannot be listed: {error.strerror}") from error
+        raise InputError(str(error.filename or path), _unlisted(error)) from error
     if images := images or [one for one in matched if not os.path.isdir(one)]:
         return sorted(dict.fromkeys(images), key=natural)
     if os.path.isdir(path):
         endings = " ".join(IMAGE_ENDINGS)
         raise InputError(path, f"the folder holds no images (files ending in {endings}; hidden files are left out)")
     raise InputError(path, "nothing matches this pattern (hidden files are left out), and no file has this name")
+
+
+def _unlisted(error: OSError) -> str:
+    advice = ": change its mode or owner" if isinstance(error, PermissionError) else ""
+    return f"the folder cannot be listed: {error.strerror}{advice}"
 
 
 def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -304,7 +309,7 @@ def _entries(folder: str) -> dict[str, list[str]]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise InputError(path, f"the folder cannot be listed: {error.strerror}") from error
+        raise InputError(path, _unlisted(error)) from error
 
 
 @lru_cache(256)

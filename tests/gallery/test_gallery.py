@@ -26,6 +26,7 @@ from idmetric.gallery import (
     StaleWarning,
     models_of,
 )
+from idmetric.images.masks import MaskWarning
 from idmetric.io.output import OutputError
 from tests.conftest import random_model
 
@@ -154,6 +155,25 @@ def test_a_subject_is_looked_at_through_its_mask(metric: IDSim, photos: Path, tm
     np.testing.assert_allclose([h["distance"] for h in hits], far[order], atol=1e-5)
     Image.fromarray(255 - mask).save(tmp_path / "masks" / "0.png")
     assert gallery.update(photos, mask_dir=tmp_path / "masks").changed == [str(photos / "a" / "0.png")]
+
+
+def test_images_of_a_manifest_without_a_mask_are_seen_whole(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    mask = np.zeros((30, 40), np.uint8)
+    mask[8:20, 10:30] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    names = [str(path) for path in files(photos)[:3]]
+    rows = [Row("a", name, id=name, mask=mask) for name, mask in zip(names, ("mask.png", None, None), strict=True)]
+    Manifest.from_rows(rows, tmp_path).write(tmp_path / "some.csv")
+    gallery = Gallery(tmp_path / "index", metric, masked=True)
+    with pytest.warns(MaskWarning, match="2 of 3 images have no mask: they are seen whole"):
+        assert not gallery.update(tmp_path / "some.csv").unreadable
+    hits = {hit["image"]: hit["distance"] for hit in gallery.query(names[1], k=3).to_records()}
+    far = metric.pairwise(names[1], names, masks_b=[mask, None, None])[0]
+    np.testing.assert_allclose([hits[name] for name in names], far, atol=1e-5)
+
+    Manifest.from_rows([Row("a", name, id=name) for name in names], tmp_path).write(tmp_path / "none.csv")
+    with pytest.raises(ValueError, match="no row has a mask"):
+        Gallery(tmp_path / "other", metric, masked=True).update(tmp_path / "none.csv")
 
 
 def test_a_manifest_with_files_bytes_and_identities(metric: IDSim, photos: Path, tmp_path: Path) -> None:

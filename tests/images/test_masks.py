@@ -412,7 +412,7 @@ def test_masks_of_almost_nothing_or_everything_warn_and_empty_ones_are_refused()
     dot[3, 4:7] = 255
     with pytest.warns(MaskWarning, match=r"selects only 0\.03 % of its image"):
         cut_out(photo, dot)
-    with pytest.warns(MaskWarning, match="selects all of its image"):
+    with pytest.warns(MaskWarning, match="a mask that selects all of its image changes nothing"):
         cut_out(photo, np.full((100, 100), 3, np.uint8))
     with pytest.raises(ImageReadError, match="it is empty"):
         cut_out(photo, np.zeros((100, 100), np.uint8))
@@ -495,6 +495,29 @@ def test_masks_of_a_loss_must_have_the_images_shape(metric: Embedder) -> None:
         loss(pixels, masks=torch.ones(1, 32, 48))
         with pytest.raises(ValueError, match="masks of 64x96 pixels have another shape than images of 96x64"):
             loss(pixels, masks=torch.ones(1, 96, 64))
+
+
+# Lists of masks
+
+
+def test_masks_may_be_a_column_of_a_table_or_an_array_of_paths(metric: Embedder, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    photos = [EXAMPLES / "mug_a.png"] * 2
+    path = str(tmp_path / "mask.png")
+    Image.fromarray(subject(64, 64).astype(np.uint8) * 255).resize(Image.open(photos[0]).size, 0).save(path)
+    for several in (
+        pandas.Series([path, path], index=[4, 7]),
+        np.array([path, path]),
+        (path, path),
+        iter([path, path]),
+    ):
+        expected = metric.embed(photos, masks=[path, path]).cls
+        assert torch.equal(metric.embed(photos, masks=several).cls, expected)
+    expected = metric.embed(photos, masks=[path, None]).cls
+    for gap in (None, float("nan")):
+        column = pandas.Series([path, gap], dtype=object)
+        assert torch.equal(metric.embed(photos, masks=column).cls, expected)
+        assert torch.equal(metric.embed(photos, masks=column, mask_id=255).cls, expected)
 
 
 # Memory

@@ -26,6 +26,7 @@ from idmetric.images.read import (
     ImageReadError,
     MultiFrameWarning,
     describe,
+    is_single,
     load_batch,
     read_image,
     split_images,
@@ -33,6 +34,7 @@ from idmetric.images.read import (
 )
 from idmetric.images.resize import resize_pixels
 from tests.fuzz import chunk
+from tests.permissions import permissions_count
 
 
 def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -127,6 +129,49 @@ def test_addresses_are_not_fetched(address: str) -> None:
     with pytest.raises(ImageReadError, match="not fetched: download") as caught:
         read_image(address)
     assert caught.value.source == address
+
+
+def test_a_closed_pil_image_is_not_called_damaged(tmp_path: Path) -> None:
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as left:
+        pass
+    unread, loaded = Image.open(tmp_path / "a.png"), Image.open(tmp_path / "a.png")
+    loaded.load()
+    unread.close()
+    loaded.close()
+    for image in (left, unread, loaded):
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError, match="this PIL image is closed: use it inside its with block"):
+                read(image)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("closed", ["file", "folder", "folder above"])
+def test_files_and_folders_closed_to_the_user_are_named_with_the_remedy(tmp_path: Path, closed: str) -> None:
+    inner = tmp_path / "above" / "photos"
+    inner.mkdir(parents=True)
+    path = inner / "a.png"
+    Image.new("L", (4, 4)).save(path)
+    shut = {"file": path, "folder": inner, "folder above": inner.parent}[closed]
+    shut.chmod(0)
+    try:
+        with permissions_count():
+            for read in (read_image, read_mask):
+                with pytest.raises(ImageReadError, match=r"change its mode or owner") as caught:
+                    read(path)  # type: ignore[operator]
+                assert caught.value.source == str(path)
+            if closed != "file":
+                with pytest.raises(ImageReadError, match="Permission denied: change its mode or owner"):
+                    split_images(inner.parent)
+    finally:
+        shut.chmod(0o700)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for read in (read_image, read_mask):
+        with pytest.raises(ImageReadError, match="it is a pipe or a device: give a file"):
+            read(tmp_path / "pipe.png")  # type: ignore[operator]
 
 
 def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -860,3 +905,11 @@ def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, br
     for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
         with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
             read_image(source)
+
+
+def test_arrays_and_columns_of_paths_are_lists_of_images() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = ["a.png", "b.png"]
+    for several in (np.array(names), np.array(names, dtype=object), pandas.Series(names, index=[7, 9])):
+        assert split_images(several) == names
+        assert not is_single(several)

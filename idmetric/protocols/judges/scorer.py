@@ -25,7 +25,7 @@ from PIL import Image
 from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.embed.pipeline import threads
-from idmetric.images.read import ImageReadError, describe, read_image
+from idmetric.images.read import ImageReadError, read_image
 from idmetric.images.regions import cut_out
 from idmetric.io import json_file
 from idmetric.protocols.common.columns import Array
@@ -98,18 +98,14 @@ class JudgeModel:
         """The image of a row, whole or the subject alone.
 
         Raises:
-            ImageReadError: naming an image or mask that cannot be read, or a row without a mask.
+            ImageReadError: naming an image or mask that cannot be read, or a row without an image.
         """
         source, look = self.manifest.source(row), self.settings.look
         if source is None:
             raise ImageReadError(f"row {row + 1}", "it is a text without an image")
-        if not look.masked:
-            return read_image(source)
         mask = look.mask_of(self.manifest, row)
         if mask is None:
-            raise ImageReadError(
-                describe(source), "it has no mask in the manifest, and the subject alone is to be seen"
-            )
+            return read_image(source)
         return read_image(cut_out(source, mask, look.outside)[0])
 
     def problem(self, row: int) -> str:
