@@ -140,7 +140,8 @@ def check_depth(high: int, name: str) -> None:
 
 def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
     eight_bit_values = np.rint(np.arange(65536) / 257).astype(np.uint8)  # 65535 = 257 * 255
-    return eight_bit_values[array]
+    scaled: NDArray[np.uint8] = eight_bit_values[array]
+    return scaled
 
 
 # PIL images

@@ -117,7 +117,7 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
         if None in in_folder:
             raise ImageReadError(*inputs.absent_mask(folder, files[in_folder.index(None)]))
         return [labeled(mask, mask_id) for mask in in_folder]
-    found = _without_gaps(masks) if _are_several(masks) else [masks]
+    found: list[Any] = _without_gaps(masks) if _are_several(masks) else [masks]
     if len(found) != len(images):
         raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
     return found

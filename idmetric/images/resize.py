@@ -72,7 +72,7 @@ def _in_parts(average: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if x.ndim != 2 or x.numel() <= _PIXELS_AT_ONCE:
         return average(x)
     rows = max(1, _PIXELS_AT_ONCE // x.shape[1])
-    return torch.cat([average(part) for part in x.split(rows)])
+    return torch.cat([average(part) for part in torch.split(x, rows)])
 
 
 def _average(x: Tensor, count: int) -> Tensor:
