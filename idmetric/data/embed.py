@@ -119,6 +119,16 @@ class Look:
         """The mask to apply to a row; None if its whole image is embedded."""
         return labeled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
 
+    def check(self, manifest: Manifest) -> None:
+        """Warn if only some images have the masks that are needed; a ValueError if none has one."""
+        if not self.masked:
+            return
+        valid = {
+            name: np.asarray(manifest.table[name].is_valid()) for name in ("path", "image_bytes", "mask", "mask_bytes")
+        }
+        has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
+        check_masks(int((has_image & has_mask).sum()), int(has_image.sum()))
+
     def folder(self, model: Any) -> str:
         """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
         facts = {**model.signature(), "background": str(getattr(model, "background", ""))}
@@ -254,10 +264,7 @@ def _items(
     manifest: Manifest, rows: Iterable[int], look: Look, words: Mapping[int, str], readers: bool
 ) -> tuple[dict[Item, list[int]], dict[int, str]]:
     """The rows of each different image, mask and text; and row -> reason of rows that cannot be used."""
-    if look.masked:
-        has_image = np.asarray(manifest.table["path"].is_valid()) | np.asarray(manifest.table["image_bytes"].is_valid())
-        has_mask = np.asarray(manifest.table["mask"].is_valid()) | np.asarray(manifest.table["mask_bytes"].is_valid())
-        check_masks(int((has_image & has_mask).sum()), int(has_image.sum()))
+    look.check(manifest)
     items: dict[Item, list[int]] = {}
     problems: dict[int, str] = {}
     there = cache(os.path.isfile)

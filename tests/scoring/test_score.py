@@ -121,6 +121,19 @@ def test_pairs_of_a_data_frame_dicts_and_arrays_are_those_of_the_file(model: Any
         assert score_pairs(model, array).to_records() == alone
 
 
+def test_masks_of_whole_images_change_nothing_and_are_warned_of_once(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "acde":
+        Image.new("L", (50, 40), 255).save(tmp_path / f"{name}.png")
+    words = ["--model", "model", "--device", "cpu", "--ref", "a.png", "gen", "--mask-dir", str(tmp_path)]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.err.count("a mask that selects all of its image changes nothing") == 1
+    assert main(words[:-2]) == 0
+    assert capsys.readouterr().out == said.out
+
+
 @pytest.mark.parametrize(
     ("pair", "says"),
     [

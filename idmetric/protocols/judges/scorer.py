@@ -58,9 +58,11 @@ class JudgeModel:
 
         Raises:
             UnreadableError: naming all images that cannot be used, before anything is asked.
+            ValueError: if subjects are to be seen, and no image has a mask.
         """
         if self.judge.store is None and settings.store is not None:
             self.judge.store = settings.store.parent / "judge"
+        settings.look.check(manifest)
         scorer = JudgeModel(self.judge, manifest, settings)
         chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
         with ThreadPoolExecutor(threads(settings.workers)) as pool:
