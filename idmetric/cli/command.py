@@ -31,6 +31,7 @@ CODES = {
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",
 }
+_LONGEST = 10_000  # characters of a message: the names of a few files, each of 4,096 at most
 _running = ["idmetric"]  # names of the commands that run, the innermost last
 
 
@@ -132,11 +133,13 @@ def say(message: str) -> None:
 def _print_message(message: str) -> None:
     """Print on stderr, where it can be read: a lost message must not cost a result.
 
-    Names of files and tensors come from strangers: control characters are escaped, and a further line is indented, so
-    that it cannot pass for a message of its own.
+    Names of files and tensors come from strangers: control characters are escaped, a further line is indented, so that
+    it cannot pass for a message of its own, and only the first `_LONGEST` characters are shown.
     """
     if sys.stderr is None:  # print would take stdout
         return
+    if len(message) > _LONGEST:
+        message = f"{message[:_LONGEST]}..."
     first, *further = message.rstrip("\n").split("\n")
     lines = [printable(first), *(f"  {printable(line).strip()}" for line in further)]
     with suppress(OSError):
@@ -197,6 +200,9 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
         parser.exit(2, f"{parser.prog}: error: {_message_of(error)}")
     except (CommandError, CheckpointError, MissingExtraError, PermissionError) as error:
         say(f"error: {_message_of(error)}")
+        return 1
+    except MemoryError:  # which has no text
+        say("error: out of memory: use fewer --workers or a smaller --batch-size")
         return 1
     except KeyboardInterrupt as stop:
         say(f"stopped; {kept}")

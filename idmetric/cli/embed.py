@@ -85,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
     check_model(args.model)
     with (
         warnings_as_lines(args.quiet),
-        fixable(RuntimeError, MemoryError, in_one_line=True),
+        fixable(RuntimeError, in_one_line=True),
         Progress("images", not args.quiet, verb="embedded") as progress,
     ):
         done = _embed(args, progress)

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> in
 def _run(args: argparse.Namespace) -> int:
     need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
     check_model(args.model)
-    with warnings_as_lines(), fixable(RuntimeError, MemoryError, in_one_line=True):
+    with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         from idmetric.images.paths import listed
         from idmetric.models.export import TOLERANCE, check_target, export, export_int8
         from idmetric.models.load import load

@@ -230,10 +230,7 @@ def _run(args: argparse.Namespace) -> int:
         files = (file for item in gallery.items for file in item.files)
         check_not_read({"--output": args.output}, files)
         answer = {"query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report, "prune": _prune}
-        try:
-            return answer[args.command](args, gallery) or status or (4 if gallery.stale else 0)
-        except MemoryError as error:
-            raise CommandError("out of memory: use fewer --workers or a smaller --batch-size") from error
+        return answer[args.command](args, gallery) or status or (4 if gallery.stale else 0)
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -186,7 +186,7 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
             scores, album = _scores(args, work)
         except RequestError:
             raise
-        except (ImportError, ValueError, RuntimeError, OSError, MemoryError) as error:
+        except (ImportError, ValueError, RuntimeError, OSError) as error:
             hint = _SKIP if isinstance(error, ImageReadError) else ""
             raise CommandError(f"{' '.join(str(error).split())}{hint}") from error
     for lost in scores.skipped:

@@ -31,7 +31,7 @@ from idmetric.distance.embedding import Embedding
 from idmetric.embed.keys import MASK_RULES, content, content_key, folder_name, key_of, settings_digest
 from idmetric.embed.pipeline import Input, batches, keep, usable
 from idmetric.embed.store import Store
-from idmetric.images.masks import MaskId, labeled
+from idmetric.images.masks import MaskId, check_masks, labeled
 from idmetric.images.opening import Named
 from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
 from idmetric.io.tables import first_few
@@ -106,7 +106,7 @@ class Look:
     """Which part of each image the models see.
 
     Attributes:
-        masked: show the models only the subject that the manifest's masks select; each row needs a mask.
+        masked: show the models only the subject that the manifest's masks select; images without a mask are seen whole.
         outside: how pixels outside the mask are replaced, see `Embedder.embed`.
         mask_id: the subject's label, if the masks hold several.
     """
@@ -116,8 +116,18 @@ class Look:
     mask_id: MaskId | None = None
 
     def mask_of(self, manifest: Manifest, row: int) -> Any:
-        """The mask to apply to a row; None if whole images are embedded."""
+        """The mask to apply to a row; None if its whole image is embedded."""
         return labeled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
+
+    def check(self, manifest: Manifest) -> None:
+        """Warn if only some images have the masks that are needed; a ValueError if none has one."""
+        if not self.masked:
+            return
+        valid = {
+            name: np.asarray(manifest.table[name].is_valid()) for name in ("path", "image_bytes", "mask", "mask_bytes")
+        }
+        has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
+        check_masks(int((has_image & has_mask).sum()), int(has_image.sum()))
 
     def folder(self, model: Any) -> str:
         """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
@@ -254,6 +264,7 @@ def _items(
     manifest: Manifest, rows: Iterable[int], look: Look, words: Mapping[int, str], readers: bool
 ) -> tuple[dict[Item, list[int]], dict[int, str]]:
     """The rows of each different image, mask and text; and row -> reason of rows that cannot be used."""
+    look.check(manifest)
     items: dict[Item, list[int]] = {}
     problems: dict[int, str] = {}
     there = cache(os.path.isfile)
@@ -264,8 +275,6 @@ def _items(
             problems[row] = f"{gone[0]}: there is no such file"
         elif image is None and not (readers and words.get(row)):
             problems[row] = "a text without an image, which needs models that read text"
-        elif image is not None and look.masked and mask is None:
-            problems[row] = f"{describe(image)}: it has no mask in the manifest, but only the subject may be embedded"
         else:
             items.setdefault((image, mask, words.get(row)), []).append(row)
     return items, problems

@@ -38,6 +38,7 @@ Progress = Callable[[int, int], None]
 DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
               "distance", "copy_agreement", "mirrored")  # fmt: skip
 IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height")
+_MOST_FRAMES = 1000
 FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
 SAME_FILE = "same file"  # the reason of a link to a kept file, or of another mask of it
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
@@ -164,15 +165,24 @@ def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: f
 
 
 def _later_frames_agree(a: Item, b: Item, gallery: Gallery, looks: Looks) -> bool:
-    """Whether two files have as many frames or pages, and those after the first are copies of each other."""
-    if looks.frames[a.key] != looks.frames[b.key] or looks.frames[a.key] == 1:
-        return looks.frames[a.key] == looks.frames[b.key]
+    """Whether two files have as many frames or pages, and those after the first are copies of each other.
+
+    Files of more than `_MOST_FRAMES` are not compared: counted as different.
+    """
+    if looks.animated[a.key] != looks.animated[b.key]:
+        return False
+    if not looks.animated[a.key]:
+        return True
 
     def later(item: Item) -> Iterator[NDArray[np.uint8]]:
         with open_file(io.BytesIO(gallery.read(item)[0])) as image:
-            for number in range(1, looks.frames[item.key]):
-                image.seek(number)
+            for number in range(1, _MOST_FRAMES):
+                try:
+                    image.seek(number)
+                except EOFError:  # there are no more
+                    return
                 yield small_picture(gallery.metric.read_image(image))
+            raise ValueError("too many frames")
 
     try:  # plain colors have no print that agrees
         pairs = zip(later(a), later(b), strict=True)

@@ -14,7 +14,7 @@ from idmetric.embed.pipeline import threads
 from idmetric.gallery.clusters import FIRST_FRAME, numbered
 from idmetric.gallery.index import Item, shown
 from idmetric.gallery.sources import Entry, Source, entries
-from idmetric.images.opening import Named, frames_of, open_file
+from idmetric.images.opening import Named, is_animated, open_file
 from idmetric.images.read import ImageReadError, read_image
 from idmetric.io.threads import in_order
 from idmetric.scoring.records import Record, Records
@@ -64,13 +64,17 @@ def fast_duplicates(
     for k, near in enumerate(_near(hashes, most_bits)):
         if k in taken:
             continue
-        kept, _, frames = usable[k]
+        kept, _, kept_moves = usable[k]
         rows = {k: _row(kept, "kept", relative)}
         for j, bits, mirrored in near:
             if j in taken:
                 continue
-            item, _, own = usable[j]
-            reason = "same bytes" if item.key == kept.key else "hash" if own == frames == 1 else FIRST_FRAME
+            item, _, moves = usable[j]
+            reason = "hash"
+            if item.key == kept.key:
+                reason = "same bytes"
+            elif moves or kept_moves:
+                reason = FIRST_FRAME
             rows[j] = _row(item, reason, relative, bits, mirrored)
         if len(rows) > 1:
             taken |= rows.keys()
@@ -93,8 +97,8 @@ def perceptual_hash(gray: NDArray[np.floating]) -> Bits | None:
     return np.where(both > np.median(both, axis=1, keepdims=True), 1, -1).astype(np.float32)
 
 
-def _read(entry: Entry) -> tuple[Item, Bits, int]:
-    """Return an image, its hash (for plain images, random bits of its content) and number of frames."""
+def _read(entry: Entry) -> tuple[Item, Bits, bool]:
+    """Return an image, its hash (for plain images, random bits of its content) and whether it has several frames."""
     try:
         data = entry.image()
         key = content_key(data, None)
@@ -104,10 +108,10 @@ def _read(entry: Entry) -> tuple[Item, Bits, int]:
             bits = np.random.default_rng(int(key[:16], 16)).choice(np.array([-1, 1], np.float32), (2, 64))
         with open_file(io.BytesIO(data)) as file:
             item = Item(entry.name, entry.place, entry.files, key, entry.identity, *file.size, len(data))
-            return item, bits, frames_of(file)
+            return item, bits, is_animated(file)
     except (OSError, ImageReadError) as error:
         problem = error.reason if isinstance(error, ImageReadError) else str(error)
-        return Item(entry.name, entry.place, entry.files, "", problem=problem), np.zeros((2, 64), np.float32), 0
+        return Item(entry.name, entry.place, entry.files, "", problem=problem), np.zeros((2, 64), np.float32), False
 
 
 def _near(hashes: Bits, most_bits: int) -> Iterator[Iterable[tuple[int, int, bool]]]:

@@ -34,7 +34,7 @@ from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Search, Table
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
 from idmetric.gallery.update import Update, current_items, difference, stamp_of
-from idmetric.images.masks import MaskId
+from idmetric.images.masks import MaskId, check_masks
 from idmetric.images.read import Outside
 from idmetric.io.hints import need
 from idmetric.io.output import replacing, writing
@@ -288,8 +288,9 @@ class Gallery:
             progress: called with (images done, images in all).
 
         Raises:
-            GalleryError: if a source is missing. OutputError: if the gallery cannot be written. Unusable images are
-                reported in the result, and do not stop the update.
+            GalleryError: if a source is missing. OutputError: if the gallery cannot be written. ValueError: if subjects
+                are to be seen, and no image has a mask. Unusable images are reported in the result, and do not stop the
+                update.
         """
         self._check_model()
         if not sources:
@@ -300,6 +301,8 @@ class Gallery:
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
         masks = None if mask_dir is None else os.path.abspath(mask_dir)
         wanted = list(entries([Source(os.path.abspath(path), masks) for path in sources], self.masked))
+        if self.masked:
+            check_masks(sum(entry.mask is not None for entry in wanted), len(wanted))
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
         with locked_store(self.store):

@@ -13,7 +13,7 @@ from typing import Any
 
 from idmetric.embed.keys import stores_in
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
-from idmetric.io import json_file
+from idmetric.io import json_file, settings
 from idmetric.io.lock import locked
 from idmetric.io.output import refuse_irregular, replacing
 
@@ -114,11 +114,23 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
         for line in lines:
             values = json_file.parse(line)
             values["stamp"] = tuple(tuple(int(x) for x in part) for part in values["stamp"])
-            values["files"] = tuple(map(str, values["files"]))
+            values["files"] = tuple(map(str, list.copy(values["files"])))  # TypeError for text
             items.append(Item(**{name: values[name] for name in known}))
+            _check_types(items[-1])
         if len(items) != head["images"]:
             raise ValueError(f"{len(items)} images instead of {head['images']}")
     return head, items
+
+
+def _check_types(item: Item) -> None:
+    texts = (item.name, item.place, item.key, item.problem)
+    numbers = (item.width, item.height, item.size)
+    if not (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(number, int) for number in numbers)
+        and isinstance(item.identity, str | None)
+    ):
+        raise ValueError(f"an image has values of the wrong types: {settings.shown(item)}")
 
 
 def write_index(store: Path, head: dict[str, Any], items: Sequence[Item]) -> None:
@@ -133,7 +145,8 @@ def _head(path: Path, line: str) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise ValueError("it does not belong to a gallery")
     if found.get("format") != FORMAT:
-        raise GalleryError(f"{str(path)!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
+        form = settings.shown(found.get("format"))
+        raise GalleryError(f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}")
     for name, kind in (("about", dict), ("opened", str), ("opened_revision", str), ("images", int)):
         if not isinstance(found.get(name), kind):
             raise ValueError(f"{name} is missing")

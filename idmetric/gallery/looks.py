@@ -24,7 +24,7 @@ from idmetric.embed.pipeline import threads
 from idmetric.embed.shards import DamagedShardError, ShardError, check, remove, shards_in, write
 from idmetric.evaluate.copies import SIZE, THRESHOLD, compare_pairs
 from idmetric.gallery.prune import LOOKS, PICTURES
-from idmetric.images.opening import Named, frames_of, open_file
+from idmetric.images.opening import Named, is_animated, open_file
 from idmetric.io.output import OutputError
 from idmetric.io.threads import in_order
 from idmetric.scoring.copies import small_picture
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
 
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
-_ABOUT = ("sharpness", "frames")  # of each picture
+_ABOUT = ("sharpness", "animated")  # of each picture
 _THUMB_SIDE = 192
 _IMAGES, _PAIRS = 1024, 2**15  # in a file; a killed run loses about so many
 
@@ -42,7 +42,7 @@ Agreement = tuple[float, bool]  # and whether the mirrored image fits best
 
 
 class Looks:
-    """Small pictures, sharpness and numbers of frames of images, and how far pairs of them are copies.
+    """Small pictures and sharpness of images, which have several frames, and how far pairs of them are copies.
 
     Args:
         gallery: up to date. items: the images that may be asked for.
@@ -56,7 +56,7 @@ class Looks:
         self.gallery, self.folder = gallery, gallery.store / LOOKS
         self.progress = progress or (lambda done, count: None)
         self.sharpness: dict[str, float] = {}
-        self.frames: dict[str, int] = {}
+        self.animated: dict[str, bool] = {}
         self._where: dict[str, tuple[Path, int]] = {}
         self._agreements: dict[tuple[str, str], Agreement] = {}
         self._unsaved: list[tuple[str, str]] = []
@@ -85,9 +85,9 @@ class Looks:
         with safe_open(path, "np") as file:
             keys = file.metadata()["keys"].split()
             if path.name.startswith("pictures"):
-                sharp, frames = (dict(zip(keys, file.get_tensor(name).tolist(), strict=True)) for name in _ABOUT)
+                sharp, animated = (dict(zip(keys, file.get_tensor(name).tolist(), strict=True)) for name in _ABOUT)
                 self.sharpness |= sharp
-                self.frames |= frames
+                self.animated |= animated
                 self._where |= {key: (path, k) for k, key in enumerate(keys)}
                 return
             a, b, agreement, mirrored = (file.get_tensor(n).tolist() for n in ("a", "b", "agreement", "mirrored"))
@@ -118,16 +118,16 @@ class Looks:
             about.append(some)
             thumbs.append(np.frombuffer(thumb, np.uint8))
             self.progress(begin + k + 1, count)
-        sharp, frames = (np.array(values) for values in zip(*about, strict=True))
-        tensors = {"pictures": pictures, "sharpness": sharp, "frames": frames, "thumbs": np.concatenate(thumbs),
+        sharp, animated = (np.array(values) for values in zip(*about, strict=True))
+        tensors = {"pictures": pictures, "sharpness": sharp, "animated": animated, "thumbs": np.concatenate(thumbs),
                    "ends": np.cumsum([len(thumb) for thumb in thumbs])}  # fmt: skip
         self._write("pictures", [item.key for item in items], tensors)
 
-    def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, int, bytes]:
+    def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, bool, bytes]:
         data = self.gallery.read(item)[0]
         image = self.gallery.metric.read_image(Named(data, item.place))
         with open_file(io.BytesIO(data)) as file:
-            about = small_picture(image), sharpness(image), frames_of(file)
+            about = small_picture(image), sharpness(image), is_animated(file)
         image.thumbnail((_THUMB_SIDE, _THUMB_SIDE))
         thumb = io.BytesIO()
         image.save(thumb, "webp", quality=70, method=1)

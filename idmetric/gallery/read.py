@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from idmetric.models.embedder import Embedder
 
 _EMPTY = "the file is empty: fetch or write it again"
-_NO_MASK = "it has no mask, and the gallery looks at masked subjects alone"
 
 
 def load_pixels(
@@ -46,7 +45,7 @@ def load(
     Args:
         item: the item so far; it is returned with key, size and problem.
         is_known: whether content of a key is embedded already, and needs no pixels.
-        masked: whether only the subject is embedded. outside, mask_id: see `Embedder.embed`.
+        masked: whether only the subject is embedded, where there is a mask. outside, mask_id: see `Embedder.embed`.
     """
     try:
         image = entry.image()
@@ -58,8 +57,6 @@ def load(
     if not image or mask == b"":
         empty = f"{entry.files[-1]}: " if image and entry.files else "" if not image else "its mask: "
         return _lost(replace(item, problem=f"{empty}{_EMPTY}"))
-    if masked and mask is None:
-        return _lost(replace(item, problem=_NO_MASK))
     try:
         with open_file(io.BytesIO(image)) as opened:  # only its head
             item = replace(item, width=opened.width, height=opened.height)

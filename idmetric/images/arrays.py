@@ -139,7 +139,9 @@ def check_depth(high: int, name: str) -> None:
 
 
 def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
-    return np.rint(array / 257).astype(np.uint8)  # 65535 = 257 * 255
+    eight_bit_values = np.rint(np.arange(65536) / 257).astype(np.uint8)  # 65535 = 257 * 255
+    scaled: NDArray[np.uint8] = eight_bit_values[array]
+    return scaled
 
 
 # PIL images

@@ -31,6 +31,7 @@ RESAMPLE = {
 WHITE: Color = (255, 255, 255)
 # Where Pillow by default refuses to open an image; about 13,000 x 13,000 pixels, 0.5 GB once decoded.
 MAX_PIXELS = 178_956_970
+MAX_SIDE = 1_000_000  # Pillow takes 50 bytes for each pixel of a side while it resizes an image
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
 CUT = "cut_to_8_bits"  # in a decoded image's `info`: the file has 16 bits a channel, of which Pillow keeps the upper 8
 SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
@@ -68,6 +69,20 @@ def is_array(x: object) -> TypeIs[Tensor | NDArray[Any]]:
     """Whether x is an array or a tensor; to ask loads neither NumPy nor torch."""
     numpy = sys.modules.get("numpy")
     return (numpy is not None and isinstance(x, numpy.ndarray)) or is_tensor(x)
+
+
+def holds_paths(x: object) -> bool:
+    """Whether this is an array of text or objects, and so a list of paths."""
+    return is_array(x) and not is_tensor(x) and x.dtype.kind in "OU"
+
+
+def is_image_like(x: object) -> bool:
+    """Whether this is of a kind that `ImageLike` names, and not a list of such."""
+    if holds_paths(x):
+        return False
+    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image) or is_array(x):
+        return True
+    return hasattr(x, "read")
 
 
 def describe(source: Any) -> str:

@@ -21,9 +21,10 @@ turned the same way, and a mask of the upright size is used as it is; any other 
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -35,7 +36,16 @@ from torch import Tensor
 
 from idmetric.images import paths as inputs
 from idmetric.images.arrays import channels_last, check_pixels, convert, eight_bit, image_of_bytes, is_float
-from idmetric.images.kinds import STORED, Color, ImageLike, ImageReadError, color_of, describe, number_of
+from idmetric.images.kinds import (
+    STORED,
+    Color,
+    ImageLike,
+    ImageReadError,
+    color_of,
+    describe,
+    is_image_like,
+    number_of,
+)
 from idmetric.images.kinds import MaskId as MaskId  # part of this module
 from idmetric.images.opening import open_image
 from idmetric.images.resize import average_to
@@ -73,11 +83,20 @@ def labeled(masks: Any, mask_id: MaskId | None) -> Any:
     """Masks in any arrangement that `Embedder.embed` takes, each with its label; unchanged without one."""
     if masks is None or mask_id is None or isinstance(masks, Labeled):
         return masks
-    return [labeled(mask, mask_id) for mask in masks] if _are_several(masks) else Labeled(masks, mask_id)
+    if not _are_several(masks):
+        return Labeled(masks, mask_id)
+    return [labeled(mask, mask_id) for mask in _without_gaps(masks)]
 
 
-def _are_several(masks: Any) -> TypeGuard[Sequence[Any]]:
-    return isinstance(masks, list | tuple) or (isinstance(masks, Tensor) and masks.ndim in (3, 4))
+def _are_several(masks: Any) -> TypeGuard[Iterable[Any]]:
+    if isinstance(masks, Tensor):
+        return masks.ndim in (3, 4)
+    return isinstance(masks, Iterable) and not isinstance(masks, Mapping) and not is_image_like(masks)
+
+
+def _without_gaps(masks: Iterable[Any]) -> list[Any]:
+    """Masks as a list; NaN, with which pandas marks an empty cell, becomes None."""
+    return [None if isinstance(mask, float) and math.isnan(mask) else mask for mask in masks]
 
 
 def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
@@ -98,7 +117,7 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
         if None in in_folder:
             raise ImageReadError(*inputs.absent_mask(folder, files[in_folder.index(None)]))
         return [labeled(mask, mask_id) for mask in in_folder]
-    found: list[Any] = list(masks) if _are_several(masks) else [masks]
+    found: list[Any] = _without_gaps(masks) if _are_several(masks) else [masks]
     if len(found) != len(images):
         raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
     return found
@@ -323,6 +342,16 @@ def _shown(label: int | Color) -> str:
     return "#{:02x}{:02x}{:02x}".format(*label) if isinstance(label, tuple) else str(label)
 
 
+def check_masks(masks: int, images: int) -> None:
+    """Warn if only some of the images have masks, as the others are seen whole; a ValueError if none has one."""
+    if not masks:
+        raise ValueError("subjects alone are to be seen, but no row has a mask: fill column mask (idmetric data masks)")
+    if masks < images:
+        warnings.warn(
+            f"{images - masks} of {images} images have no mask: they are seen whole", MaskWarning, stacklevel=3
+        )
+
+
 # Masks that do not fit, or that probably select something else than was meant
 
 
@@ -368,7 +397,8 @@ _TURNED: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # EXIF's orienta
 def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
     share = float(values.mean(dtype=np.float64)) / full
     if values.min() >= full:
-        message = f"the mask {name} selects all of its image: without a mask the result is the same"
+        # without its name, so that it is shown once for many masks
+        message = "a mask that selects all of its image changes nothing, as an image without a mask is seen whole"
     elif 0 < share < _LEAST_SHARE:
         message = f"the mask {name} selects only {100 * share:.2g} % of its image: is it the right one?"
     else:

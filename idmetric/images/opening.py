@@ -13,12 +13,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO, Literal, cast, get_args
 
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from idmetric.images.arrays import image_of_array
 from idmetric.images.kinds import (
     CUT,
     MAX_PIXELS,
+    MAX_SIDE,
     STORED,
     ImageLike,
     ImageReadError,
@@ -42,6 +43,9 @@ Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright 
 # At once these sides, images of the packaged model move three to six times as far (docs/reports/speed.md).
 MARGIN = 2
 LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
+
+_CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
+TOO_LARGE = "it does not fit in memory: make it smaller"
 
 
 class Named(io.BytesIO):
@@ -78,6 +82,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     if isinstance(source, Image.Image):
         if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
             raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
+        if getattr(source, "tile", None) and getattr(source, "fp", None) is None:
+            raise ImageReadError(name, _CLOSED)
         return _decode(source, name, upright)
     file = _file(source, name)
     try:
@@ -117,9 +123,12 @@ def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
     image.draft(None, (rows, columns) if turned else (columns, rows))  # None keeps the mode
 
 
-def frames_of(image: Image.Image) -> int:
-    """How many frames or pages there are; the preview in a phone's MPO photo and the layers of a PSD do not count."""
-    return 1 if image.format in ("MPO", "PSD") else int(getattr(image, "n_frames", 1))
+def is_animated(image: Image.Image) -> bool:
+    """Whether there are several frames or pages, without counting them, which takes minutes for some files.
+
+    The preview in a phone's MPO photo and the layers of a PSD do not count.
+    """
+    return image.format not in ("MPO", "PSD") and bool(getattr(image, "is_animated", False))
 
 
 def _file(source: Any, name: str) -> BinaryIO | str:
@@ -132,8 +141,12 @@ def _file(source: Any, name: str) -> BinaryIO | str:
             path = existing(path)
         except InputError as error:
             raise ImageReadError(name, error.reason) from error
-        if not os.path.exists(path):
-            raise ImageReadError(name, ABSENT)
+        try:
+            os.stat(path)
+        except PermissionError as error:
+            raise ImageReadError(name, _explain(error)) from error
+        except (OSError, ValueError) as error:
+            raise ImageReadError(name, ABSENT) from error
         if os.path.isdir(path):
             raise ImageReadError(name, "it is a folder: give the image files in it")
         if not os.path.isfile(path):  # opening one may wait for ever
@@ -164,23 +177,30 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     if width * height > MAX_PIXELS:
         reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
         raise ImageReadError(name, reason)
+    if max(width, height) > MAX_SIDE:
+        reason = f"a side of {max(width, height)} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
+        raise ImageReadError(name, reason)
 
     # What decoding forgets
     key_bits = _key_bits(image)
     cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
-    frames, stored = 1, None
+    has_more_frames, stored = False, None
     try:
-        if image.format == "TIFF":  # Pillow turns these when it loads them, and removes the tag
-            stored = _orientation(image)
+        if image.format == "TIFF":
+            stored = _orientation(image)  # Pillow turns TIFFs when it loads them, and removes the tag
+            _check_tiff(image, name)
         if image.tell() == 0:
-            frames = frames_of(image)
+            has_more_frames = is_animated(image)
         if needed is not None:
             scale(image, needed, upright)
         image.load()
+        image = _with_colormap(image)
+    except ImageReadError:
+        raise
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
         raise ImageReadError(name, _explain(error)) from error
-    if frames > 1:
-        message = f"{name} has {frames} frames: only the first is used (open it with Pillow and seek for another)"
+    if has_more_frames:
+        message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
     if not upright:
         return image
@@ -201,6 +221,46 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     return turned
 
 
+def _check_tiff(image: Image.Image, name: str) -> None:
+    """Refuse the TIFFs that Pillow (13.0) decodes to wrong pixels without an error."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):  # a copy in memory has no tags
+        return
+    tags = image.tag_v2
+    bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
+    is_signed = 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))
+    is_white_zero = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0
+    is_planar = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
+    is_compressed = image.info.get("compression") != "raw"
+
+    if is_white_zero and bits > 8:
+        kind = f"{bits}-bit values where 0 is white"
+    elif is_signed and bits == 8:
+        kind = "signed 8-bit values"
+    elif is_planar and (image.mode in ("LA", "La", "PA") or (bits > 8 and not is_compressed)):
+        kind = f"{bits}-bit channels in separate planes"
+    elif image.mode in ("I", "F") and tags.prefix == TiffImagePlugin.MM and is_compressed:
+        kind = f"compressed big-endian {bits}-bit values"
+    else:
+        return
+    raise ImageReadError(
+        name,
+        f"this TIFF holds {kind}, which Pillow would read as another picture: save it as PNG with another program, "
+        "such as ImageMagick (magick a.tif a.png)",
+    )
+
+
+def _with_colormap(image: Image.Image) -> Image.Image:
+    """A TIFF with the colors of its palette; Pillow makes palettes black that some programs wrote with 8 bits."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "P":
+        return image
+    colors = image.tag_v2[TiffImagePlugin.COLORMAP]
+    if max(colors) > 255:
+        return image
+    image = image.copy()
+    image.putpalette(bytes(colors), "RGB;L")
+    return image
+
+
 def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
@@ -217,12 +277,14 @@ def _explain(error: Exception) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return f"too many pixels ({error}): make it smaller"
     if isinstance(error, MemoryError):
-        return "its pixels do not fit in memory: make it smaller"
+        return TOO_LARGE
     if isinstance(error, UnidentifiedImageError):
         advice = "HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener()"
         return (
             f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"
         )
     if isinstance(error, PermissionError):
-        return "there is no permission to read it: change the file's mode or owner"
+        return "there is no permission to read it: change its mode or owner, or its folder's"
+    if "closed image" in str(error):
+        return _CLOSED
     return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"

@@ -61,23 +61,34 @@ def exists(path: str | os.PathLike[str]) -> bool:
 # Folders and patterns
 
 
-def walk(folder: Path, above: frozenset[str] = frozenset()) -> Iterator[Path]:
+def walk(folder: Path, above: Iterable[Path] = ()) -> Iterator[Path]:
     """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
 
     A link that leads nowhere, a pipe and a device count as files, so that reading them reports it.
+
+    Args:
+        above: folders that links do not lead back to, as they do not to those on the way.
     """
-    real = os.path.realpath(folder)
-    if real in above:
-        return
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
-    for entry in entries:
-        if is_hidden(entry.name):
+    waiting = [(folder, True, frozenset(map(_folder_id, above)))]  # not recursive: folders may be thousands deep
+    while waiting:
+        path, is_folder, ids_above = waiting.pop()
+        if not is_folder:
+            yield path
             continue
-        if os.path.isdir(entry) if entry.is_symlink() else entry.is_dir():
-            yield from walk(folder / entry.name, above | {real})
-        else:
-            yield folder / entry.name
+        own_id = _folder_id(path)
+        if own_id in ids_above:
+            continue
+        with os.scandir(path) as found:
+            entries = sorted(found, key=lambda entry: entry.name, reverse=True)
+        for entry in entries:
+            if not is_hidden(entry.name):
+                leads_to_folder = os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
+                waiting.append((path / entry.name, leads_to_folder, ids_above | {own_id}))
+
+
+def _folder_id(folder: Path) -> tuple[int, int] | str:
+    found = os.stat(folder)
+    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(folder)
 
 
 def is_hidden(name: str) -> bool:
@@ -114,18 +125,23 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
         matched = matches(path)
         for one in [path] if os.path.isdir(path) else matched:
             if os.path.isdir(one):
-                above = frozenset(os.path.realpath(parent) for parent in Path(one).parents if matched)
+                above = Path(one).parents if matched else ()
                 images += [str(file) for file in walk(Path(one), above) if is_image(file)]
             elif is_image(one):
                 images.append(one)
     except OSError as error:
-        raise InputError(str(error.filename or path), f"the folder cannot be listed: {error.strerror}") from error
+        raise InputError(str(error.filename or path), _unlisted(error)) from error
     if images := images or [one for one in matched if not os.path.isdir(one)]:
         return sorted(dict.fromkeys(images), key=natural)
     if os.path.isdir(path):
         endings = " ".join(IMAGE_ENDINGS)
         raise InputError(path, f"the folder holds no images (files ending in {endings}; hidden files are left out)")
     raise InputError(path, "nothing matches this pattern (hidden files are left out), and no file has this name")
+
+
+def _unlisted(error: OSError) -> str:
+    advice = ": change its mode or owner" if isinstance(error, PermissionError) else ""
+    return f"the folder cannot be listed: {error.strerror}{advice}"
 
 
 def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -304,7 +320,7 @@ def _entries(folder: str) -> dict[str, list[str]]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise InputError(path, f"the folder cannot be listed: {error.strerror}") from error
+        raise InputError(path, _unlisted(error)) from error
 
 
 @lru_cache(256)

@@ -11,7 +11,6 @@ itself enforces.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -35,10 +34,12 @@ from idmetric.images.kinds import (
     Preprocessing,
     check_interpolation,
     describe,
+    holds_paths,
     is_array,
+    is_image_like,
     is_tensor,
 )
-from idmetric.images.opening import Decode, Needed, open_image
+from idmetric.images.opening import TOO_LARGE, Decode, Needed, open_image
 
 if TYPE_CHECKING:
     import torch
@@ -147,13 +148,13 @@ def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Im
         seen.append((height, width))
         return fit.plan(height, width, _chosen(size, height, width))[0]  # type: ignore[arg-type]  # not None
 
-    image = read_image(
-        source,
-        background=background,
-        preprocessing=how.get("preprocessing", "standard"),
-        needed=None if how.get("decode", "exact") == "exact" or size is None else needed,
-    )
     with _naming(source):
+        image = read_image(
+            source,
+            background=background,
+            preprocessing=how.get("preprocessing", "standard"),
+            needed=None if how.get("decode", "exact") == "exact" or size is None else needed,
+        )
         wanted = _chosen(size, *(seen[-1] if seen else (image.height, image.width)))
         return image if wanted is None else fit.image(image, wanted, how.get("interpolation", "bicubic"), background)
 
@@ -227,6 +228,8 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
         ImageReadError: for a folder or pattern that names no image.
         TypeError: for lists within lists, and for other objects.
     """
+    if holds_paths(images):
+        images = images.ravel().tolist()  # type: ignore[union-attr]  # an array
     if is_array(images):
         return list(images) if images.ndim == 4 else [images]
     if inputs.names_several(images):
@@ -234,23 +237,23 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
             return list(inputs.listed(images))  # type: ignore[arg-type]  # a path, then
         except inputs.InputError as error:
             raise ImageReadError(error.source, error.reason) from error
-    if _is_image(images):
-        return [images]  # type: ignore[list-item]  # _is_image says so
+    if is_image_like(images):
+        return [images]  # type: ignore[list-item]  # is_image_like says so
     if not isinstance(images, Iterable):
         raise TypeError(f"{type(images).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
     singles: list[ImageLike] = []
     for one in images:
-        if not _is_image(one):
+        if not is_image_like(one):
             raise TypeError(f"a list of images may not hold a {type(one).__name__}: give one flat list of images")
-        singles += split_images(one)  # type: ignore[arg-type]  # _is_image says so
+        singles += split_images(one)  # type: ignore[arg-type]  # is_image_like says so
     return singles
 
 
 def is_single(images: Any) -> bool:
     """Whether this is one image, not a batch, a list, a folder or a pattern of them (which may hold one)."""
-    if is_array(images):
+    if is_array(images) and not holds_paths(images):
         return images.ndim < 4
-    return _is_image(images) and not inputs.names_several(images)
+    return is_image_like(images) and not inputs.names_several(images)
 
 
 def _chosen(size: Size | None, height: int, width: int) -> tuple[int, int] | None:
@@ -262,11 +265,9 @@ def _naming(source: ImageLike) -> Iterator[None]:
     """Name the image in errors about its size."""
     try:
         yield
+    except ImageReadError:
+        raise
     except ValueError as error:
         raise ImageReadError(describe(source), str(error)) from error
-
-
-def _is_image(x: Any) -> bool:
-    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image) or is_array(x):
-        return True
-    return hasattr(x, "read")
+    except MemoryError as error:
+        raise ImageReadError(describe(source), TOO_LARGE) from error

@@ -6,6 +6,7 @@ first change of the batch size. There, `_resize` is an operator of its own, whic
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.images.kinds import check_interpolation
+
+_PIXELS_AT_ONCE = 2**18
 
 
 def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
@@ -67,8 +70,20 @@ def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
     if cover.shape[-2:] == tuple(size) and full == 1:
         return cover
     kind = cover.dtype if cover.is_floating_point() else torch.float32
-    found = _average(_average(cover, size[1]).mT, size[0]).mT / full
-    return found.clamp(0, 1).to(kind).contiguous()
+
+    def average_columns(columns: Tensor) -> Tensor:
+        return (_average(columns, size[0]) / full).clamp(0, 1).to(kind)
+
+    narrow = _in_parts(lambda rows: _average(rows, size[1]), cover)
+    return _in_parts(average_columns, narrow.mT).mT.contiguous()
+
+
+def _in_parts(average: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Averages of rows, of a large mask in parts: sums take 16 bytes a pixel."""
+    if x.ndim != 2 or x.numel() <= _PIXELS_AT_ONCE:
+        return average(x)
+    rows = max(1, _PIXELS_AT_ONCE // x.shape[1])
+    return torch.cat([average(part) for part in torch.split(x, rows)])
 
 
 def _average(x: Tensor, count: int) -> Tensor:

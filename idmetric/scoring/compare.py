@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -114,7 +114,7 @@ def score(
 
 def score_pairs(
     metric: Embedder,
-    pairs: PathLike | Iterable[Pair | Sequence[PathLike | None]],
+    pairs: PathLike | Iterable[Pair | Mapping[Any, Any] | Sequence[PathLike | None]],
     *,
     calibration: PathLike | Calibration | None = None,
     progress: Progress | None = None,
@@ -123,8 +123,8 @@ def score_pairs(
     """Compute distances of pairs of images, in their order.
 
     Args:
-        pairs: a CSV file with columns a,b[,mask_a,mask_b], and others that are carried through, or a list of tuples
-            (a, b) or (a, b, mask_a, mask_b).
+        pairs: a CSV file, a pandas DataFrame or a list of dicts with columns a,b[,mask_a,mask_b], and others that are
+            carried through; or a list of tuples (a, b) or (a, b, mask_a, mask_b).
         calibration, progress: as in `score`. settings: other options of `score`; without `aggregate`.
 
     Returns:

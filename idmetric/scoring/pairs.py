@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from idmetric.images.paths import InputError, existing, is_image
 from idmetric.io.json_file import MOST
+from idmetric.io.settings import shown
+from idmetric.io.tables import first_few
 from idmetric.scoring.scores import COLUMNS, File, RequestError
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
@@ -84,21 +88,58 @@ class Pairs:
         return len({pair.files[0] for pair in self.rows}) + len(self.rows)
 
 
-def pairs_of(pairs: Iterable[Pair | Sequence[str | os.PathLike[str] | None]]) -> Pairs:
-    """Collect `Pair` objects, or tuples (a, b), (a, b, mask_a, mask_b) of paths."""
+def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[str | os.PathLike[str] | None]]) -> Pairs:
+    """Collect pairs: `Pair` objects, tuples (a, b) or (a, b, mask_a, mask_b) of paths, or rows with named columns.
+
+    Args:
+        pairs: a pandas DataFrame or dicts have columns named as in a file of pairs (`read_pairs`); other columns are
+            carried through. Arrays hold a pair in each row.
+
+    Raises:
+        RequestError: naming the pair that is none of these, or for no pairs.
+    """
+    if hasattr(pairs, "columns") and hasattr(pairs, "to_dict"):
+        pairs = pairs.to_dict("records")  # of a DataFrame, which pandas need not be installed for
     rows = []
-    for pair in pairs:
-        if not isinstance(pair, Pair):
-            if len(pair) not in (2, 4) or pair[0] is None or pair[1] is None:
-                raise RequestError(f"a pair is (a, b) or (a, b, mask_a, mask_b), got {tuple(pair)!r}")
-            a, b, mask_a, mask_b = (
-                None if path is None else _existing(os.fspath(path)) for path in (*pair, None, None)[:4]
-            )
-            pair = Pair(str(a), str(b), mask_a, mask_b)
+    for number, pair in enumerate(pairs, 1):
+        if isinstance(pair, Mapping):
+            pair = _pair_of_columns(pair, number)
+        elif not isinstance(pair, Pair):
+            pair = _pair_of_paths(pair, number)
         rows.append(pair)
     if not rows:
         raise RequestError("there are no pairs")
     return Pairs(rows)
+
+
+def _pair_of_paths(pair: Any, number: int) -> Pair:
+    paths = [] if isinstance(pair, str) or not isinstance(pair, Iterable) else list(pair)
+    paths = [None if _is_empty(path) else path for path in paths]
+    are_paths = all(isinstance(path, str | os.PathLike | None) for path in paths)
+    if len(paths) not in (2, 4) or not are_paths or None in paths[:2]:
+        raise RequestError(
+            f"pair {number}: a pair is (a, b) or (a, b, mask_a, mask_b) of paths, or a dict or row of a DataFrame with "
+            f"columns a and b, got {shown(pair)}"
+        )
+    a, b, mask_a, mask_b = (None if path is None else _existing(os.fspath(path)) for path in [*paths, None, None][:4])
+    return Pair(str(a), str(b), mask_a, mask_b)
+
+
+def _pair_of_columns(row: Mapping[Any, Any], number: int) -> Pair:
+    try:
+        names = _header([str(name) for name in row], Path())
+    except RequestError as error:
+        raise RequestError(f"pair {number}: {error}") from error
+    cells = dict(zip(names or (), row.values(), strict=False))
+    own = {name: cells.pop(name, None) for name in _COLUMNS}
+    pair = _pair_of_paths([own[name] for name in _COLUMNS], number)
+    other = tuple((name, "" if _is_empty(value) else str(value)) for name, value in cells.items())
+    return replace(pair, other=other)
+
+
+def _is_empty(cell: Any) -> bool:
+    """Whether a cell of a table is empty: None, NaN as pandas marks it, or empty text."""
+    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _existing(path: str) -> str:
@@ -180,8 +221,8 @@ def _header(line: list[str], base: Path) -> list[str] | None:
         cells = [cell.strip() for cell in line if cell.strip()]
         if len(cells) > 1 and not any(is_image(cell) or (base / cell).is_file() for cell in cells):
             raise RequestError(
-                f"the first line ({', '.join(map(repr, cells))}) names neither two images nor the columns of both: "
-                f"call one {', '.join(_MORE['a'])}, the other {', '.join(_MORE['b'])}"
+                f"{', '.join(map(shown, first_few(cells)))} name neither two images nor the columns of both: call one "
+                f"column {', '.join(_MORE['a'])}, the other {', '.join(_MORE['b'])}"
             )
         return None
     if "mask" in plain:

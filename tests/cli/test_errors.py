@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli.main import main
 from tests.embed_parts import pictures
+from tests.images.test_read import png
 from tests.runner import Runner
 
 
@@ -45,11 +48,20 @@ class Interrupted:
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == self.name:
-            signal.raise_signal(self.number)
+            self.stop()
+
+    def stop(self) -> None:
+        signal.raise_signal(self.number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(
+class OutOfMemory(Interrupted):
+    """A finder of modules that fails for lack of memory when one of them is imported."""
+
+    def stop(self) -> None:
+        raise MemoryError
+
+
+SLOW_IMPORTS = pytest.mark.parametrize(
     ("command", "words", "module", "kept"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
@@ -62,11 +74,54 @@ class Interrupted:
         ("gallery", "build . --gallery g", "idmetric.models.load", "embeddings in g are kept"),
     ],
 )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@SLOW_IMPORTS
 def test_ctrl_c_and_sigterm_during_imports_end_in_one_line(
     command: str, words: str, module: str, kept: str, number: signal.Signals, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
+    finder = Interrupted(module, number)
+    assert interrupted(command, words, module, finder, tmp_path, monkeypatch) == 128 + number
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert ": stopped; " in said.err
+    assert kept in said.err
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_messages_are_bounded_whatever_a_file_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
+    texts = {"m.jsonl": json.dumps({"y" * 700_000: 1}), "m.csv": "y" * 700_000, "pairs.csv": "a," * 10**5}
+    for name, text in texts.items():
+        Path(name).write_text(f"{text}\n{text}\n")
+    run = Runner(main, capsys)
+    for words in ("data info m.jsonl", "data info m.csv", "score --pairs pairs.csv"):
+        status, _, error = run.all(*words.split())
+        assert status in (1, 2)
+        assert words.split()[-1] in error
+        assert len(error) < 11_000
+
+
+@SLOW_IMPORTS
+def test_too_little_memory_is_said_in_one_line(
+    command: str, words: str, module: str, kept: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert interrupted(command, words, module, OutOfMemory(module, signal.SIGINT), tmp_path, monkeypatch) == 1
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1
+    assert ": error: out of memory: use fewer --workers or a smaller --batch-size" in said.err
+
+
+def interrupted(
+    command: str, words: str, module: str, finder: Interrupted, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Run a command in a folder, stopped when it imports a module; return its exit status."""
+    monkeypatch.chdir(folder)
     for name in ("a.png", "b.png"):
         Path(name).touch()
     main = importlib.import_module(f"idmetric.cli.{command}").main
@@ -74,13 +129,33 @@ def test_ctrl_c_and_sigterm_during_imports_end_in_one_line(
     package, _, name = module.rpartition(".")
     if package in sys.modules:
         monkeypatch.delattr(sys.modules[package], name, raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupted(module, number), *sys.meta_path])
-    assert main(words.split()) == 128 + number
-    said = capsys.readouterr()
-    assert said.err.count("\n") == 1
-    assert ": stopped; " in said.err
-    assert kept in said.err
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    status: int = main(words.split())
+    return status
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("score --model tiny in/ref.png in/endless.png in/other.png --on-error skip", 4),
+        ("score --model tiny in/ref.png in/endless.png in/other.png", 1),
+        ("gallery build in --gallery g --model tiny", 4), ("gallery dedupe --fast in", 4),
+        ("embed in --out vectors --model tiny --on-error skip", 4),
+    ],
+)  # fmt: skip
+def test_a_tiny_file_of_an_endless_image_is_named_by_every_command(
+    words: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for name in ("ref.png", "other.png"):
+        Image.effect_noise((40, 30), 50).save(f"in/{name}")
+    Path("in/endless.png").write_bytes(png(100_000_000, 1, 1, 0, bytes(1000)))
+    run = Runner(main, capsys)
+    lines = run.fails("endless.png", *words.split(), status=status).splitlines()
+    named = [line for line in lines if "a side of 100000000 pixels is longer than the 1000000 allowed" in line]
+    assert len(named) == 1
+    assert "endless.png" in named[0]
 
 
 @pytest.mark.parametrize("command", ["gallery build", "score"])

@@ -103,7 +103,7 @@ def test_unreadable_images_are_all_named_or_left_out(
         (["folder", "--data", "ALBUM", "--model", "hsv", "--distance", "patch"], "models without patches: hsv"),
         (["folder", "--data", "ALBUM", "--model", "x=hsv", "--model", "x=pixels"], "two models are called 'x'"),
         (["folder", "--data", "ALBUM", "--model", "hsv", "--k", "0"], "k must be at least 1"),
-        (["folder", "--data", "ALBUM", "--model", "hsv", "--subject", "crop"], "it has no mask in the manifest"),
+        (["folder", "--data", "ALBUM", "--model", "hsv", "--subject", "crop"], "no row has a mask"),
         (["nearid", "--data", "ALBUM", "--model", "hsv"], "no distractors or part-edits"),
         (["generator", "--model", "hsv"], "--out DIR is needed"),
         (["generator", "--model", "hsv", "--out", "out", "--split", "test"], "--split chooses rows of --data"),

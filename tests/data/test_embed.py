@@ -20,6 +20,7 @@ from idmetric.data import embed as embeddings
 from idmetric.data.embed import EmbedderModel, Look, UnreadableError, embed
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.distance.embedding import Embedding
+from idmetric.images.masks import MaskWarning
 from idmetric.images.read import read_image
 from idmetric.protocols.common import baselines, scorers
 from idmetric.protocols.common.models import BRANCHES, open_model
@@ -168,8 +169,23 @@ def test_missing_files_and_masks_are_named_before_anything_is_embedded(pictures:
     with pytest.raises(UnreadableError, match=r"2 images(.|\n)*1-1\.png(.|\n)*3-2\.png"):
         embed(pictures, {"m": model})
     assert model.prepared == 0
-    with pytest.raises(UnreadableError, match="it has no mask in the manifest"):
+    with pytest.raises(ValueError, match="no row has a mask"):
         embed(pictures.replace(mask=None), {"m": model}, [0], look=Look(masked=True))
+
+
+def test_an_empty_cell_of_a_mask_means_the_whole_image_and_is_said_once(pictures: Manifest) -> None:
+    model = EmbedderModel(random_model("dinov3"))
+    masks = pictures.column("mask")
+    masks[1:3] = [None, None]
+    some = pictures.replace(mask=masks)
+    every, look = range(len(pictures)), Look(masked=True, outside="crop")
+    with pytest.warns(MaskWarning, match="2 of 13 images have no mask: they are seen whole") as heard:
+        found = embed(some, {"m": model}, look=look)["m"]
+    assert len(heard) == 1
+    whole = embed(pictures, {"m": model})["m"].vectors(every)
+    masked = embed(pictures, {"m": model}, look=look)["m"].vectors(every)
+    expected = np.where(np.isin(every, [1, 2])[:, None], whole, masked)
+    np.testing.assert_allclose(found.vectors(every), expected, atol=1e-5)
 
 
 def test_a_damaged_shard_is_named_and_made_again(pictures: Manifest, tmp_path: Path) -> None:

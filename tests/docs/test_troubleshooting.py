@@ -24,6 +24,7 @@ from idmetric.distance.finite import reason
 from idmetric.images.kinds import MultiFrameWarning
 from idmetric.images.read import read_image
 from idmetric.io.hints import need
+from tests.images.test_read import tiff
 
 ROOT = Path(__file__).resolve().parents[2]
 MUG = ROOT / "examples" / "images" / "mug_a.png"
@@ -40,7 +41,8 @@ def test_the_page_quotes_every_message_once() -> None:
 
 def files(folder: Path) -> dict[str, Path]:
     """Images and masks that are refused or warned of."""
-    made = {name: folder / name for name in ("cut.jpg", "page.jpg", "new.heic", "gif.gif", "deep.tif", "dark.tif")}
+    names = ("cut.jpg", "page.jpg", "new.heic", "gif.gif", "deep.tif", "dark.tif", "white.tif")
+    made = {name: folder / name for name in names}
     photo = Image.open(MUG).convert("RGB")
     photo.save(made["cut.jpg"])
     made["cut.jpg"].write_bytes(made["cut.jpg"].read_bytes()[:3000])
@@ -49,6 +51,7 @@ def files(folder: Path) -> dict[str, Path]:
     photo.save(made["gif.gif"], save_all=True, append_images=[photo.rotate(90)])
     Image.fromarray(np.full((8, 8), -5, np.int32)).save(made["deep.tif"])
     Image.fromarray(np.full((8, 8), 4095, np.uint16)).save(made["dark.tif"])
+    made["white.tif"].write_bytes(tiff(np.full((8, 8, 1), 4095, np.uint16), photometric=0))
     labels = np.zeros((256, 256), np.uint8)
     labels[:50], labels[60:90] = 1, 2
     for name, mask in (("labels", labels), ("shape", 255 * (labels[:100] > 0)), ("empty", 0 * labels)):
@@ -113,7 +116,7 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
     with patch.context() as limited:
         limited.setattr("idmetric.images.opening.MAX_PIXELS", 100)
         yield message(lambda: read_image(MUG))
-    for name in ("cut.jpg", "page.jpg", "new.heic", "deep.tif", "dark.tif"):
+    for name in ("cut.jpg", "page.jpg", "new.heic", "deep.tif", "dark.tif", "white.tif"):
         yield message(lambda name=name: metric.embed(made[name]))  # type: ignore[misc]
     with pytest.warns(MultiFrameWarning) as heard:
         read_image(made["gif.gif"])

@@ -27,6 +27,7 @@ from idmetric.gallery import (
     models_of,
 )
 from idmetric.gallery.clusters import identities, near_duplicates
+from idmetric.images.masks import MaskWarning
 from idmetric.io.output import OutputError
 from tests.conftest import random_model
 
@@ -155,6 +156,25 @@ def test_a_subject_is_looked_at_through_its_mask(metric: IDSim, photos: Path, tm
     np.testing.assert_allclose([h["distance"] for h in hits], far[order], atol=1e-5)
     Image.fromarray(255 - mask).save(tmp_path / "masks" / "0.png")
     assert gallery.update(photos, mask_dir=tmp_path / "masks").changed == [str(photos / "a" / "0.png")]
+
+
+def test_images_of_a_manifest_without_a_mask_are_seen_whole(metric: IDSim, photos: Path, tmp_path: Path) -> None:
+    mask = np.zeros((30, 40), np.uint8)
+    mask[8:20, 10:30] = 255
+    Image.fromarray(mask).save(tmp_path / "mask.png")
+    names = [str(path) for path in files(photos)[:3]]
+    rows = [Row("a", name, id=name, mask=mask) for name, mask in zip(names, ("mask.png", None, None), strict=True)]
+    Manifest.from_rows(rows, tmp_path).write(tmp_path / "some.csv")
+    gallery = Gallery(tmp_path / "index", metric, masked=True)
+    with pytest.warns(MaskWarning, match="2 of 3 images have no mask: they are seen whole"):
+        assert not gallery.update(tmp_path / "some.csv").unreadable
+    hits = {hit["image"]: hit["distance"] for hit in gallery.query(names[1], k=3).to_records()}
+    far = metric.pairwise(names[1], names, masks_b=[mask, None, None])[0]
+    np.testing.assert_allclose([hits[name] for name in names], far, atol=1e-5)
+
+    Manifest.from_rows([Row("a", name, id=name) for name in names], tmp_path).write(tmp_path / "none.csv")
+    with pytest.raises(ValueError, match="no row has a mask"):
+        Gallery(tmp_path / "other", metric, masked=True).update(tmp_path / "none.csv")
 
 
 def test_a_manifest_with_files_bytes_and_identities(metric: IDSim, photos: Path, tmp_path: Path) -> None:
@@ -544,6 +564,25 @@ def test_a_damaged_list_of_images_loses_no_embedding(
     assert gallery.update(photos).images == 9
     assert counted.images == 0
     assert len(gallery.query(picture(1), k=9)) == 9
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("name", 1), ("place", None), ("key", ["a"]), ("problem", {}), ("identity", 3), ("width", "9"), ("size", 1.5),
+        ("files", "ab"), ("files", 3), ("stamp", [["x"]]), ("name", ["x" * 700_000]),
+    ],
+)  # fmt: skip
+def test_a_list_of_images_with_values_of_wrong_types_is_damaged(
+    metric: IDSim, photos: Path, index: Path, column: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(index, metric, photos / "a")
+    [path] = index.rglob("images.jsonl")
+    head, line, *others = path.read_text().splitlines()
+    path.write_text("\n".join([head, json.dumps(json.loads(line) | {column: value}), *others]))
+    with pytest.raises(GalleryError, match=r"images\.jsonl.* is damaged") as caught:
+        Gallery(index, metric).query(picture(1))
+    assert len(str(caught.value)) < 1000
 
 
 def test_a_gallery_that_is_not_kept_leaves_nothing(photos: Path, tmp_path: Path, metric: IDSim) -> None:

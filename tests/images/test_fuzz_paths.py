@@ -22,6 +22,7 @@ from idmetric.checkpoints.format import read_json
 from idmetric.data.curate.filters import read_rules
 from idmetric.data.frames.extract import folder_name as clip_folder
 from idmetric.embed.keys import folder_name as gallery_folder
+from idmetric.images.paths import InputError, listed
 from idmetric.io import json_file
 from idmetric.io.output import OutputError, replacing, writing
 from idmetric.io.settings import from_file
@@ -60,6 +61,26 @@ def test_names_made_from_inputs_stay_in_their_folder(name: str) -> None:
     for part in (clip_folder(name), gallery_folder({"model": name}), f"p.{slug(name)}.items.parquet"):
         assert inside(part), (name, part)
     assert "/" not in clip_folder(name) + gallery_folder({"model": name}) + slug(name)
+
+
+def test_folders_may_be_a_thousand_deep_and_too_long_paths_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(1050):  # Python's functions call each other 1,000 deep
+        os.mkdir("d")
+        os.chdir("d")
+    Image.new("L", (4, 4)).save("low.png")
+    os.chdir(tmp_path)
+    assert [len(Path(path).parts) for path in listed("d")] == [1051]
+
+    for _ in range(25):  # a path of more than 4,096 bytes cannot be opened
+        os.mkdir("e" * 200)
+        os.chdir("e" * 200)
+    os.chdir(tmp_path)
+    with pytest.raises(InputError, match="the folder cannot be listed: File name too long"):
+        listed(".")
+    subprocess.run(["rm", "-r", str(tmp_path / "d")], check=True)  # which pytest cannot
 
 
 def test_an_output_replaces_a_link_and_does_not_follow_it(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from idmetric.images.arrays import check_pixels
@@ -25,6 +26,7 @@ from idmetric.images.read import (
     ImageReadError,
     MultiFrameWarning,
     describe,
+    is_single,
     load_batch,
     read_image,
     split_images,
@@ -32,6 +34,7 @@ from idmetric.images.read import (
 )
 from idmetric.images.resize import resize_pixels
 from tests.fuzz import chunk
+from tests.permissions import permissions_count
 
 
 def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:
@@ -128,6 +131,49 @@ def test_addresses_are_not_fetched(address: str) -> None:
     assert caught.value.source == address
 
 
+def test_a_closed_pil_image_is_not_called_damaged(tmp_path: Path) -> None:
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as left:
+        pass
+    unread, loaded = Image.open(tmp_path / "a.png"), Image.open(tmp_path / "a.png")
+    loaded.load()
+    unread.close()
+    loaded.close()
+    for image in (left, unread, loaded):
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError, match="this PIL image is closed: use it inside its with block"):
+                read(image)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("closed", ["file", "folder", "folder above"])
+def test_files_and_folders_closed_to_the_user_are_named_with_the_remedy(tmp_path: Path, closed: str) -> None:
+    inner = tmp_path / "above" / "photos"
+    inner.mkdir(parents=True)
+    path = inner / "a.png"
+    Image.new("L", (4, 4)).save(path)
+    shut = {"file": path, "folder": inner, "folder above": inner.parent}[closed]
+    shut.chmod(0)
+    try:
+        with permissions_count():
+            for read in (read_image, read_mask):
+                with pytest.raises(ImageReadError, match=r"change its mode or owner") as caught:
+                    read(path)  # type: ignore[operator]
+                assert caught.value.source == str(path)
+            if closed != "file":
+                with pytest.raises(ImageReadError, match="Permission denied: change its mode or owner"):
+                    split_images(inner.parent)
+    finally:
+        shut.chmod(0o700)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for read in (read_image, read_mask):
+        with pytest.raises(ImageReadError, match="it is a pipe or a device: give a file"):
+            read(tmp_path / "pipe.png")  # type: ignore[operator]
+
+
 def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImageReadError, match="too many pixels"):
         read_image(BOMB)
@@ -135,6 +181,32 @@ def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeyp
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     with pytest.raises(ImageReadError, match=rf"50000 x 50000 pixels are more than the {MAX_PIXELS} allowed"):
         read_image(BOMB)
+
+
+@pytest.mark.parametrize("size", [(100_000_000, 1), (1, 100_000_000)])
+def test_a_tiny_file_of_one_endless_line_is_refused_before_decoding(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    data = png(*size, 1, 0, bytes(1000))
+    for read in (read_image, read_mask):
+        with pytest.raises(ImageReadError, match="a side of 100000000 pixels is longer than the 1000000 allowed"):
+            read(data)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("where", ["load", "convert", "resize"])
+def test_an_image_that_does_not_fit_in_memory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise MemoryError
+
+    path = tmp_path / "large.png"
+    Image.new("L", (20, 20)).save(path)
+    monkeypatch.setattr(Image.Image, where, fail)
+    with pytest.raises(ImageReadError, match="does not fit in memory: make it smaller") as caught:
+        to_pixels(path, (5, 5))
+    assert caught.value.source == str(path)
 
 
 def test_pixel_limit_is_inclusive_and_holds_for_every_reader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,6 +550,100 @@ def test_extreme_shapes(size: tuple[int, int]) -> None:
         assert to_pixels(source, None).shape == (3, height, width)
 
 
+# TIFFs that Pillow reads as another picture
+
+RGB16 = np.random.default_rng(3).integers(0, 2**16, (5, 7, 3), dtype=np.uint16)  # neighbors differ
+
+
+def tiff(values: NDArray[Any], byte_order: str = "<", deflate: bool = False, **tags: int | tuple[int, ...]) -> bytes:
+    """A TIFF file of one strip for each plane, (H, W, C) or with planes (C, H, W), written byte by byte."""
+    numbers = {"photometric": 262, "planar": 284, "extra": 338, "format": 339, "colormap": 320}
+    planes = values if tags.get("planar") == 2 else values[None]
+    height, width = planes.shape[1:3]
+    channels = len(planes) if tags.get("planar") == 2 else values.shape[2]
+    strips = [plane.astype(plane.dtype.newbyteorder(byte_order)).tobytes() for plane in planes]
+    strips = [zlib.compress(strip) if deflate else strip for strip in strips]
+    offsets = tuple(8 + sum(map(len, strips[:k])) for k in range(len(strips)))
+    entries: dict[int, Any] = {
+        256: width, 257: height, 258: (8 * values.itemsize,) * channels, 259: 8 if deflate else 1,
+        273: offsets, 277: channels, 278: height, 279: tuple(map(len, strips)),
+    }  # fmt: skip
+    entries |= {numbers[name]: value for name, value in tags.items()}
+
+    # the directory, with values of more than four bytes after it
+    data = b"".join(strips)
+    data += bytes(len(data) % 2)
+    start = 8 + len(data)
+    directory, later = struct.pack(f"{byte_order}H", len(entries)), b""
+    for tag, value in sorted(entries.items()):
+        cells = value if isinstance(value, tuple) else (value,)
+        packed = struct.pack(f"{byte_order}{len(cells)}I", *cells)
+        if len(packed) > 4:
+            position = start + 2 + 12 * len(entries) + 4 + len(later)
+            later += packed
+            packed = struct.pack(f"{byte_order}I", position)
+        directory += struct.pack(f"{byte_order}HHI", tag, 4, len(cells)) + packed
+    head = (b"II" if byte_order == "<" else b"MM") + struct.pack(f"{byte_order}HI", 42, start)
+    return head + data + directory + bytes(4) + later
+
+
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+@pytest.mark.parametrize("deflate", [False, True])
+def test_plain_tiffs_have_the_pixels_that_were_written(byte_order: str, deflate: bool) -> None:
+    expected = np.rint(RGB16 / 257)
+    color = array(read_image(tiff(RGB16, byte_order, deflate, photometric=2)))
+    gray = array(read_image(tiff(RGB16[..., :1], byte_order, deflate, photometric=1)))
+    planes = array(read_image(tiff((RGB16 >> 8).astype(np.uint8).transpose(2, 0, 1), photometric=2, planar=2)))
+    assert np.abs(color - expected).max() <= 1
+    assert (gray[..., 0] == expected[..., 0]).all()
+    assert (planes == RGB16 >> 8).all()
+
+
+PLANES16 = RGB16.transpose(2, 0, 1)
+MISREAD = {
+    "16 bits, white is zero": tiff(RGB16[..., :1], photometric=0),
+    "16 bits, white is zero, compressed": tiff(RGB16[..., :1], deflate=True, photometric=0),
+    "floats, white is zero": tiff((RGB16[..., :1] / 65535).astype(np.float32), photometric=0, format=3),
+    "16-bit planes": tiff(PLANES16, photometric=2, planar=2),
+    "16-bit planes, big-endian": tiff(PLANES16, ">", photometric=2, planar=2),
+    "16-bit planes with alpha": tiff(np.stack([*PLANES16, PLANES16[0]]), photometric=2, planar=2, extra=2),
+    "16-bit planes of CMYK": tiff(np.stack([*PLANES16, PLANES16[0]]), photometric=5, planar=2),
+    "planes of gray and alpha": tiff(
+        (PLANES16[:2] >> 8).astype(np.uint8), deflate=True, photometric=1, planar=2, extra=2
+    ),
+    "signed bytes": tiff((RGB16[..., :1] >> 8).astype(np.uint8).view(np.int8), photometric=1, format=2),
+    "compressed floats, big-endian": tiff(
+        (RGB16[..., :1] / 65535).astype(np.float32), ">", deflate=True, photometric=1, format=3
+    ),
+    "compressed signed 16 bits, big-endian": tiff(
+        (RGB16[..., :1] // 2).astype(np.int16), ">", deflate=True, photometric=1, format=2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MISREAD)
+def test_tiffs_that_pillow_reads_as_another_picture_are_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "scan.tif"
+    path.write_bytes(MISREAD[kind])
+    for read in (read_image, read_mask):
+        with pytest.raises(ImageReadError, match="Pillow would read as another picture: save it as PNG") as caught:
+            read(path)  # type: ignore[operator]
+        assert caught.value.source == str(path)
+    with Image.open(path) as image, pytest.raises(ImageReadError, match="save it as PNG"):
+        read_image(image)
+
+
+def test_a_tiff_whose_palette_has_8_bits_keeps_its_colors() -> None:
+    indices = (RGB16[..., :1] >> 8).astype(np.uint8)
+    colors = np.stack([np.arange(256), 255 - np.arange(256), np.full(256, 70)])
+    expected = colors.T[indices[..., 0]]
+    for scale in (1, 257):
+        data = tiff(indices, photometric=3, colormap=tuple((colors * scale).ravel().tolist()))
+        assert (array(read_image(data)) == expected).all()
+        with Image.open(io.BytesIO(data)) as image:
+            assert (array(read_image(image)) == expected).all()
+
+
 # Frames
 
 
@@ -493,7 +659,7 @@ def test_only_the_first_frame_is_used_and_it_is_said(tmp_path: Path, kind: str) 
     path = tmp_path / f"moving.{kind.lower()}"
     path.write_bytes(frames_file(kind))
     for read in (read_image, read_mask, lambda x: load_batch([x], (2, 2))):
-        with pytest.warns(MultiFrameWarning, match="3 frames") as caught:
+        with pytest.warns(MultiFrameWarning, match="several frames") as caught:
             read(path)  # type: ignore[operator]
         assert len(caught) == 1
         assert str(path) in str(caught[0].message)
@@ -505,6 +671,16 @@ def test_only_the_first_frame_is_used_and_it_is_said(tmp_path: Path, kind: str) 
         warnings.simplefilter("error")
         with pytest.raises(MultiFrameWarning):  # a warning stays a warning, not a read error
             read_image(path)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF"])
+def test_pages_are_not_counted_as_a_file_may_have_200_000(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    data = frames_file(kind)
+    with Image.open(io.BytesIO(data)) as image:
+        counted = property(lambda self: pytest.fail("counted"))
+        monkeypatch.setattr(type(image), "n_frames", counted)
+    with pytest.warns(MultiFrameWarning):
+        read_image(data)
 
 
 def test_a_pil_image_is_used_at_its_own_frame_and_not_moved() -> None:
@@ -729,3 +905,11 @@ def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, br
     for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
         with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
             read_image(source)
+
+
+def test_arrays_and_columns_of_paths_are_lists_of_images() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = ["a.png", "b.png"]
+    for several in (np.array(names), np.array(names, dtype=object), pandas.Series(names, index=[7, 9])):
+        assert split_images(several) == names
+        assert not is_single(several)

@@ -22,6 +22,7 @@ from PIL import Image
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.embed import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.images.masks import MaskWarning
 from idmetric.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.protocols.common.scorers import bind
 from idmetric.protocols.judges import judge as module
@@ -407,6 +408,12 @@ def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> No
         assert scorer.signature()["model"] == "judge:fake"
         masked = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
         assert masked.models["judge"].read(1).getpixel((30, 5)) == (0, 0, 0)  # type: ignore[attr-defined]
+        some = Manifest.from_rows([*rows[:2], Row("i2", "2.png")], tmp_path)
+        with pytest.warns(MaskWarning, match="1 of 3 images have no mask: they are seen whole"):
+            partly = bind(some, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True))).models["judge"]
+        assert partly.read(2).tobytes() == Image.open(tmp_path / "2.png").convert("RGB").tobytes()  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match="no row has a mask"):
+            bind(some.take([2]), {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
         missing = Manifest.from_rows([*rows, Row("x", "none.png")], tmp_path)
         with pytest.raises(UnreadableError, match=r"none\.png"):
             bind(missing, {"judge": JudgeModel(judge(server))}, Protocol())

@@ -104,6 +104,54 @@ def test_pairs_are_those_that_the_command_prints(model: Any, printed: Print) -> 
     assert listed[1]["distance"] == pytest.approx(expected.item(), abs=1e-6)
 
 
+def test_pairs_of_a_data_frame_dicts_and_arrays_are_those_of_the_file(model: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    expected = score_pairs(model, "pairs.csv").to_records()
+    frame = pandas.read_csv("pairs.csv")  # NaN where a mask is missing
+    assert score_pairs(model, frame).to_records() == expected
+    assert score_pairs(model, frame.rename(columns={"ref": "image_a", "gen": "image_b"})[::-1]).to_records() != expected
+    assert score_pairs(model, frame.to_dict("records")).to_records() == expected
+    assert (
+        score_pairs(model, frame.astype(object).where(frame.notna(), None).to_dict("records")).to_records() == expected
+    )
+
+    columns = ["ref", "gen", "mask_ref", "mask_gen"]
+    alone = [{name: value for name, value in row.items() if name != "prompt"} for row in expected]
+    for array in (frame[columns].to_numpy(), frame[columns].fillna("").to_numpy(dtype=str)):
+        assert score_pairs(model, array).to_records() == alone
+
+
+def test_masks_of_whole_images_change_nothing_and_are_warned_of_once(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in "acde":
+        Image.new("L", (50, 40), 255).save(tmp_path / f"{name}.png")
+    words = ["--model", "model", "--device", "cpu", "--ref", "a.png", "gen", "--mask-dir", str(tmp_path)]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert said.err.count("a mask that selects all of its image changes nothing") == 1
+    assert main(words[:-2]) == 0
+    assert capsys.readouterr().out == said.out
+
+
+@pytest.mark.parametrize(
+    ("pair", "says"),
+    [
+        ("ref", "pair 1: a pair is .a, b. or .* with columns a and b, got 'ref'"),
+        ((1, 2), r"got \(1, 2\)"),
+        ((Image.new("L", (4, 4)),) * 2, "a pair is .* of paths"),
+        ({"x": "a.png", "y": "b.png"}, "'x', 'y' name neither two images nor the columns of both: call one column a, "),
+        ({"a": "a.png", "b": None}, "pair 1: a pair is"),
+        ({"ref": "a.png"}, "pair 1: a pair is"),
+        ({"a": "a.png", "ref": "a.png", "b": "b.png"}, "pair 1: the columns 'a' and 'ref' mean the same"),
+    ],
+)
+def test_what_is_no_pair_says_what_to_pass_in_one_line(model: Any, pair: Any, says: str) -> None:
+    with pytest.raises(RequestError, match=says) as caught:
+        score_pairs(model, [pair])
+    assert "\n" not in str(caught.value)
+
+
 def test_data_frames_have_the_rows(model: Any) -> None:
     pandas = pytest.importorskip("pandas")
     found = score(model, "a.png", "gen")

@@ -163,12 +163,12 @@ def check_names(names: Sequence[str], name: str) -> None:
     """Raise a `ManifestError` for an unknown or repeated column, or if `identity` is missing."""
     if unknown := [n for n in names if n not in COLUMNS and not n.startswith("x_")]:
         raise ManifestError(
-            f"{name}: unknown column {unknown[0]!r}; a manifest has {', '.join(COLUMNS)}, and free columns x_..."
+            f"{name}: unknown column {shown(unknown[0])}; a manifest has {', '.join(COLUMNS)}, and free columns x_..."
         )
     if "identity" not in names:
         raise ManifestError(f"{name}: column 'identity' is missing; it says which images show the same subject")
     if repeated := [n for k, n in enumerate(names) if n in names[:k]]:
-        raise ManifestError(f"{name}: column {repeated[0]!r} occurs twice")
+        raise ManifestError(f"{name}: column {shown(repeated[0])} occurs twice")
 
 
 def checked(table: pa.Table, name: str) -> pa.Table:

@@ -25,7 +25,7 @@ from PIL import Image
 from idmetric.data.embed import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.embed.pipeline import threads
-from idmetric.images.read import ImageReadError, describe, read_image
+from idmetric.images.read import ImageReadError, read_image
 from idmetric.images.regions import cut_out
 from idmetric.io import json_file
 from idmetric.protocols.common.columns import Array
@@ -58,9 +58,11 @@ class JudgeModel:
 
         Raises:
             UnreadableError: naming all images that cannot be used, before anything is asked.
+            ValueError: if subjects are to be seen, and no image has a mask.
         """
         if self.judge.store is None and settings.store is not None:
             self.judge.store = settings.store.parent / "judge"
+        settings.look.check(manifest)
         scorer = JudgeModel(self.judge, manifest, settings)
         chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
         with ThreadPoolExecutor(threads(settings.workers)) as pool:
@@ -98,18 +100,14 @@ class JudgeModel:
         """The image of a row, whole or the subject alone.
 
         Raises:
-            ImageReadError: naming an image or mask that cannot be read, or a row without a mask.
+            ImageReadError: naming an image or mask that cannot be read, or a row without an image.
         """
         source, look = self.manifest.source(row), self.settings.look
         if source is None:
             raise ImageReadError(f"row {row + 1}", "it is a text without an image")
-        if not look.masked:
-            return read_image(source)
         mask = look.mask_of(self.manifest, row)
         if mask is None:
-            raise ImageReadError(
-                describe(source), "it has no mask in the manifest, and the subject alone is to be seen"
-            )
+            return read_image(source)
         return read_image(cut_out(source, mask, look.outside)[0])
 
     def problem(self, row: int) -> str:
