@@ -25,6 +25,7 @@ from idmetric.models.load import imports_module
 from idmetric.models.named import FROZEN, NAMED, NamedScore
 from idmetric.models.tokens import resample_positions
 from tests.hub_server import COMMIT, HubServer
+from tests.models import timm_names
 
 transforms = pytest.importorskip("torchvision.transforms")
 
@@ -130,25 +131,7 @@ def test_clip_scores_are_the_projection_of_openais_encoder(
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
-    given = {key.removeprefix("vision_model."): value for key, value in theirs.state_dict().items()}
-    state = {
-        "cls_token": given["embeddings.class_embedding"].view(1, 1, -1),
-        "pos_embed": given["embeddings.position_embedding.weight"][None],
-        "patch_embed.proj.weight": given["embeddings.patch_embedding.weight"],
-        "head.weight": given["visual_projection.weight"], "head.bias": torch.zeros(512),
-    }  # fmt: skip
-    for kind in ("weight", "bias"):
-        state[f"norm_pre.{kind}"] = given[f"pre_layrnorm.{kind}"]
-        state[f"norm.{kind}"] = given[f"post_layernorm.{kind}"]
-        for k in range(2):
-            layer = f"encoder.layers.{k}."
-            qkv = [given[f"{layer}self_attn.{x}_proj.{kind}"] for x in "qkv"]
-            state[f"blocks.{k}.attn.qkv.{kind}"] = torch.cat(qkv)
-            for own, other in {
-                "attn.proj": "self_attn.out_proj", "norm1": "layer_norm1", "norm2": "layer_norm2",
-                "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2",
-            }.items():  # fmt: skip
-                state[f"blocks.{k}.{own}.{kind}"] = given[f"{layer}{other}.{kind}"]
+    state = timm_names.clip(theirs)
     serve(hub, "timm/vit_base_patch32_clip_224.openai", tmp_path / "repo", {k: v.clone() for k, v in state.items()})
 
     metric = load(name, device="cpu", backbone_args=SMALL)
