@@ -2,8 +2,8 @@
 
     python benchmarks/tiny/clusters.py DATA --split dev --out results/
 
-DATA holds manifest.csv with the columns split, dataset, identity, path. Prints scikit-learn's adjusted Rand index and the
-number of groups, for the whole split and for each of its datasets.
+DATA holds manifest.csv with the columns split, dataset, identity, path. Prints scikit-learn's adjusted Rand index and
+the number of groups, for the whole split and for each of its datasets.
 """
 
 from __future__ import annotations
