@@ -13,7 +13,8 @@ from idmetric.images.kinds import RESAMPLE, Color
 if TYPE_CHECKING:
     from torch import Tensor
 
-Resize = Literal["squash", "crop", "pad"]
+Resize = Literal["squash", "crop", "hub-crop", "pad"]
+CROPS = ("crop", "hub-crop")
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
 _MOST_RATIO = 200  # of the sides of an image that is cropped
 
@@ -24,8 +25,9 @@ class Fit:
 
     Args:
         resize: "squash" changes both sides to the size, whatever the shape. "crop" resizes the shorter side to
-            size / crop_pct and cuts out the center, as torchvision's Resize and CenterCrop do. "pad" resizes the longer
-            side to the size and adds equal borders to the other one.
+            size / crop_pct and cuts out the center, as torchvision's Resize and CenterCrop do. "hub-crop" does the same
+            as the image processors of transformers, which round the corner of the center down. "pad" resizes the
+            longer side to the size and adds equal borders to the other one.
         crop_pct: share of the shorter side that a crop keeps, 0.1 to 1.
 
     Raises:
@@ -42,14 +44,14 @@ class Fit:
             raise ValueError(f"crop_pct = {self.crop_pct}: a share from {_LEAST} to 1 is needed")
 
     def __str__(self) -> str:
-        return f"crop {self.crop_pct:g}" if self.resize == "crop" else self.resize
+        return f"{self.resize} {self.crop_pct:g}" if self.resize in CROPS else self.resize
 
     def image(self, image: Image.Image, size: tuple[int, int], interpolation: str, border: Color) -> Image.Image:
         """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
         (height, width), (top, left) = self.plan(image.height, image.width, size)
         if image.size != (width, height):
             image = image.resize((width, height), RESAMPLE[interpolation])
-        if self.resize == "crop":
+        if self.resize in CROPS:
             return image.crop((left, top, left + size[1], top + size[0]))
         if self.resize == "pad":
             framed = Image.new("RGB", (size[1], size[0]), border)
@@ -94,16 +96,19 @@ class Fit:
         if self.resize == "squash":
             return size, (0, 0)
         shorter, longer = min(height, width), max(height, width)
-        if self.resize == "crop":
+        if self.resize in CROPS:
             if longer > _MOST_RATIO * shorter:
                 raise ValueError(f"its sides differ by more than {_MOST_RATIO} to 1, too narrow for a center crop")
             side = math.floor(min(size) / self.crop_pct)
-            other = int(side * longer / shorter)  # as torchvision rounds
+            other = int(side * longer / shorter)  # as torchvision and transformers round
         else:
             other = min(size)
             side = max(1, round(other * shorter / longer))
         planned = (side, other) if height <= width else (other, side)
-        return planned, (round((planned[0] - size[0]) / 2), round((planned[1] - size[1]) / 2))
+        cut = (planned[0] - size[0], planned[1] - size[1])
+        if self.resize == "hub-crop":
+            return planned, (cut[0] // 2, cut[1] // 2)
+        return planned, (round(cut[0] / 2), round(cut[1] / 2))
 
 
 SQUASH = Fit()

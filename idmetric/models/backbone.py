@@ -22,7 +22,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.hub import Files, Hub, fetch
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_finite, check_state, is_pickled, load_state, read_finite
-from idmetric.images.fit import Fit, Resize
+from idmetric.images.fit import CROPS, Fit, Resize
 from idmetric.images.kinds import check_interpolation
 from idmetric.io.lazy import LazyModule
 from idmetric.io.settings import shown
@@ -195,8 +195,9 @@ class Backbone(Embedder):
         image_size: input side in pixels; default: the model's own.
         pool: which global feature `cls` compares, see `idmetric.models.tokens.final_tokens`.
         resize: "squash" (default) changes both sides to `image_size`; "crop" resizes the shorter side and cuts out the
-            center, as torchvision's Resize and CenterCrop; "pad" keeps the shape between borders of `background`.
-        crop_pct: with "crop", the share of the shorter side that is kept; default: that of the pretrained weights.
+            center, as torchvision's Resize and CenterCrop; "hub-crop" as transformers' image processors; "pad" keeps
+            the shape between borders of `background`.
+        crop_pct: with a crop, the share of the shorter side that is kept; default: that of the pretrained weights.
         interpolation: "bicubic" or "bilinear"; default: that of the pretrained weights.
         weights: local file with the timm model's weights, instead of the Hub's.
         backbone_args: more arguments of `timm.create_model`.
@@ -313,7 +314,7 @@ class Backbone(Embedder):
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
         found = super().config()
-        if self.settings.resize != "crop":
+        if self.settings.resize not in CROPS:
             del found["crop_pct"]
         return found
 
@@ -367,5 +368,5 @@ def _config(backbone: str, about: Mapping[str, Any], view: _View, pool: Pool, ar
         pool=pool,
         backbone_args=args,
         resize=view.resize or "squash",
-        crop_pct=(view.crop_pct or about.get("crop_pct", 1.0)) if view.resize == "crop" else 1.0,
+        crop_pct=(view.crop_pct or about.get("crop_pct", 1.0)) if view.resize in CROPS else 1.0,
     )

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 DINO_256 = Fit("crop", 224 / 256)
 CLIP_224 = Fit("crop", 1.0)
+DINOV2_HUB = Fit("hub-crop", 224 / 256)  # BitImageProcessor of facebook/dinov2-*
+CLIP_HUB = Fit("hub-crop", 1.0)  # CLIPImageProcessor of openai/clip-*
 
 
 @dataclass(frozen=True)
@@ -106,19 +108,20 @@ NAMED = {
         "vit_small_patch8_224.dino", "DreamBench++, dreambench_plus/metrics/dino_score.py, v1", scale=100
     ),
     "dinov2-i:dreambench++": NamedScore(
-        "vit_small_patch14_dinov2.lvd142m", "DreamBench++, dreambench_plus/metrics/dino_score.py, v2", scale=100,
-        plain_positions=True,
+        "vit_small_patch14_dinov2.lvd142m", "DreamBench++, dreambench_plus/metrics/dino_score.py, v2", fit=DINOV2_HUB,
+        scale=100, plain_positions=True,
     ),
     "clip-i:dreambench++": NamedScore(
         "vit_base_patch32_clip_quickgelu_224.openai", "DreamBench++, dreambench_plus/metrics/clip_score.py", "head",
-        CLIP_224, scale=100,
+        CLIP_HUB, scale=100,
     ),
     "dino:vbench": NamedScore(
         "vit_base_patch16_224.dino", "VBench, vbench/subject_consistency.py", fit=SQUASH, references="frames",
         clamp=True,
     ),
     "dino:peft": NamedScore(
-        "vit_base_patch14_dinov2.lvd142m", "peft, method_comparison/image-gen/run.py", plain_positions=True
+        "vit_base_patch14_dinov2.lvd142m", "peft, method_comparison/image-gen/run.py", fit=DINOV2_HUB,
+        plain_positions=True,
     ),
     # frozen rows of NearID's tables, with the processors of the Hub's repositories
     "clip:nearid": NamedScore(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from idmetric.images.fit import Fit
@@ -41,6 +42,44 @@ def test_a_crop_is_torchvisions_exactly(size: tuple[int, int], side: int, pct: f
     found = to_pixels(image, (224, 224), interpolation=mode, fit=Fit("crop", pct))
     expected = theirs(image, side, 224, getattr(transforms.InterpolationMode, mode.upper()))
     assert torch.equal(found, expected)
+
+
+def processed(kind: str, image: Image.Image) -> NDArray[np.uint8]:
+    """What an image processor of the Hub sees of an image, before normalization, by its settings on the Hub."""
+    import transformers
+
+    settings = {
+        "CLIPImageProcessor": {"size": {"shortest_edge": 224}, "crop_size": 224},
+        "BitImageProcessor": {"size": {"shortest_edge": 256}, "crop_size": 224, "do_center_crop": True},
+        "SiglipImageProcessor": {"size": {"height": 224, "width": 224}, "resample": 3},
+    }[kind]
+    # since transformers 5, the others resize by torchvision
+    processor = getattr(transformers, f"{kind}Pil", None) or getattr(transformers, kind)
+    seen = processor(**settings)(image, return_tensors="np", do_rescale=False, do_normalize=False)["pixel_values"][0]
+    found: NDArray[np.uint8] = np.moveaxis(seen, 0, -1)
+    return found
+
+
+HUB_FITS = {
+    "CLIPImageProcessor": Fit("hub-crop", 1.0), "BitImageProcessor": Fit("hub-crop", 224 / 256),
+    "SiglipImageProcessor": Fit("squash"),
+}  # fmt: skip
+RANDOM_SIZES = np.random.default_rng(10).integers(60, 500, (40, 2)).tolist()
+
+
+@pytest.mark.parametrize("kind", HUB_FITS)
+def test_a_hub_crop_is_that_of_transformers_image_processors(kind: str) -> None:
+    for size in [(333, 517), (832, 1216), (1080, 1920), *SIZES, *RANDOM_SIZES]:
+        image = photo(*size)
+        seen = np.array(HUB_FITS[kind].image(image, (224, 224), "bicubic", (255, 255, 255)))
+        assert (seen == processed(kind, image)).all(), size
+
+
+def test_the_center_of_torchvision_and_transformers_differs_by_a_pixel_for_some_shapes() -> None:
+    rounded, floored = Fit("crop", 1.0), Fit("hub-crop", 1.0)
+    sides, size = range(224, 500), (224, 224)
+    differ = [side for side in sides if rounded.plan(side, 224, size) != floored.plan(side, 224, size)]
+    assert differ == [side for side in sides if (side - 224) % 4 == 3]
 
 
 def test_a_crop_sees_photos_upright_and_on_the_background() -> None:

@@ -47,7 +47,7 @@ def photos(tmp_path: Path) -> dict[str, list[Path]]:
     """Two references and three images, of odd sizes."""
     rng = np.random.default_rng(0)
     found: dict[str, list[Path]] = {"ref": [], "gen": []}
-    for name, sizes in {"ref": [(301, 223), (256, 400)], "gen": [(512, 512), (300, 225), (224, 224)]}.items():
+    for name, sizes in {"ref": [(301, 223), (256, 375)], "gen": [(512, 512), (300, 225), (224, 224)]}.items():
         (tmp_path / name).mkdir()
         for k, size in enumerate(sizes):
             small = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8))
@@ -90,7 +90,8 @@ def test_dino_scores_are_the_class_token_of_the_cropped_image(
     serve(hub, repo, tmp_path / "repo", state)
     metric = load(name, device="cpu", backbone_args=SMALL)
     assert metric.revision == COMMIT  # of that repository
-    assert metric.signature()["model"] == f"Backbone:{name}[crop 0.875, bicubic]"
+    crop = "hub-crop" if side == 518 else "crop"  # DINOv2 by transformers
+    assert metric.signature()["model"] == f"Backbone:{name}[{crop} 0.875, bicubic]"
     assert f"@{COMMIT}/" in metric.model_id  # no change since
 
     model = timm.create_model(architecture, num_classes=0, img_size=224, **SMALL).eval()
@@ -100,13 +101,20 @@ def test_dino_scores_are_the_class_token_of_the_cropped_image(
         state["pos_embed"] = torch.cat([state["pos_embed"][:, :1], grid], 1)
     model.load_state_dict(state)
     seen = transforms.Compose([
-        transforms.Resize(256, interpolation=transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(224),
+        transforms.Resize(256, interpolation=transforms.InterpolationMode.BICUBIC),
+        floored_center if crop == "hub-crop" else transforms.CenterCrop(224),
         transforms.ToTensor(), transforms.Normalize(*IMAGENET),
     ])  # fmt: skip
     files = [*photos["ref"], *photos["gen"]]
     with torch.no_grad():
         expected = model.forward_features(torch.stack([seen(Image.open(file)) for file in files]))[:, 0]
     torch.testing.assert_close(metric.embed([str(f) for f in files]).cls, expected, rtol=1e-4, atol=1e-4)
+
+
+def floored_center(image: Image.Image) -> Image.Image:
+    """The center crop of transformers' image processors."""
+    left, top = (image.width - 224) // 2, (image.height - 224) // 2
+    return image.crop((left, top, left + 224, top + 224))
 
 
 def test_positions_are_resampled_as_transformers_does() -> None:
