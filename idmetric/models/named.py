@@ -125,10 +125,10 @@ NAMED = {
     ),
     # frozen rows of NearID's tables, with the processors of the Hub's repositories
     "clip:nearid": NamedScore(
-        "vit_large_patch14_clip_quickgelu_224.openai", _NEARID, "head", CLIP_224, references="none"
+        "vit_large_patch14_clip_quickgelu_224.openai", _NEARID, "head", CLIP_HUB, references="none"
     ),
     "dinov2:nearid": NamedScore(
-        "vit_large_patch14_dinov2.lvd142m", _NEARID, references="none", plain_positions=True
+        "vit_large_patch14_dinov2.lvd142m", _NEARID, fit=DINOV2_HUB, references="none", plain_positions=True
     ),
     "siglip2:nearid": _SIGLIP2,
     "siglip2-mean:nearid": replace(_SIGLIP2, source="NearID, dreambench_plus/score_backbone.py", pool="avg"),

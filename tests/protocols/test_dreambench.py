@@ -322,11 +322,11 @@ def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, r
 def test_nearids_numbers_stand_beside_the_encoder_of_the_ratings_whatever_it_is_called(
     tmp_path: Path, ratings: Any
 ) -> None:
-    clip_b32 = "Backbone:clip-i:dreambench++[crop 1, bicubic]"
+    clip_b32 = "Backbone:clip-i:dreambench++[hub-crop 1, bicubic]"
     models = {
         "clip": open_model("hsv"),
         "mine": Drawn(clip_b32),
-        "dino": Drawn("Backbone:dinov2-i:dreambench++[crop 0.875, bicubic]"),
+        "dino": Drawn("Backbone:dinov2-i:dreambench++[hub-crop 0.875, bicubic]"),
         "siglip2": Drawn("Backbone:siglip2-mean:nearid"),
         "map": Drawn("Backbone:siglip2:nearid"),
         "nearid": Drawn("NearID:nearid"),

@@ -384,7 +384,7 @@ def test_the_paper_s_values_stand_beside_its_models(draw: Images, tmp_path: Path
 
 def test_the_paper_s_foregrounds_are_on_black_and_not_cropped(draw: Images, tmp_path: Path) -> None:
     data = bench(draw, tmp_path, parts=False)
-    clip = Drawn("Backbone:clip:nearid[crop 1, bicubic]")
+    clip = Drawn("Backbone:clip:nearid[hub-crop 1, bicubic]")
     for outside, paper in (("black", 0.513), ("crop", None), ("white", None)):
         settings = EvalSettings(bootstrap=0, look=Look(True, outside))  # type: ignore[arg-type]
         [result] = nearid.run(data, {"m": clip}, settings)
