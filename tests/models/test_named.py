@@ -299,11 +299,12 @@ def test_several_videos_have_both_of_vbenchs_numbers(tmp_path: Path, monkeypatch
     page = (Path(__file__).parents[2] / "docs/named-scores.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```python\n(.*?)```", page.partition("### Several videos")[2], flags=re.S)
     monkeypatch.setattr(idmetric, "load", lambda name: metric, raising=False)
-    names: dict[str, Any] = {"videos": videos}
+    names: dict[str, Any] = {}
     exec(block, names)
-    assert names["of_frames"] == pytest.approx(sum_of_frames / count, abs=1e-5)
-    assert names["of_videos"] == pytest.approx(sum(of_each_video) / 2, abs=1e-5)
-    assert abs(names["of_frames"] - names["of_videos"]) > 1e-3
+    of_frames, of_videos = names["subject_consistency"](videos)
+    assert of_frames == pytest.approx(sum_of_frames / count, abs=1e-5)
+    assert of_videos == pytest.approx(sum(of_each_video) / 2, abs=1e-5)
+    assert abs(of_frames - of_videos) > 1e-3
 
 
 def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:
