@@ -118,7 +118,7 @@ class ScoreColumns(_Columns):
     """Adds the distance between the images of two columns; lower = more surely the same identity.
 
     Args:
-        metric: the model. a, b: the columns compared. distance: see `idmetric.distance`.
+        metric: the model. a, b: the columns compared. distance: see `idmetric.distance.matrix`.
         output: the new column. on_error: as for `EmbedColumn`.
     """
 

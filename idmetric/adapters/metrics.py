@@ -102,7 +102,7 @@ class IdentitySimilarity(_WithEmbedder):
 
     Args:
         metric: a model, or any argument of `idmetric.load`.
-        distance: see `idmetric.distance`.
+        distance: see `idmetric.distance.matrix`.
         value: "similarity", or "distance" (then lower is better).
         aggregate: with several references per image, take the nearest ("best") or the mean over all ("mean").
         reduction: "mean" over images, or "none": all values (N,), in the order of updates and processes.

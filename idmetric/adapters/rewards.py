@@ -56,7 +56,7 @@ def reward(
 
     Args:
         metric: the model.
-        distance: see `idmetric.distance`.
+        distance: see `idmetric.distance.matrix`.
         aggregate: over an image's references, the highest reward ("best") or the mean.
         calibration: the reward is the probability of one identity by this calibration: a file, a `Calibration`, or
             "stored" for the one saved with the model. None: 1 - distance, at least 0.

@@ -75,7 +75,7 @@ class Calibration:
     Attributes:
         curve: from score = 1 - distance to log-odds.
         model: the only model that it is for. name: the model's name at that time.
-        distance: see `idmetric.distance`.
+        distance: see `idmetric.distance.matrix`.
         outside: "all" for whole images, else the treatment of pixels outside the subject's mask.
         prior: share of pairs of one identity in its data, the default of `probability`.
         thresholds: for each chosen false-accept rate: `false_accept_rate`, `distance` with its interval `low` and

@@ -95,7 +95,7 @@ _TRACED = ("data", "split", "ratings", "pattern", "layout", "benchmark", "refere
 _EXAMPLES = """examples:
   idmetric eval folder --data photos/ --model tiny --model hsv --out results/
   idmetric eval generator --model tiny --out results/
-  idmetric eval nearid --data bench.parquet --split test --model nearid --model timm:vit_large_patch14_dinov2 --out r/
+  idmetric eval nearid --data bench.parquet --split test --model nearid --model siglip2:nearid --out results/
   idmetric eval retrieval --data met.parquet --model mine=run/ --out results/
 
 """
@@ -344,7 +344,7 @@ def _sources(models: Sequence[str]) -> dict[str, str]:
     """Name -> source of the models of --model."""
     from idmetric.models.named import NAMED
 
-    scores = [name for name, score in NAMED.items() if score.references != "frames"]
+    scores = [name for name, score in NAMED.items() if score.references in ("all", "own")]
     found: dict[str, str] = {}
     for given in chain.from_iterable(scores if model == ALL_NAMED else [model] for model in models):
         name, _, source = given.rpartition("=")

@@ -284,7 +284,7 @@ def _explain(error: Exception) -> str:
             f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"
         )
     if isinstance(error, PermissionError):
-        return "there is no permission to read it: change its mode or owner, or its folder's"
+        return "there is no permission to read it: change its mode or owner (chmod, chown), or its folder's"
     if "closed image" in str(error):
         return _CLOSED
     return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"

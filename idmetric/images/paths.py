@@ -140,7 +140,7 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
 
 
 def _unlisted(error: OSError) -> str:
-    advice = ": change its mode or owner" if isinstance(error, PermissionError) else ""
+    advice = ": change its mode or owner (chmod, chown)" if isinstance(error, PermissionError) else ""
     return f"the folder cannot be listed: {error.strerror}{advice}"
 
 

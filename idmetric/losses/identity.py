@@ -61,7 +61,7 @@ class IdentityLoss(nn.Module):
     Args:
         metric: any `Embedder` of this package; not a compiled one (compile the loss).
         references: images of the subject (anything `Embedder.embed` takes), or their embedding.
-        distance: see the table in `idmetric.distance`. joint_weight: weight of the patch term of "joint".
+        distance: see the table in `idmetric.distance.matrix`. joint_weight: weight of the patch term of "joint".
         masks, mask_id: subject masks of the references, and which of their labels is the subject; see `Embedder.embed`.
         outside: how pixels outside a mask are filled, in references and in `forward`.
         weights: weight of each reference in the mean; nonnegative, rescaled to sum to 1. Default: equal weights.

@@ -241,7 +241,8 @@ class Backbone(Embedder):
                 raise ValueError(f"{name!r} sets pool, image_size, resize, crop_pct and interpolation itself")
             if score.references == "frames" and type(self) is Backbone:
                 raise ValueError(f"{name!r} reads frames in its own way: open it by idmetric.load({name!r})")
-            view, pool = _View(224, score.fit.resize, score.fit.crop_pct, "bicubic"), score.pool
+            view, pool = _View(score.image_size, score.fit.resize, score.fit.crop_pct, score.interpolation), score.pool
+            args = {**score.backbone_args, **args}
 
         if score is not None or lite or is_timm(name):
             architecture = score.backbone if score is not None else efficientnet_lite.timm_name(name) if lite else name
@@ -290,7 +291,7 @@ class Backbone(Embedder):
         )  # fmt: skip
         if state is not None:
             load_state(self, state, name, dtype)
-        self.named = score
+        self.named = None if score is not None and score.references == "none" else score
         if score is not None and score.plain_positions and weights is not None:
             own = pretrained_state(config.backbone, weights, config.backbone_args)["pos_embed"]
             grid: Any = self.backbone.patch_embed.grid_size  # type: ignore[union-attr]

@@ -210,8 +210,8 @@ class Embedder(Identity, nn.Module):
             mask_id: the label that is the subject in masks of several objects: a palette index or gray value, or a
                 color such as "#ff0000" (see `idmetric.images.masks`; `Labeled(mask, mask_id)` sets it for one mask).
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
-                "crop" blacks them out and cuts the image to the mask's bounding box (the "FG only" columns of NearID
-                Table 7 speak of such crops); "keep" leaves them: then only patch distances use the mask.
+                "crop" blacks them out and cuts the image to the mask's bounding box; "keep" leaves them: then only
+                patch distances use the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
             workers: threads that read batches while the model works on one before, for files on a machine with cores to
                 spare; each holds a batch in memory. 0: read in turn.
@@ -399,7 +399,7 @@ class Embedder(Identity, nn.Module):
         Args:
             a, b: images (anything `embed` takes) or embeddings, equally many, or one on one side: it is embedded once
                 and compared with all. Two folders or patterns must hold images of equal names.
-            distance: "cls" (default), "patch", "joint" or a variant of the table in `idmetric.distance`.
+            distance: "cls" (default), "patch", "joint" or a variant of the table in `idmetric.distance.matrix`.
             mask_a, mask_b, mask_id, outside: subject masks, see `embed`.
             joint_weight: weight of the patch term in "joint".
             batch_size: images per pass.

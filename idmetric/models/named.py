@@ -6,9 +6,9 @@ source, and `idmetric score` adds the source's number to its summary. Similariti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.images.fit import SQUASH, Fit
 
@@ -30,11 +30,13 @@ class NamedScore:
         backbone: timm's name of the encoder; its Hub repository has the weights.
         source: the paper or the file that defines the score.
         pool: global feature, see `idmetric.models.tokens.final_tokens`.
-        fit: from an image to 224 x 224 pixels, by bicubic interpolation; "dino:vbench" has its own class
-            (`idmetric.models.vbench`).
+        fit: from an image to `image_size` pixels; "dino:vbench" has its own class (`idmetric.models.vbench`).
+        image_size: input side in pixels.
+        interpolation: filter of the resize.
+        backbone_args: more arguments of `timm.create_model`.
         references: "all" averages over every pair of image and reference; "own" compares an image with the one
             reference that it was generated from; "frames" compares each frame of a video with the first and with the
-            one before.
+            one before; "none": the source has rows of tables, and no number of images.
         scale: factor of the published number.
         clamp: whether a negative mean counts as 0; of frames, each negative cosine.
         plain_positions: position embeddings are resampled without antialiasing, as transformers does (timm does not).
@@ -42,9 +44,12 @@ class NamedScore:
 
     backbone: str
     source: str
-    pool: Literal["cls", "head"] = "cls"
+    pool: Literal["cls", "avg", "head"] = "cls"
     fit: Fit = DINO_256
-    references: Literal["all", "own", "frames"] = "own"
+    image_size: int = 224
+    interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    backbone_args: Mapping[str, Any] = field(default_factory=dict)
+    references: Literal["all", "own", "frames", "none"] = "own"
     scale: float = 1.0
     clamp: bool = False
     plain_positions: bool = False
@@ -73,6 +78,19 @@ class NamedScore:
         mean = float(table.mean())
         return self.scale * (max(mean, 0.0) if self.clamp else mean)
 
+
+_NEARID = "NearID, evaluation/sim_test.py"
+# timm's weights at 378 pixels are those of google/siglip2-so400m-patch14-384: both see 27 x 27 patches
+_SIGLIP2 = NamedScore(
+    backbone="vit_so400m_patch14_siglip_378.v2_webli",
+    source=_NEARID,
+    pool="head",
+    fit=SQUASH,
+    image_size=384,
+    interpolation="bilinear",
+    backbone_args={"act_layer": "gelu_tanh"},
+    references="none",
+)
 
 NAMED = {
     "dino-i:dreambooth": NamedScore(
@@ -105,6 +123,15 @@ NAMED = {
         "vit_base_patch14_dinov2.lvd142m", "peft, method_comparison/image-gen/run.py", fit=DINOV2_HUB,
         plain_positions=True,
     ),
+    # frozen rows of NearID's tables, with the processors of the Hub's repositories
+    "clip:nearid": NamedScore(
+        "vit_large_patch14_clip_quickgelu_224.openai", _NEARID, "head", CLIP_HUB, references="none"
+    ),
+    "dinov2:nearid": NamedScore(
+        "vit_large_patch14_dinov2.lvd142m", _NEARID, fit=DINOV2_HUB, references="none", plain_positions=True
+    ),
+    "siglip2:nearid": _SIGLIP2,
+    "siglip2-mean:nearid": replace(_SIGLIP2, source="NearID, dreambench_plus/score_backbone.py", pool="avg"),
 }  # fmt: skip
 
 # frozen encoders that are often asked for: timm's name, and the global feature

@@ -58,7 +58,10 @@ def run(
 
     for scorer, result in bound.results("retrieval", about, notes):
         # a checkpoint of `idmetric train ilgen` does not name its training data: --paper does
-        paper = printed("ilgen", "table_5", options.paper or row_of("ilgen", result.signature.get("model", "")))
+        row = options.paper or row_of("retrieval", result.signature.get("model", ""))
+        if settings.look.masked or settings.distance != "cls":
+            row = None
+        paper = printed("ilgen", "table_5", row)
         for name, search in found.items():
             label, measures = measures_of(name, options.k)
             values, near = measure(scorer, search, measures)

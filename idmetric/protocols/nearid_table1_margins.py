@@ -1,11 +1,12 @@
 """NearID-bench and Mind-the-Glitch: does identity outweigh a matched context? (NearID, Tables 1, 5 and 7)
 
     idmetric eval nearid --data bench.parquet --split test --model nearid --out results/
-    idmetric eval nearid --data bench.parquet --split test --model nearid --subject crop --out results-fg/
+    idmetric eval nearid --data bench.parquet --split test --model nearid --subject black --out results-fg/
 
 Rows: each engine's distractors (Table 5), the averages of Table 5, weighted by support, and the part-edits of
-Mind-the-Glitch (MTG). The columns are defined in `idmetric.evaluate.margins`. `--subject crop` (FG only, Table 7) shows
-models the subject alone, by the manifest's masks. docs/protocols-nearid.md has the data and the papers' numbers.
+Mind-the-Glitch (MTG). The columns are defined in `idmetric.evaluate.margins`. `--subject black` (FG only, Table 7)
+shows models the subject alone, by the manifest's masks: the paper speaks of crops, but the released code paints the
+background black and crops nothing. docs/protocols-nearid.md has the data and the papers' numbers.
 
 The released code counts each sample's mean margin as one more trial of PA, and the paper's numbers may do so too;
 `--released-pa` follows it. Equation 5, the default, does not. SSR is the same either way.
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import Array
 from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
-from idmetric.protocols.common.paper_numbers import ALL_ENGINES, NONE, PART_EDITS, printed, row_of
+from idmetric.protocols.common.paper_numbers import ALL_ENGINES, NONE, PART_EDITS, Pair, printed, row_of
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.protocols.options import NearIDOptions
@@ -74,12 +75,8 @@ def _measure(
     scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: EvalSettings, options: NearIDOptions,
     result: Result,
 ) -> None:  # fmt: skip
-    model, masked, rows = row_of("nearid", result.signature.get("model", "")), settings.look.masked, result.rows
-    table = {"fill": tuple(printed("nearid", "table_7", model).values()) or NONE} if masked else (
-        printed("nearid", "table_5", model)
-    )  # fmt: skip
-    oracle = printed("nearid", "oracle", model)
-    part = (oracle.get("M-O of foregrounds"), None) if masked else (oracle.get("M-O"), oracle.get("M-O-pair"))
+    table, part = _printed(result.signature.get("model", ""), settings)
+    rows = result.rows
 
     def add(source: str, margins: Array, identity: NDArray[np.object_], shown: bool = True) -> None:
         if (~np.isnan(margins)).any():
@@ -113,6 +110,20 @@ def _measure(
 
     if not rows:
         raise ValueError("no margin is valid: views or distractors lack scores")
+
+
+def _printed(label: str, settings: EvalSettings) -> tuple[dict[str, Pair], Pair]:
+    """The paper's SSR and PA by source, and its M-O and M-O-pair: of whole images, or on black (Table 7)."""
+    model = row_of("nearid", label)
+    oracle = printed("nearid", "oracle", model)
+    if settings.distance != "cls" or model is None:
+        return {}, NONE
+    if settings.outside == "all":
+        return printed("nearid", "table_5", model), (oracle["M-O"], oracle["M-O-pair"])
+    if settings.outside == "black":
+        foreground = printed("nearid", "table_7", model)
+        return {"fill": (foreground["SSR"], foreground["PA"])}, (oracle["M-O of foregrounds"], None)
+    return {}, NONE
 
 
 def _keep(result: Result, samples: Matched, margins: Array) -> None:

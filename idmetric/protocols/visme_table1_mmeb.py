@@ -27,7 +27,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.protocols.common.columns import Ints
 from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.protocols.common.intervals import codes
-from idmetric.protocols.common.paper_numbers import row_of
+from idmetric.protocols.common.paper_numbers import visme_row
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, bind
 from idmetric.protocols.options import MMEBOptions
@@ -57,7 +57,7 @@ def run(
     sets, notes, bound = _bind(data, models, settings)
     results = []
     for scorer, result in bound.results("mmeb", settings.as_dict(), notes):
-        row = options.paper or row_of("visme", result.signature.get("model", ""))
+        row = options.paper or visme_row("mmeb", result.signature)
         measure_sets(scorer, data, sets, MMEB, settings, row, result)
         results.append(result)
     return results

@@ -25,7 +25,7 @@ from idmetric.models import visid
 from idmetric.protocols.common.columns import Group, Truths
 from idmetric.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.protocols.common.intervals import codes, owners
-from idmetric.protocols.common.paper_numbers import row_of
+from idmetric.protocols.common.paper_numbers import visme_row
 from idmetric.protocols.common.ranked import Search
 from idmetric.protocols.common.result import Result
 from idmetric.protocols.common.scorers import Bound, EvalSettings, Models, Scorer, bind, left_out
@@ -58,9 +58,9 @@ def run(
     sets, notes, bound = _bind(data, models, settings, tasks)
     results = []
     for scorer, result in bound.results("mveb", {**settings.as_dict(), "tasks": tasks}, notes):
-        row = None if settings.look.masked or settings.distance != "cls" else (
-            options.paper or row_of("visme", result.signature.get("model", ""))
-        )  # fmt: skip
+        row = options.paper or visme_row("mveb", result.signature)
+        if settings.look.masked or settings.distance != "cls":
+            row = None
         measure_sets(scorer, bound.manifest, sets, MVEB, settings, row, result)
         if any(one.task == "ID-Edit" for one in sets) and _follows(models[result.model]) == "nothing":
             result.notes.append("no text tower: Identity Editing by images alone")

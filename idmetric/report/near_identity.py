@@ -1,6 +1,6 @@
 """NearID's figures of embeddings and attention, for one model or several.
 
-models = {"SigLIP2": Backbone("vit_so400m_patch14_siglip_384.v2_webli"), "NearID": NearID()}
+models = {"SigLIP2": Backbone("siglip2:nearid"), "NearID": NearID()}
 draw_near_identity(models, read("val.parquet"), "separation.svg")  # Fig. 5
 draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c.png"}, "attention.png")  # Fig. 3
 """

@@ -325,11 +325,27 @@ def test_mtg_has_parents_parts_and_oracles(tmp_path: Path) -> None:
 
 def test_the_oracle_is_the_share_of_the_object_that_is_left() -> None:
     thing, part = read_mask(box(0.8)), read_mask(box(0.3))
-    slow = 1 - sum(v >= 0.5 for v in part.flatten().tolist()) / sum(v >= 0.5 for v in thing.flatten().tolist())
+    slow = 1 - sum(v > 0 for v in part.flatten().tolist()) / sum(v > 0 for v in thing.flatten().tolist())
     assert oracle_score(thing, part) == pytest.approx(slow) == pytest.approx(0.625)
-    assert oracle_score(part, thing) == 0
-    with pytest.raises(ValueError, match="empty"):
-        oracle_score(read_mask(box(0)), part)
+
+
+def test_part_edits_without_masks_or_with_faint_ones_have_the_oracle_of_nearids_code(tmp_path: Path) -> None:
+    """Pixels above 0 count, a part larger than its object gives less than 0, and missing or empty masks give 0."""
+    faint = Image.new("L", (10, 10))
+    faint.paste(1, (0, 0, 4, 10))
+    objects = [box(0.8), box(0.2), box(0), box(0.5), None]
+    parts = [encoded(faint), box(0.8), box(0.5), None, box(0.5)]
+    columns: dict[str, list[Any]] = {}
+    for view in (1, 2):
+        columns[f"image_{view}_original"] = [png(20 * view + k) for k in range(5)]
+        columns[f"image_{view}_inpainted"] = [png(100 + 20 * view + k) for k in range(5)]
+        columns[f"image_{view}_object_mask"] = objects
+        columns[f"image_{view}_part_mask"] = parts
+    table(columns, tuple(columns)).save_to_disk(tmp_path / "mtg")
+
+    manifest = import_dataset("mtg", tmp_path / "mtg", images=tmp_path / "images")
+    oracles = [row.oracle for row in manifest if row.role == "part-edit"][::2]
+    assert oracles == pytest.approx([1 - 4 / 8, 1 - 8 / 2, 0, 0, 0])
 
 
 def write_nights(root: Path, header: str, rows: list[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from idmetric.models.load import imports_module
 from idmetric.models.named import FROZEN, NAMED, NamedScore
 from idmetric.models.tokens import resample_positions
 from tests.hub_server import COMMIT, HubServer
+from tests.models import timm_names
 
 transforms = pytest.importorskip("torchvision.transforms")
 
@@ -138,25 +140,7 @@ def test_clip_scores_are_the_projection_of_openais_encoder(
     with torch.no_grad():
         for parameter in theirs.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
-    given = {key.removeprefix("vision_model."): value for key, value in theirs.state_dict().items()}
-    state = {
-        "cls_token": given["embeddings.class_embedding"].view(1, 1, -1),
-        "pos_embed": given["embeddings.position_embedding.weight"][None],
-        "patch_embed.proj.weight": given["embeddings.patch_embedding.weight"],
-        "head.weight": given["visual_projection.weight"], "head.bias": torch.zeros(512),
-    }  # fmt: skip
-    for kind in ("weight", "bias"):
-        state[f"norm_pre.{kind}"] = given[f"pre_layrnorm.{kind}"]
-        state[f"norm.{kind}"] = given[f"post_layernorm.{kind}"]
-        for k in range(2):
-            layer = f"encoder.layers.{k}."
-            qkv = [given[f"{layer}self_attn.{x}_proj.{kind}"] for x in "qkv"]
-            state[f"blocks.{k}.attn.qkv.{kind}"] = torch.cat(qkv)
-            for own, other in {
-                "attn.proj": "self_attn.out_proj", "norm1": "layer_norm1", "norm2": "layer_norm2",
-                "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2",
-            }.items():  # fmt: skip
-                state[f"blocks.{k}.{own}.{kind}"] = given[f"{layer}{other}.{kind}"]
+    state = timm_names.clip(theirs)
     serve(hub, "timm/vit_base_patch32_clip_224.openai", tmp_path / "repo", {k: v.clone() for k, v in state.items()})
 
     metric = load(name, device="cpu", backbone_args=SMALL)
@@ -286,6 +270,41 @@ def test_subject_consistency_follows_the_frames(
     found = json.loads(capsys.readouterr().out)["summary"]["named"]
     assert found["value"] == pytest.approx(total / 10, abs=1e-5)
     assert found["note"].startswith("of 11 frames")
+
+
+def test_several_videos_have_both_of_vbenchs_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block of the page, with two videos of different lengths, against VBench's own loop over them."""
+    rng = np.random.default_rng(2)
+    videos = [tmp_path / "short", tmp_path / "long"]
+    for folder, length in zip(videos, (3, 6), strict=True):
+        folder.mkdir()
+        for k in range(length):
+            Image.fromarray(rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)).save(folder / f"{k:04d}.png")
+    torch.manual_seed(0)
+    metric = load("dino:vbench", pretrained=False, backbone_args=SMALL, device="cpu")
+    for parameter in metric.parameters():
+        parameter.add_(0.5 * torch.randn(parameter.shape))  # so that frames differ
+
+    sum_of_frames, count, of_each_video = 0.0, 0, []
+    for folder in videos:
+        unit = F.normalize(metric.embed([str(file) for file in sorted(folder.iterdir())]).cls, dim=1)
+        video = 0.0
+        for k in range(1, len(unit)):
+            previous, first = (max(0.0, float(unit[k] @ unit[other])) for other in (k - 1, 0))
+            video += (previous + first) / 2
+            count += 1
+        sum_of_frames += video
+        of_each_video.append(video / (len(unit) - 1))
+
+    page = (Path(__file__).parents[2] / "docs/named-scores.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```", page.partition("### Several videos")[2], flags=re.S)
+    monkeypatch.setattr(idmetric, "load", lambda name: metric, raising=False)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    of_frames, of_videos = names["subject_consistency"](videos)
+    assert of_frames == pytest.approx(sum_of_frames / count, abs=1e-5)
+    assert of_videos == pytest.approx(sum(of_each_video) / 2, abs=1e-5)
+    assert abs(of_frames - of_videos) > 1e-3
 
 
 def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:

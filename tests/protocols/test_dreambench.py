@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
+from idmetric.data.embed import Look
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.agreement import fisher_mean, pearson
@@ -34,7 +35,7 @@ from idmetric.protocols.nearid_table2_dreambench import ratings as dreambench_ra
 from idmetric.protocols.nearid_table2_dreambench.protocol import rate
 from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
 from idmetric.protocols.options import DreamBenchOptions
-from tests.protocols.parts import Scripted
+from tests.protocols.parts import Drawn, Scripted
 
 ALL_FOUR = DreamBenchOptions()
 RUN = "emu2_gs3_step50_seed42_torch_bfloat16"
@@ -318,6 +319,27 @@ def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, r
     assert score(own) == found
 
 
+def test_nearids_numbers_stand_beside_the_encoder_of_the_ratings_whatever_it_is_called(
+    tmp_path: Path, ratings: Any
+) -> None:
+    clip_b32 = "Backbone:clip-i:dreambench++[hub-crop 1, bicubic]"
+    models = {
+        "clip": open_model("hsv"),
+        "mine": Drawn(clip_b32),
+        "dino": Drawn("Backbone:dinov2-i:dreambench++[hub-crop 0.875, bicubic]"),
+        "siglip2": Drawn("Backbone:siglip2-mean:nearid"),
+        "map": Drawn("Backbone:siglip2:nearid"),
+        "nearid": Drawn("NearID:nearid"),
+    }
+    data = imported(tmp_path)
+    printed_cells = {"clip": None, "mine": 0.744, "dino": 0.774, "siglip2": 0.766, "map": None, "nearid": 0.768}
+    for result in dreambench.run(data, models, NONE, ratings=ratings):
+        assert value(result.rows, "emu2").paper == printed_cells[result.model], result.model
+    [masked] = dreambench.run(data.replace(mask=data.column("path")), {"nearid": models["nearid"]},
+                              replace(NONE, look=Look(True)), ratings=ratings)  # fmt: skip
+    assert value(masked.rows, "emu2").paper is None
+
+
 def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> None:
     models = {"hsv": open_model("hsv")}
     data = imported(tmp_path)
@@ -369,14 +391,14 @@ def test_pooled_ranks_are_those_of_scipy_over_animals_and_objects(tmp_path: Path
 def test_id_sims_printed_ranks_belong_to_its_models(tmp_path: Path) -> None:
     make_ratings(tmp_path)
     ratings = dreambench_ratings.read(tmp_path)
-    for label, distance, expected in (
-        ("IDSim:dinov3_vitl16", "cls", (0.6856, 0.5305)),
-        ("IDSim:dinov3_vitl16", "patch_pooled", (0.6834, None)),
-        ("lpips", "cls", (0.482, 0.354)),
-        ("IDSim:tiny", "cls", (None, None)),
-        ("IDSim:dinov3_vitl16", "joint", (None, None)),
+    for paper_row, distance, expected in (
+        ("ID-Sim", "cls", (0.6856, 0.5305)),
+        ("ID-Sim", "patch_pooled", (0.6834, None)),
+        ("LPIPS", "cls", (0.482, 0.354)),
+        (None, "cls", (None, None)),
+        ("ID-Sim", "joint", (None, None)),
     ):
-        row = dreambench.rank(ratings, "nearid", replace(NONE, distance=distance), label)
+        row = dreambench.rank(ratings, "nearid", replace(NONE, distance=distance), paper_row)
         assert row is not None
         assert tuple(v.paper for v in row.values() if isinstance(v, Value)) == expected
 

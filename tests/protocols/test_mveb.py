@@ -258,8 +258,9 @@ def test_names_of_sets_are_known_however_they_are_written() -> None:
     for given, name in (("mveb/cars196", "Cars196"), ("MVEB/MS-Celeb-1M", "MS-Celeb"), ("veri_776", "VeRi776"),
                         ("IDMROOD", "IDMROOD"), ("idmr", "IDMR"), ("mine", None)):  # fmt: skip
         assert mveb.MVEB.known_name(given) == name
-    assert paper_numbers.row_of("visme", "VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]") == "VisME (Qwen2.5-VL-3B)"
-    assert paper_numbers.row_of("visme", "VisIDEmbed:visid_3b_mine") is None
+    label = "VisIDEmbed:visid_3b[vlm2vec,sequential,ab12cd]"
+    assert paper_numbers.visme_row("mveb", {"model": label}) == "VisME (Qwen2.5-VL-3B)"
+    assert paper_numbers.visme_row("mveb", {"model": "VisIDEmbed:visid_3b_mine"}) is None
 
 
 def test_bad_groups_and_images_are_named(model: IDSim, data: Manifest, tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from idmetric.data.embed import Look
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.distance.embedding import Embedding
 from idmetric.evaluate.bootstrap import bootstrap
 from idmetric.evaluate.margins import margin_rates
 from idmetric.evaluate.ranking import roc_auc
@@ -356,7 +359,7 @@ def test_part_edits_give_margins_and_the_oracle_s_correlation(draw: Images, tmp_
 
 def test_the_paper_s_values_stand_beside_its_models(draw: Images, tmp_path: Path) -> None:
     data = bench(draw, tmp_path)
-    siglip = Drawn("Backbone:vit_so400m_patch14_siglip_378.v2_webli")
+    siglip = Drawn("Backbone:siglip2:nearid")
     whole = nearid.run(data, {"m": siglip, "other": Drawn()}, PLAIN)
     assert values(whole[0], source="Qwen_1328")["SSR"].paper == pytest.approx(0.162)
     assert values(whole[0], source="fill")["PA"].paper == pytest.approx(0.4881)
@@ -376,6 +379,36 @@ def test_the_paper_s_values_stand_beside_its_models(draw: Images, tmp_path: Path
                 assert paper_numbers.PAPERS["nearid"]["table_5"]["rows"][model][group][k] == pytest.approx(
                     mean, abs=0.1
                 )
+
+
+def test_the_paper_s_foregrounds_are_on_black_and_not_cropped(draw: Images, tmp_path: Path) -> None:
+    data = bench(draw, tmp_path, parts=False)
+    clip = Drawn("Backbone:clip:nearid[hub-crop 1, bicubic]")
+    for outside, paper in (("black", 0.513), ("crop", None), ("white", None)):
+        settings = EvalSettings(bootstrap=0, look=Look(True, outside))  # type: ignore[arg-type]
+        [result] = nearid.run(data, {"m": clip}, settings)
+        assert values(result, source="fill")["SSR"].paper == paper
+        assert values(result, source="Flux")["SSR"].paper is None
+
+
+def test_the_papers_numbers_are_of_whole_images_and_class_features(draw: Images, tmp_path: Path) -> None:
+    class Patches(Drawn):
+        has_patches = True
+
+        def embed(self, prepared: Any, patches: bool) -> Embedding:
+            cls = super().embed(prepared, patches).cls
+            return Embedding(cls, cls[:, None, :].repeat(1, 4, 1) if patches else None)
+
+    siglip = Patches("Backbone:vit_large_patch16_siglip_384.webli")
+    rows = [replace(row, mask=row.path) for row in ilgen_rows(draw, "met", "split")]
+    data = Manifest.from_rows(rows, tmp_path)
+    settings = (PLAIN, EvalSettings(bootstrap=0, look=Look(True)), EvalSettings(bootstrap=0, distance="patch"))
+    printed = [retrieval.run(data, {"m": siglip}, each)[0].rows[0]["mAP"].paper for each in settings]  # type: ignore[union-attr]
+    assert printed == [pytest.approx(0.673), None, None]
+
+    near = Patches("Backbone:siglip2:nearid")
+    [patch] = nearid.run(bench(draw, tmp_path), {"m": near}, EvalSettings(bootstrap=0, distance="patch"))
+    assert all(v.paper is None for row in patch.rows for v in row.values() if isinstance(v, Value))
 
 
 def test_pairs_without_an_answer_leave_no_margin_and_are_noted(draw: Images, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from idmetric.data.importers.run import Job, Record
 from idmetric.data.manifest.table import Row
 from idmetric.images.masks import read_mask
+from idmetric.images.read import ImageReadError
 
 ENGINE = "SDXL"  # "part-level inpaintings from a single source (SDXL)" (NearID, section 3.3)
 VIEWS = (1, 2)
@@ -57,30 +58,29 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
 
 
 def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
-    """Share of the object that a part edit kept: 1 - |part| / |object|, in 0..1, higher = less changed.
+    """Share of the object that a part edit kept: 1 - |part| / |object|, higher = less changed.
 
-    The area of a mask is the number of pixels with a coverage of at least one half. A part larger than its object gives
-    0.
+    As in NearID's released code, a mask's area is the number of its pixels above 0, a part that is larger than its
+    object gives less than 0, and an empty object gives 0.
 
     Args:
         subject, part: coverage (H, W) in [0, 1], as returned by `read_mask`.
 
-    Raises:
-        ValueError: if the object's mask is empty.
-
     Source: NearID, section 3.4.
     """
-    area = int((subject >= 0.5).sum())
-    if not area:
-        raise ValueError("the object's mask is empty")
-    return max(0.0, 1 - int((part >= 0.5).sum()) / area)
+    area = int((subject > 0).sum())
+    return 1 - int((part > 0).sum()) / area if area else 0.0
 
 
 def _oracle_of(subject: dict[str, Any], part: dict[str, Any]) -> float | None:
-    """The oracle score, or None if a mask is absent, empty or unreadable, which the check of the files reports."""
-    if subject and part:
-        with suppress(ValueError):  # ImageReadError is one
-            [first], [second] = subject.values(), part.values()
-            whole = read_mask(first)
-            return oracle_score(whole, read_mask(second, (whole.shape[0], whole.shape[1])))
+    """The oracle score: 0 without one of the masks, as in NearID's released code.
+
+    None if a mask is unreadable, which the check of the files reports.
+    """
+    if not subject or not part:
+        return 0.0
+    [subject_file], [part_file] = subject.values(), part.values()
+    with suppress(ImageReadError):
+        whole = read_mask(subject_file)
+        return oracle_score(whole, read_mask(part_file, (whole.shape[0], whole.shape[1])))
     return None

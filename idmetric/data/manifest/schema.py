@@ -45,7 +45,8 @@ class Row:
             identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).
         background: id of the background.
         engine: generator of the image.
-        oracle: 1 - |part| / |object| in 0..1, the share of the object that an edit kept (NearID, section 3.4).
+        oracle: 1 - |part| / |object|, at most 1: the share of the object that an edit kept (NearID, section 3.4); below
+            0 if the part's mask is larger than the object's.
         text: instruction, prompt or caption.
         label: a human or model judgment of this row within its group; the dataset defines its meaning.
         group, slot: rows with one group belong together (a pair, a triplet, a query with candidates); the slot is the
@@ -87,7 +88,10 @@ TYPES = {
 SCHEMA = pa.schema(TYPES.items(), metadata={"idmetric.manifest": "1"})
 COLUMNS = tuple(SCHEMA.names)
 PATHS = {"path": "image_bytes", "mask": "mask_bytes", "part_mask": "part_mask_bytes"}  # column -> that of its bytes
-_NUMBERS = {"oracle": (0.0, 1.0), "label": (-np.inf, np.inf), "seed": (0, np.inf)}
+_NUMBERS = {
+    "oracle": (-np.inf, 1.0, "at most 1"), "label": (-np.inf, np.inf, "a finite number"),
+    "seed": (0, np.inf, "0 or more"),
+}  # fmt: skip
 _EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number", pa.large_binary(): "bytes"}
 
 
@@ -239,8 +243,7 @@ def _faults(table: pa.Table) -> Iterator[tuple[int, str, str]]:
     for row, value in values("id"):
         if first.setdefault(value, row) != row:
             yield row, "id", f"{shown(value)} is also the id of row {first[value] + 1}"
-    for column, (low, high) in _NUMBERS.items():
-        span = "a finite number" if low == -np.inf else f"within {low:g}..{high:g}"
+    for column, (low, high, span) in _NUMBERS.items():
         for row, value in values(column):
             if not (low <= value <= high and np.isfinite(value)):
                 yield row, column, f"{value} is not {span}"

@@ -1,8 +1,8 @@
 """Numbers printed in the papers, to stand next to measured ones, and the model that runs each of their rows.
 
 The tables are in `idmetric/protocols/papers/*.json`: {table: {columns, rows}}, in the papers' units (shares, or percent
-where a table says so). A model is matched with a paper's row by its label (`Embedder.label`; baselines have their
-names). A number that a paper does not print is absent, or None.
+where a table says so). A number that a paper does not print is absent, or None. A model gets the numbers of the row
+that its label (`Embedder.label`; baselines have their names) belongs to, see `row_of`.
 
 A protocol's result names the rows without a model (`Result.missing`), so that a table next to a paper's is never
 shorter than the paper's without a word.
@@ -11,7 +11,7 @@ shorter than the paper's without a word.
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -36,12 +36,6 @@ def rows(paper: str, *tables: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row for table in tables for row in PAPERS[paper][table]["rows"]))
 
 
-def row_of(paper: str, label: str) -> str | None:
-    """The row of a paper's tables for a model's label, which may continue with further settings; None for others."""
-    labels: dict[str, str] = PAPERS[paper]["labels"]
-    return next((row for start, row in labels.items() if re.match(rf"{re.escape(start)}(?![\w:-])", label)), None)
-
-
 def printed(paper: str, table: str, row: str | None) -> dict[Any, Any]:
     """Column -> number, a share, of a row of a table; empty without this row."""
     found = PAPERS[paper][table]
@@ -57,8 +51,57 @@ def _share(value: Any) -> Any:
 
 
 # protocol -> row -> "model", what `--model` opens for it ("judge:FILE.json": a language model that a file describes),
-# or "missing", the reason why it is not listed
+# and "open", what the paper does not say of it; or "missing", the reason why it is not listed
 PAPER_ROWS: dict[str, dict[str, dict[str, str]]] = _read("rows")
+
+
+def row_of(protocol: str, label: str) -> str | None:
+    """The row of a protocol's tables that a model of this label runs; None for any other model.
+
+    Another pooling, crop or way of decoding, which a label names in brackets, makes another model. Two settings do not:
+    the class token, which encoders that have one compare by default, and the release's way of reading files.
+    """
+    plain = label.removesuffix("[cls]").replace("[release preprocessing]", "")
+    for name, row in PAPER_ROWS[protocol].items():
+        if "model" in row and plain in labels_of(row["model"]):
+            return name
+    return None
+
+
+def visme_row(protocol: str, signature: Mapping[str, str]) -> str | None:
+    """The row of VisME's tables for a model, whatever its prompts and positions: the paper does not give its own."""
+    return row_of(protocol, signature.get("model", "").partition("[")[0])
+
+
+def labels_of(source: str) -> list[str]:
+    """The labels of the model that `--model` opens by this name: with each name that it may have been opened by."""
+    from idmetric.checkpoints import released
+    from idmetric.images.fit import SQUASH
+    from idmetric.models.named import NAMED
+
+    if source in NAMED:
+        score = NAMED[source]
+        shape = "" if score.fit == SQUASH else f"[{score.fit}, {score.interpolation}]"
+        return [f"Backbone:{source}{shape}"]
+    if source.startswith("timm:"):
+        return [f"Backbone:{source.removeprefix('timm:')}"]
+    if source.startswith("dual:"):
+        return [f"DualEncoder:{source.removeprefix('dual:')}"]
+
+    families = {"IDSim": released.IDSIM, "NearID": released.NEARID, "VisIDEmbed": released.VISID}
+    for family, releases in families.items():
+        if source in releases:
+            names = (source, source.removeprefix("visid_"), releases[source].repo)
+            return [f"{family}:{name}" for name in names]
+    return [source]
+
+
+def open_points(protocol: str, label: str) -> list[str]:
+    """A note on what the paper leaves open about the row of this label, if anything."""
+    row = row_of(protocol, label) if protocol in PAPER_ROWS else None
+    if row is None or "open" not in PAPER_ROWS[protocol][row]:
+        return []
+    return [f"the paper's row {row}: {PAPER_ROWS[protocol][row]['open']}"]
 
 
 def missing_rows(protocol: str) -> dict[str, str]:

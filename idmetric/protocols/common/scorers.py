@@ -30,7 +30,7 @@ from idmetric.distance.matrix import distance, distance_matrix, needs_patches
 from idmetric.models.embedder import Embedder
 from idmetric.protocols.common import pairwise
 from idmetric.protocols.common.columns import Array
-from idmetric.protocols.common.paper_numbers import missing_rows
+from idmetric.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.protocols.common.result import Result
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -45,7 +45,7 @@ class EvalSettings:
     """Settings of all protocols.
 
     Attributes:
-        distance: of models with patches, see `idmetric.distance`.
+        distance: of models with patches, see `idmetric.distance.matrix`.
         bootstrap: resamples for intervals; 0 = none. seed: of the resampling.
         store: folder that keeps embeddings; None keeps none.
         look: whether models see whole images or subjects alone.
@@ -109,8 +109,9 @@ class Bound:
     ) -> Iterator[tuple[Scorer, Result]]:
         """Each model with its result, to which the protocol adds rows, items and further notes."""
         for name, scorer in self.models.items():
-            notes_of = [*self.notes, *notes]
-            yield scorer, Result(protocol, name, [], scorer.signature(), settings, {}, notes_of, missing_rows(protocol))
+            signature = scorer.signature()
+            notes_of = [*self.notes, *notes, *open_points(protocol, signature.get("model", ""))]
+            yield scorer, Result(protocol, name, [], signature, settings, {}, notes_of, missing_rows(protocol))
 
 
 def bind(

@@ -104,7 +104,7 @@ def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: EvalSett
         given = table["iou"][mine], scores[mine], table["present"][mine].astype(bool)
         values.append((measures.mask_map(*given), measures.mask_f1(*given)))
 
-    paper = printed("idsim", "table_2c", row_of("idsim", label))
+    paper = printed("idsim", "table_2c", row_of("segmentation", label))
     columns = np.array(values).T
     pairs = zip(("mAP", "F1"), columns, strict=True)
     return {name: intervals.mean(column, names, settings, paper.get(name)) for name, column in pairs}

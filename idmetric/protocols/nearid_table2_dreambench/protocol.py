@@ -36,6 +36,7 @@ from idmetric.protocols.common.paper_numbers import (
     NONE,
     Pair,
     missing_rows,
+    open_points,
     printed,
     row_of,
 )
@@ -118,9 +119,12 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
 
 
 def rate(
-    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions
+    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, paper: str | None = None
 ) -> tuple[list[Row], list[str]]:
     """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
+
+    Args:
+        paper: the row of NearID's tables to print next to them.
 
     For each category the methods, in the table's order, and the Fisher-z row if there are several; at the end, for all
     categories together, the Fisher-z mean of their Fisher-z rows ("all").
@@ -134,9 +138,9 @@ def rate(
 
     for category in options.category:
         found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
-        rows += [_row(rater, category, r.method, [r], settings) for r in found]
+        rows += [_row(paper, category, r.method, [r], settings) for r in found]
         if len(found) > 1:
-            rows.append(_row(rater, category, FISHER_ROW, found, settings))
+            rows.append(_row(paper, category, FISHER_ROW, found, settings))
             means.append(_fisher([r.cell()[0] for r in found])[0])
             count += sum(len(r.items) for r in found)
         missing = sum(r.missing for r in found)
@@ -146,14 +150,15 @@ def rate(
     if not rows:
         raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
     if len(means) == len(CATEGORIES):
-        paper = _printed(rater, ALL_CATEGORIES, FISHER_ROW)[0]
-        whole = Value(_fisher(means)[0], None, None, count, paper)
+        whole = Value(_fisher(means)[0], None, None, count, _printed(paper, ALL_CATEGORIES, FISHER_ROW)[0])
         rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: whole})
     return rows, notes
 
 
-def _printed(rater: str, category: str, method: str) -> Pair:
-    """NearID's correlation with people for a rater and its ±; the method may be `FISHER_ROW`."""
+def _printed(rater: str | None, category: str, method: str) -> Pair:
+    """NearID's correlation with people for a row of its tables and its ±; the method may be `FISHER_ROW`."""
+    if rater is None:
+        return NONE
     if method != FISHER_ROW:
         return printed("nearid", "table_2", method).get(rater, NONE) if category == "object" else NONE
     fisher = printed("nearid", "fisher", rater)
@@ -162,7 +167,7 @@ def _printed(rater: str, category: str, method: str) -> Pair:
     return printed("nearid", "by_category", rater).get(category), None
 
 
-def _row(rater: str, category: str, method: str, found: Sequence[Rated], settings: EvalSettings) -> Row:
+def _row(rater: str | None, category: str, method: str, found: Sequence[Rated], settings: EvalSettings) -> Row:
     """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
     cells = [r.cell() for r in found]
     mean, spread = _fisher([value for value, _ in cells]) if method == FISHER_ROW else cells[0]
@@ -185,14 +190,14 @@ def _row(rater: str, category: str, method: str, found: Sequence[Rated], setting
     return row
 
 
-def rank(ratings: Ratings, rater: str, settings: EvalSettings, label: str = "") -> Row | None:
+def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | None = None) -> Row | None:
     """ID-Sim's row (appendix D.1, Fig. 25): rank correlations with the mean human rating, all methods pooled.
 
     The paper says "rank generated images by predicted similarity", Spearman (main) and Kendall, 110 subjects and 6,921
     pairs after filtering; that these are the animals and objects (6,930 pairs), and the ratings' mean, is inferred.
 
     Args:
-        label: of the model, to find the paper's value.
+        paper_row: the row of ID-Sim's tables to print next to it.
 
     Returns:
         The row; None without images of both categories, or where all have one rating or score.
@@ -210,7 +215,7 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, label: str = "") 
     collections = np.array([item[0] for _, r in found for item in r.items])
     own = settings if len(np.unique(collections)) >= FEW else replace(settings, bootstrap=0)
     table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
-    paper = printed("idsim", table, row_of("idsim", label)) if table and not settings.look.masked else {}
+    paper = printed("idsim", table, paper_row) if table else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
     for name, statistic in (("Spearman", spearman), ("Kendall", kendall)):
         row[name] = any_statistic(statistic, (scores, people), collections, own, paper.get(name))
@@ -241,7 +246,7 @@ def published(
 ) -> list[Result]:
     """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
     raters = [name for name in ratings if name not in humans(ratings)]
-    return [_result(ratings, rater, settings, options) for rater in [HUMAN, *sorted(raters)]]
+    return [_result(ratings, rater, settings, options, rater) for rater in [HUMAN, *sorted(raters)]]
 
 
 def run(
@@ -286,18 +291,23 @@ def run(
             if np.isfinite(score):  # a judge may have given no answer
                 own.setdefault(image.method, {})[image.item] = float(score)
         signature = scorer.signature()
-        result = _result({**given, name: own}, name, settings, options, signature.get("model", ""))
-        results.append(replace(result, signature=signature, notes=[*bound.notes, *result.notes]))
+        label = signature.get("model", "")
+        # by the model and not by its name here, which is the user's: `--model clip=...` may be anything
+        paper_row = None if settings.look.masked else row_of("dreambench", label)
+        result = _result({**given, name: own}, name, settings, options, paper_row)
+        notes = [*bound.notes, *result.notes, *open_points("dreambench", label)]
+        results.append(replace(result, signature=signature, notes=notes))
 
     return results
 
 
 def _result(
-    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, label: str = ""
+    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, paper_row: str | None
 ) -> Result:
-    rows, notes = rate(ratings, rater, settings, options)
+    # NearID's numbers are of class features
+    rows, notes = rate(ratings, rater, settings, options, paper_row if settings.distance == "cls" else None)
     if rater != HUMAN and set(RANKED) <= set(options.category):
-        pooled = rank(ratings, rater, settings, label)
+        pooled = rank(ratings, rater, settings, paper_row)
         rows += [] if pooled is None else [pooled]
     result = Result("dreambench", rater, rows, {}, settings.as_dict(), {}, notes, missing_rows("dreambench"))
     for category in options.category:
