@@ -64,7 +64,8 @@ def read_idsim(
         if "dinov3" in name:
             changes = dinov3.timm_names(changes)
             name = dinov3.with_biases(name, trunk, changes)
-        trunk = backbones.fitted(name, trunk, weights, backbone_args)
+        model = backbones.build(name, args=backbone_args, empty=True)
+        trunk = backbones.fitted(trunk, model, name, weights)
         if "dinov2" in name:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size

@@ -133,7 +133,7 @@ def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> Non
         return str(error.value)
 
     assert "unexpected model.blocks" in refusal({f"model.{k}": v for k, v in state.items()})
-    assert "does not hold a table of tensors" in refusal({"teacher": state})
+    assert "does not hold a table of tensors alone" in refusal({"teacher": state})
     assert "cannot read weights" in refusal({**state, "evil": Path("x")})
     assert "missing blocks.1." in refusal({k: v for k, v in state.items() if "blocks.1." not in k})
 
