@@ -38,13 +38,17 @@ class Files:
 
     All files of a repository come from one commit: that of the first one fetched.
 
+    Args:
+        source: the folder or `owner/name`.
+        published: it is a repository, even if there is a folder of that name.
+
     Raises:
         CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
     """
 
-    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub()) -> None:
+    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub(), *, published: bool = False) -> None:
         self.name = os.fspath(source)
-        self.local = Path(self.name).is_dir()
+        self.local = not published and Path(self.name).is_dir()
         if self.local and hub.revision is not None:
             raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
         self.hub = hub

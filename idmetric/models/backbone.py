@@ -21,6 +21,7 @@ from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.config import check, check_arguments, check_view
 from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch
+from idmetric.checkpoints.released import source_name
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import check_state, load_state, read_finite
 from idmetric.images.fit import Fit, Resize
@@ -97,8 +98,8 @@ def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
 
 
 def is_timm(source: str) -> bool:
-    """Whether this names a timm model; a local folder of that name comes first."""
-    return bool(timm.is_model(source.split(".")[0])) and not os.path.isdir(source)
+    """Whether this names a timm model; a local folder of that name is written "./NAME"."""
+    return bool(timm.is_model(source.split(".")[0]))
 
 
 def pretrained_config(name: str) -> Any:
@@ -254,7 +255,7 @@ class Backbone(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        name = os.fspath(source)
+        name = source_name(source)
         hub = Hub(revision, cache_dir, token, local_files_only)
         state, exact, files = None, "", None
         view, args = _View(image_size, resize, crop_pct, interpolation), dict(backbone_args or {})
@@ -329,6 +330,13 @@ class Backbone(Embedder):
         return final_tokens(self.backbone, x, self.settings.pool)
 
     @property
+    def short_name(self) -> str:
+        """See `Embedder.short_name`."""
+        short = super().short_name
+        is_folder = self._files is not None and self._files.local
+        return f"./{short}" if is_folder and is_timm(short) else short
+
+    @property
     def label(self) -> str:
         """See `Embedder.label`: with a filter or pooling that is not the model's own, and the color of padding."""
         own = self.settings.pool == "auto" or self.short_name in NAMED
@@ -364,7 +372,7 @@ def _hub_model(
         if hub.revision not in (None, pinned):
             raise CheckpointError(f"{name}@{pinned} names another revision than revision={hub.revision!r}")
         hub = replace(hub, revision=pinned)
-    files = Files(name.removeprefix(HUB), hub)
+    files = Files(name.removeprefix(HUB), hub, published=True)
     found = checkpoint.read_json(files[checkpoint.CONFIG])
     try:
         if not timm.is_model(found["architecture"]):

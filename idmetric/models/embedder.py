@@ -46,6 +46,7 @@ from idmetric.images.read import (
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
 from idmetric.io.progress import Progress
+from idmetric.models import names
 from idmetric.models.batches import in_batches
 from idmetric.models.identity import Identity
 from idmetric.models.named import NamedScore
@@ -105,8 +106,12 @@ class Embedder(Identity, nn.Module):
             raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
         super().__init__()
         self.name = name
-        is_folder = (files is None or files.local) and os.path.isdir(name)
-        self._named = (name, os.path.basename(os.path.realpath(name)) or name if is_folder else name)
+        short = name
+        if files is not None and files.local and os.path.isdir(name) and os.path.samefile(name, files.name):
+            short = os.path.basename(os.path.realpath(name)) or name
+            if names.known(short):  # a folder with the name of a published model
+                short = f"./{short}"
+        self._named = (name, short)
         self._files = files
         self._weights = WeightsName(revision)
         self._calibration: Calibration | None = None

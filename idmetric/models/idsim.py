@@ -150,7 +150,8 @@ class IDSim(Embedder):
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
         else:
-            name = released.short_name(os.fspath(source))
+            source = released.source_name(source)
+            name = released.short_name(source)
             if cache_dir is not None and (found := released.idsim_cache(cache_dir, name)) is not None:
                 source, backbone_weights = found[0], backbone_weights or found[1]
             hub = Hub(revision, cache_dir, token, local_files_only)

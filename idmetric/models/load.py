@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.released import source_name
 from idmetric.images.opening import checked
 from idmetric.models import names
 from idmetric.models.named import FROZEN
@@ -51,7 +52,7 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         ValueError: for preprocessing="release" of a model other than ID-Sim and NearID, or decode="fast" of one that
             needs all pixels.
     """
-    name = os.fspath(source)
+    name = source_name(source)
     kind = names.check(name)  # before torch is imported
     if kind == "onnx":
         from idmetric.models.onnx import OnnxModel

@@ -24,8 +24,10 @@ def check(source: str | os.PathLike[str]) -> str:
 
     Raises:
         CheckpointError: for a name that is neither known nor the form of a repository or class, and for an absent file.
+
+    A name that is known is never a folder: that is written "./NAME".
     """
-    name = os.fspath(source)
+    name = released.source_name(source)
     if name.endswith(ONNX):
         check_onnx(name)
         return "onnx"

@@ -76,9 +76,10 @@ class NearID(Embedder):
         if isinstance(source, NearIDConfig):
             config, name = source, "untrained"
         else:
-            name = released.short_name(os.fspath(source))
+            source = released.source_name(source)
+            name = released.short_name(source)
             hub = Hub(revision, cache_dir, token, local_files_only)
-            saved = read_nearid(released.files_of(os.fspath(source), released.NEARID, hub))
+            saved = read_nearid(released.files_of(source, released.NEARID, hub))
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)

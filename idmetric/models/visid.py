@@ -95,7 +95,7 @@ class VisIDEmbed(Embedder):
         need("visid", "VisIDEmbed", transformers="transformers")
         import transformers
 
-        name = os.fspath(source)
+        name = released.source_name(source)
         known = f"visid_{name}"
         hub = Hub(revision, cache_dir, token, local_files_only)
         folder = fetch_folder(released.files_of(known if known in released.VISID else name, released.VISID, hub), FILES)
