@@ -10,6 +10,8 @@ from typing import Any
 
 from idmetric.io.settings import accept, shown
 
+MOST_SIDE = 2**14  # pixels of a side at which a model sees images
+
 # arguments of `timm.create_model` that would read other files than the checkpoint's own, or make no encoder; so would
 # all that begin with "pretrained"
 _OTHER_FILES = ("checkpoint_path", "cache_dir", "model_name", "features_only")
@@ -19,13 +21,16 @@ def check(kind: type, values: Mapping[str, Any]) -> None:
     """Check values from a JSON file (lists as tuples) against the types of a dataclass's fields."""
     hints = typing.get_type_hints(kind)
     for name in (field.name for field in fields(kind) if field.name in values):
-        accept(name, values[name], hints[name], finite=True)
+        accepted = accept(name, values[name], hints[name], finite=True)
+        numbers = accepted if isinstance(accepted, tuple) else (accepted,)
+        if any(isinstance(number, int) and abs(number) >= 2**31 for number in numbers):
+            raise ValueError(f"{name} = {shown(values[name])}: a number below 2 ** 31 is needed")
 
 
 def check_view(image_size: int, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
     """Check the resolution and normalization of images."""
-    if image_size < 1:
-        raise ValueError(f"image_size = {image_size}: 1 pixel or more is needed")
+    if not 1 <= image_size <= MOST_SIDE:
+        raise ValueError(f"image_size = {image_size}: 1 to {MOST_SIDE} pixels are possible")
     if mean is not None and not all(math.isfinite(x) for x in mean):
         raise ValueError(f"mean = {shown(mean)}: finite numbers are needed")
     if std is not None and not all(math.isfinite(x) and x > 0 for x in std):

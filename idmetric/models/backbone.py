@@ -305,12 +305,14 @@ class Backbone(Embedder):
         self.settings = config
         self._other_filter = interpolation is not None and config.resize == "squash"
         pretrained_lite = lite and pretrained and weights is None
-        self.backbone = build(
-            config.backbone,
-            image_size=config.image_size,
-            args=config.backbone_args,
-            empty=state is not None or weights is not None or pretrained_lite,
-        )
+        is_strangers = files is not None or name.startswith(HUB)
+        with understanding(name) if is_strangers else contextlib.nullcontext():
+            self.backbone = build(
+                config.backbone,
+                image_size=config.image_size,
+                args=config.backbone_args,
+                empty=state is not None or weights is not None or pretrained_lite,
+            )
         if weights is not None:
             trunk = fitted(read_weights(weights), self.backbone, config.backbone, weights)
             if score is not None and score.plain_positions:

@@ -11,7 +11,8 @@ from idmetric.checkpoints import config as configs
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.distance.matrix import DISTANCES
 from idmetric.images.fit import SQUASH
-from idmetric.images.kinds import Color, Preprocessing
+from idmetric.images.kinds import Color, Preprocessing, check_interpolation
+from idmetric.io.settings import shown
 from idmetric.version import __version__
 
 FORMAT = 1
@@ -55,8 +56,15 @@ class Exported:
 
     def __post_init__(self) -> None:
         if self.format != FORMAT:
-            raise ValueError(f"it has format {self.format}; this version of idmetric reads {FORMAT}")
-        configs.check(type(self), {name: value for name, value in vars(self).items() if name != "calibration"})
+            raise ValueError(f"it has format {shown(self.format)}; this version of idmetric reads {FORMAT}")
+        configs.check(type(self), vars(self))
+        for side in self.image_size:
+            configs.check_view(side, self.mean, self.std)
+        check_interpolation(self.interpolation)
+        if self.grid is not None and min(self.grid) < 1:
+            raise ValueError(f"grid = {self.grid}: rows and columns are needed")
+        if not all(0 <= value <= 255 for value in self.background):
+            raise ValueError(f"background = {self.background}: values from 0 to 255 are needed")
 
     @property
     def shown_label(self) -> str:

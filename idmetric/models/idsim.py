@@ -21,12 +21,15 @@ from torch import Tensor, nn
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
-from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.config import MOST_SIDE
+from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files, Hub
 from idmetric.checkpoints.weights import load_state
+from idmetric.images.kinds import check_interpolation
 from idmetric.images.read import Preprocessing
 from idmetric.io.hints import did_you_mean
+from idmetric.io.settings import shown
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
 from idmetric.models.embedder import LATER, Embedder
@@ -66,10 +69,14 @@ class IDSimConfig:
     second_share: float = field(default=0.5, metadata=LATER)
 
     def __post_init__(self) -> None:
+        check_interpolation(self.interpolation)
         if self.patch_stages and self.features != "final":
-            raise ValueError(f"patch_stages = {self.patch_stages} needs features = 'final'")
-        if self.second and not (self.second_size > 0 and 0 < self.second_share < 1):
-            raise ValueError(f"second = {self.second!r} needs a second_size, and a second_share between 0 and 1")
+            raise ValueError(f"patch_stages = {shown(self.patch_stages)} needs features = 'final'")
+        if self.second and not (0 < self.second_size <= MOST_SIDE and 0 < self.second_share < 1):
+            raise ValueError(
+                f"second = {shown(self.second)} needs a second_size of 1 to {MOST_SIDE} pixels, and a second_share "
+                "between 0 and 1"
+            )
 
 
 class Head(nn.Module):
@@ -175,25 +182,31 @@ class IDSim(Embedder):
             files=saved.files if saved else None,
         )
         self.settings = config
-        trunk: Any = backbones.build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
-        )
-        self.backbone = trunk
-        with torch.device("meta") if saved is not None else nullcontext():  # the weights' memory is theirs
-            dim = int(trunk.num_features)
-            self.mlp_cls = Head(dim, config.hidden, config.residual)
-            stages = config.patch_stages
-            patch_dim = token_features.stage_channels(trunk, stages) if stages else dim
-            self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
-        if config.second:
-            second: Any = backbones.build(config.second, image_size=config.second_size, empty=saved is not None)
-            self.second = second
-            with torch.device("meta") if saved is not None else nullcontext():
-                self.mlp_second = Head(int(second.num_features), config.hidden, config.residual)
+        if saved is None:
+            self._build(config, empty=False)
+        else:
+            with understanding(saved.name):
+                self._build(config, empty=True)
         if saved is not None:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
         self._round_rope()
+
+    def _build(self, config: IDSimConfig, empty: bool) -> None:
+        """Lay the modules out; `empty` leaves the memory of the weights to those that are loaded."""
+        self.backbone: Any = backbones.build(
+            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty
+        )
+        with torch.device("meta") if empty else nullcontext():
+            dim = int(self.backbone.num_features)
+            self.mlp_cls = Head(dim, config.hidden, config.residual)
+            stages = config.patch_stages
+            patch_dim = token_features.stage_channels(self.backbone, stages) if stages else dim
+            self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
+        if config.second:
+            self.second: Any = backbones.build(config.second, image_size=config.second_size, empty=empty)
+            with torch.device("meta") if empty else nullcontext():
+                self.mlp_second = Head(int(self.second.num_features), config.hidden, config.residual)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""

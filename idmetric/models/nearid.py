@@ -9,6 +9,7 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,9 +19,11 @@ from torch import Tensor
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
+from idmetric.checkpoints.errors import understanding
 from idmetric.checkpoints.hub import Hub
 from idmetric.checkpoints.released_nearid import read_nearid
 from idmetric.checkpoints.weights import load_state
+from idmetric.images.kinds import check_interpolation
 from idmetric.images.read import Preprocessing
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
@@ -39,6 +42,9 @@ class NearIDConfig:
     # timm builds this trunk with the exact GELU, SigLIP2 was trained with its tanh approximation
     backbone_args: dict[str, Any] = field(default_factory=lambda: {"act_layer": "gelu_tanh"})
     preprocessing: Preprocessing = field(default="standard", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        check_interpolation(self.interpolation)
 
 
 class NearID(Embedder):
@@ -95,9 +101,10 @@ class NearID(Embedder):
             files=saved.files if saved else None,
         )
         self.settings = config
-        self.backbone: Any = backbones.build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
-        )
+        with understanding(saved.name) if saved is not None else nullcontext():
+            self.backbone: Any = backbones.build(
+                config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
+            )
         if saved is not None:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
