@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError, IDSim, load
-from idmetric.checkpoints.lora import merge_lora
+from idmetric.checkpoints.lora import check_lora, merge_lora
 from tests.conftest import SMALL
 
 
@@ -97,17 +97,21 @@ def test_an_adapter_that_cannot_be_folded_says_why() -> None:
     assert folded["a.weight"].equal(torch.full((4, 3), 4.0))
     rs = merge_lora(dict(state), good, {"lora_alpha": 4, "use_rslora": True})["a.weight"][0, 0]
     assert rs.item() == pytest.approx(2 * 4 / 2**0.5)
-    for adapter, config, message in (
-        (good, {"use_dora": True}, "with use_dora"),
-        ({**good, "a.lora_magnitude_vector": torch.ones(4)}, {}, "not a LoRA matrix"),
-        (good, {"alpha_pattern": {"a": 1}}, "with alpha_pattern"),
-        (good, {"fan_in_fan_out": True}, "with fan_in_fan_out"),
-        (good, {"peft_type": "LOHA"}, "not LOHA"),
-        (good, {"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' changes the base model"),
-        ({"a.bias": torch.ones(4)}, {}, "not a LoRA matrix"),
-        ({k.replace("a.", "b.", 1): v for k, v in good.items()}, {}, "does not have"),
-        ({"a.lora_A.weight": torch.ones(2, 3)}, {}, "half of the pair"),
-        ({**good, "a.lora_B.weight": torch.ones(5, 2)}, {}, "do not fit"),
+    for config, message in (
+        ({"use_dora": True}, "with use_dora"),
+        ({"alpha_pattern": {"(.|.)*x": 1}}, "alpha_pattern holds"),
+        ({"fan_in_fan_out": True}, "with fan_in_fan_out"),
+        ({"peft_type": "LOHA"}, "not LOHA"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' changes the base model"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            merge_lora(dict(state), adapter, config)
+            check_lora(config)
+    for adapter, message in (
+        ({**good, "a.lora_magnitude_vector": torch.ones(4)}, "not a LoRA matrix"),
+        ({"a.bias": torch.ones(4)}, "not a LoRA matrix"),
+        ({k.replace("a.", "b.", 1): v for k, v in good.items()}, "does not have"),
+        ({"a.lora_A.weight": torch.ones(2, 3)}, "half of the pair"),
+        ({**good, "a.lora_B.weight": torch.ones(5, 2)}, "do not fit"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            merge_lora(dict(state), adapter, {})
