@@ -57,8 +57,11 @@ class Files:
         if self.local:
             path = Path(self.name, filename)
             if not path.is_file():
-                inside = Path(self.name, "snapshots").is_dir()
-                advice = "; give the folder of one commit in its snapshots/" if inside else ""
+                advice = ""
+                if Path(self.name, "snapshots").is_dir():
+                    advice = "; give the folder of one commit in its snapshots/"
+                elif Path(self.name, f"{filename}.index.json").is_file():
+                    advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
                 raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
             return path
         path = fetch(self.name, filename, self.hub)

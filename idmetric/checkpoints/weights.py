@@ -26,7 +26,12 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     try:
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
+        reason = str(error)
+        if _begins(path, b"version https://git-lfs"):
+            reason = (
+                "it is the pointer of Git LFS, not the file: run `git lfs pull` in its folder, or download it again"
+            )
+        raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {reason}") from error
 
 
 def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -47,9 +52,13 @@ def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def is_pickled(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins as `torch.save` begins one, whatever its name."""
+    return _begins(path, b"PK\3\4", b"\x80\2")  # the second by torch before 1.6
+
+
+def _begins(path: str | os.PathLike[str], *starts: bytes) -> bool:
     try:
         with Path(path).open("rb") as file:
-            return file.read(4).startswith((b"PK\3\4", b"\x80\2"))  # the second by torch before 1.6
+            return file.read(64).startswith(starts)
     except OSError:
         return False  # whoever reads it names the reason
 

@@ -18,6 +18,7 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
@@ -94,6 +95,8 @@ def distance_matrix(
 def _of_kind(
     a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
 ) -> Tensor:
+    if not 0 <= joint_weight < math.inf:  # NaN too
+        raise ValueError(f"joint_weight must be a finite number of at least 0, got {joint_weight}")
     if isinstance(a.cls, np.ndarray):  # of an OnnxModel: all but `cls` need torch
         if kind != "cls":
             return cast("Tensor", _of_kind(a.tensors(), b.tensors(), kind, joint_weight, matrix).numpy())

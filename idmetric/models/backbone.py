@@ -29,7 +29,7 @@ from idmetric.images.kinds import check_interpolation
 from idmetric.io.lazy import LazyModule
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite, lite_trunk
-from idmetric.models.embedder import LATER, Embedder
+from idmetric.models.embedder import LATER, Embedder, opening
 from idmetric.models.named import NAMED
 from idmetric.models.tokens import Pool, final_tokens, resample_positions
 
@@ -234,7 +234,7 @@ class Backbone(Embedder):
 
     model_type = "backbone"
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self, get_args, overload
@@ -60,6 +60,16 @@ def auto_device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """Decorates a model's constructor: its weights can be part of a graph, and are made on the CPU before they move.
+
+    Otherwise torch's inference mode and default device, such as "meta", would hold for them.
+    """
+    with torch.inference_mode(False), torch.device("cpu"):
+        yield
 
 
 class Embedder(Identity, nn.Module):

@@ -32,7 +32,7 @@ from idmetric.io.hints import did_you_mean
 from idmetric.io.settings import shown
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
-from idmetric.models.embedder import LATER, Embedder
+from idmetric.models.embedder import LATER, Embedder, opening
 from idmetric.models.released_idsim import read_idsim
 
 TINY = Path(__file__).parent / "weights" / "tiny"
@@ -134,7 +134,7 @@ class IDSim(Embedder):
 
     model_type = "idsim"
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str] | IDSimConfig = _DEFAULT,

@@ -27,7 +27,7 @@ from idmetric.images.kinds import check_interpolation
 from idmetric.images.read import Preprocessing
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
-from idmetric.models.embedder import LATER, Embedder
+from idmetric.models.embedder import LATER, Embedder, opening
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class NearID(Embedder):
 
     model_type = "nearid"
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str] | NearIDConfig = "nearid",

@@ -37,7 +37,7 @@ from idmetric.images.resize import place
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
 from idmetric.models.batches import in_batches
-from idmetric.models.embedder import Embedder
+from idmetric.models.embedder import Embedder, opening
 from idmetric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.models.visid_files import (
     CLASSES,
@@ -78,7 +78,7 @@ class VisIDEmbed(Embedder):
     model_type = "visid"
     settings: VisIDConfig
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str] = "3b",

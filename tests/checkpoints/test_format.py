@@ -87,6 +87,18 @@ def test_missing_and_extra_weights_are_named(metric: IDSim, tmp_path: Path) -> N
         load(tmp_path)
 
 
+def test_the_pointer_of_git_lfs_and_split_weights_say_how_to_get_the_file(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.rename(tmp_path / "model-00001-of-00002.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"but a model\.safetensors\.index\.json: save the model again"):
+        load(tmp_path)
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors': it is the pointer of Git LFS.*git lfs pull"):
+        load(tmp_path)
+
+
 # LoRA
 
 

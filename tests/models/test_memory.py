@@ -51,6 +51,16 @@ def test_models_with_tables_that_files_do_not_hold_load_with_them(name: str, tmp
     assert load(tmp_path, device="cpu")(x).cls.equal(model(x).cls)
 
 
+def test_a_model_opens_under_a_default_device_without_memory(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    x = torch.rand(1, 3, 64, 64)
+    with torch.device("meta"):
+        found = load(tmp_path, device="cpu")
+        encoder = Backbone("resnet18", pretrained=False, device="cpu")
+    assert found(x).cls.equal(metric(x).cls)
+    assert encoder(x).cls.isfinite().all()
+
+
 def test_models_can_be_loaded_in_several_threads(metric: IDSim, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path)
     x = torch.rand(1, 3, 64, 64)
