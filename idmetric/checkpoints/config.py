@@ -23,8 +23,8 @@ def check(kind: type, values: Mapping[str, Any]) -> None:
     for name in (field.name for field in fields(kind) if field.name in values):
         accepted = accept(name, values[name], hints[name], finite=True)
         numbers = accepted if isinstance(accepted, tuple) else (accepted,)
-        if any(isinstance(number, int) and abs(number) >= 2**31 for number in numbers):
-            raise ValueError(f"{name} = {shown(values[name])}: a number below 2 ** 31 is needed")
+        if any(isinstance(number, int) and abs(number) >= 2**48 for number in numbers):
+            raise ValueError(f"{name} = {shown(values[name])}: a number below 2 ** 48 is needed")
 
 
 def check_view(image_size: int, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:

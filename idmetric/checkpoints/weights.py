@@ -9,6 +9,7 @@ import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -123,6 +124,26 @@ def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str)
             if wanted[key].shape != state[key].shape
         ],
     }
+    _refuse(faults, name)
+
+
+def check_report(report: Mapping[str, Any], name: str, unused: str = "") -> None:
+    """Check that transformers found exactly a model's tensors in its files: the ones that it did not stay random.
+
+    Args:
+        report: from `from_pretrained(..., output_loading_info=True)`.
+        unused: begins the names of tensors that may be missing.
+    """
+    missing = [key for key in sorted(report["missing_keys"]) if not unused or not key.startswith(unused)]
+    faults = {
+        "missing": missing,
+        "unexpected": [_printable(key) for key in sorted(report["unexpected_keys"])],
+        "wrong shape": [str(fault) for fault in report["mismatched_keys"]],
+    }
+    _refuse(faults, name)
+
+
+def _refuse(faults: Mapping[str, list[str]], name: str) -> None:
     parts = [f"{fault} {', '.join(keys[:5])}{' ...' * (len(keys) > 5)}" for fault, keys in faults.items() if keys]
     if parts:
         raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(parts)}")

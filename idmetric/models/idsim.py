@@ -194,19 +194,21 @@ class IDSim(Embedder):
 
     def _build(self, config: IDSimConfig, empty: bool) -> None:
         """Lay the modules out; `empty` leaves the memory of the weights to those that are loaded."""
-        self.backbone: Any = backbones.build(
+        trunk: Any = backbones.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty
         )
+        self.backbone = trunk
         with torch.device("meta") if empty else nullcontext():
-            dim = int(self.backbone.num_features)
+            dim = int(trunk.num_features)
             self.mlp_cls = Head(dim, config.hidden, config.residual)
             stages = config.patch_stages
-            patch_dim = token_features.stage_channels(self.backbone, stages) if stages else dim
+            patch_dim = token_features.stage_channels(trunk, stages) if stages else dim
             self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
         if config.second:
-            self.second: Any = backbones.build(config.second, image_size=config.second_size, empty=empty)
+            second: Any = backbones.build(config.second, image_size=config.second_size, empty=empty)
+            self.second = second
             with torch.device("meta") if empty else nullcontext():
-                self.mlp_second = Head(int(self.second.num_features), config.hidden, config.residual)
+                self.mlp_second = Head(int(second.num_features), config.hidden, config.residual)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
