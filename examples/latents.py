@@ -159,7 +159,7 @@ def open_pipeline(model: str, device: torch.device, dtype: torch.dtype) -> Any:
     """A Stable Diffusion 1 or 2 pipeline, all frozen; the VAE in float32, because it is differentiated through."""
     from diffusers import DDPMScheduler, StableDiffusionPipeline
 
-    pipe = StableDiffusionPipeline.from_pretrained(model, torch_dtype=dtype, safety_checker=None)
+    pipe = StableDiffusionPipeline.from_pretrained(model, torch_dtype=dtype, safety_checker=None, use_safetensors=True)
     pipe.scheduler = DDPMScheduler.from_config(pipe.scheduler.config, clip_sample=False)
     pipe.to(device)
     return _frozen(pipe)

@@ -20,7 +20,8 @@ CORE = [
     TESTS / name
     for name in (
         "calibration", "distance", "embed", "evaluate", "images/test_read.py", "images/test_masks.py", "losses",
-        "models/test_backbone.py", "models/test_embedder.py", "models/test_embedding.py", "scoring",
+        "models/test_backbone.py", "models/test_backbone_weights.py", "models/test_embedder.py",
+        "models/test_embedding.py", "scoring",
         "test_public_api.py", "test_structure.py",
     )
 ]  # fmt: skip

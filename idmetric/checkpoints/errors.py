@@ -7,9 +7,18 @@ import os
 import re
 from collections.abc import Iterator
 
+_MOST = 1000  # characters of a message
+
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be found, fetched or understood; the message says which, and how to fix it."""
+    """A checkpoint that cannot be found, fetched or understood; the message says which, and how to fix it.
+
+    The message is one short line, whatever names and values are in the checkpoint.
+    """
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.splitlines())
+        super().__init__(line if len(line) <= _MOST else f"{line[:_MOST]} ...")
 
 
 @contextlib.contextmanager

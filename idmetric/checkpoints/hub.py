@@ -42,13 +42,17 @@ class Files:
 
     All files of a repository come from one commit: that of the first one fetched.
 
+    Args:
+        source: the folder or `owner/name`.
+        published: it is a repository, even if there is a folder of that name.
+
     Raises:
         CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
     """
 
-    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub()) -> None:
+    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub(), *, published: bool = False) -> None:
         self.name = os.fspath(source)
-        self.local = Path(self.name).is_dir()
+        self.local = not published and Path(self.name).is_dir()
         if self.local and hub.revision is not None:
             raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
         self.hub = hub
@@ -57,8 +61,11 @@ class Files:
         if self.local:
             path = Path(self.name, filename)
             if not path.is_file():
-                inside = Path(self.name, "snapshots").is_dir()
-                advice = "; give the folder of one commit in its snapshots/" if inside else ""
+                advice = ""
+                if Path(self.name, "snapshots").is_dir():
+                    advice = "; give the folder of one commit in its snapshots/"
+                elif Path(self.name, f"{filename}.index.json").is_file():
+                    advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
                 raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
             return path
         path = fetch(self.name, filename, self.hub)

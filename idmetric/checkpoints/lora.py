@@ -13,7 +13,9 @@ from torch import Tensor
 from idmetric.checkpoints.errors import CheckpointError
 
 
-def merge_lora(state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+def merge_lora(
+    state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Tensor]:
     """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
 
     Biases and whole modules trained with the adapter (PEFT's `bias` and `modules_to_save`) replace those of `state`.
@@ -22,16 +24,17 @@ def merge_lora(state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: 
         state: weights by name, e.g. `blocks.0.attn.qkv.weight` of shape (out, in), or (out, in, h, w) of a convolution.
         adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]) and `<module>.lora_B.weight` (out, r[, 1, 1]),
             where `<module>.weight` is in `state`; others are named as in `state`. PEFT's prefix is already removed.
-        config: PEFT's adapter_config.json; read are lora_alpha and use_rslora. The rank is taken from the tensors.
+        config: PEFT's adapter_config.json, which `check_lora` accepts; read are lora_alpha, alpha_pattern and
+            use_rslora. The rank is taken from the tensors.
+        prefix: what PEFT's names of modules have before those of `state`.
 
     Returns:
         `state` itself, its changed weights replaced one by one, so that it is never held twice. Changed weights
         are float32 (float64 stays), whatever the stored type: PEFT computes with adapters in float32 as well.
 
     Raises:
-        CheckpointError: for an adapter of another kind, or modules not in `state`.
+        CheckpointError: for tensors that are not LoRA's, or modules not in `state`.
     """
-    _check_kind(config)
     pairs: dict[str, dict[str, Tensor]] = {}
     for key, value in adapter.items():
         match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?(?:\.weight)?", key)
@@ -48,31 +51,43 @@ def merge_lora(state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: 
         if len(pair) < 2:
             raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
         rank = len(pair["A"])
-        scale = float(config.get("lora_alpha", 8)) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        scale = _alpha(prefix + module, config) / (math.sqrt(rank) if config.get("use_rslora") else rank)
         state[name] = _add_product(state[name], pair["A"], pair["B"], scale)
     return state
 
 
 # settings of PEFT's LoRA with which a layer computes something else, or has other base weights
 _OTHER_KINDS = (
-    "use_dora", "alpha_pattern", "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices",
+    "use_dora", "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices",
     "alora_invocation_tokens",
     "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
 )  # fmt: skip
 _OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
 
 
-def _check_kind(config: Mapping[str, Any]) -> None:
+def check_lora(config: Mapping[str, Any]) -> None:
+    """Refuse an adapter_config.json of another kind of adapter than `merge_lora` merges, by CheckpointError."""
     if config.get("peft_type", "LORA") != "LORA":
         raise CheckpointError(f"only LoRA adapters can be merged, not {config['peft_type']}")
     for setting in _OTHER_KINDS:
         if config.get(setting):
             raise CheckpointError(f"a LoRA adapter with {setting} cannot be merged here: merge it with peft")
+    for pattern in config.get("alpha_pattern") or {}:
+        if not re.fullmatch(r"\^?[\w.\\]+", pattern):  # others may take forever to match
+            raise CheckpointError(f"alpha_pattern holds {pattern!r}, not a module's name: merge it with peft")
     if str(config.get("init_lora_weights", True)).startswith(_OTHER_STARTS):
         raise CheckpointError(
             f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the base model's "
             "weights first: merge it with peft"
         )
+
+
+def _alpha(module: str, config: Mapping[str, Any]) -> float:
+    """The alpha of a module: that of the first pattern which its name ends with, as PEFT matches them."""
+    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return float(alpha)
+    return float(config.get("lora_alpha", 8))
 
 
 def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:

@@ -75,12 +75,10 @@ def models() -> dict[str, Release]:
 
 
 def find(name: str, releases: Mapping[str, Release]) -> Release | None:
-    """The release of that name, or in that Hub repository; a local folder comes first.
+    """The release of that name, or in that Hub repository, even if there is a folder of that name ("./NAME").
 
     The ID-Sim release's own names count too, e.g. "dinov3_vitl16_cls_patch".
     """
-    if Path(name).is_dir():
-        return None
     return releases.get(name.removesuffix(_CLS_PATCH)) or next(
         (release for release in releases.values() if release.repo == name), None
     )
@@ -91,7 +89,7 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
     release = find(name, releases)
     if release is None:
         return Files(name, hub)
-    return Files(release.repo, replace(hub, revision=hub.revision or release.revision))
+    return Files(release.repo, replace(hub, revision=hub.revision or release.revision), published=True)
 
 
 def is_cached(release: Release) -> bool:
@@ -118,10 +116,17 @@ def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
 
 def short_name(source: str) -> str:
     """The one name of a model: without the release's "_cls_patch", `owner/name` for a folder of the Hub cache."""
-    if Path(source).is_dir():
-        return hub_name(source) or source
     short = source.removesuffix(_CLS_PATCH)
-    return short if short in IDSIM else source
+    if short in IDSIM:
+        return short
+    return hub_name(source) or source if Path(source).is_dir() else source
+
+
+def source_name(source: str | os.PathLike[str]) -> str:
+    """A model's source as text; a `Path` is always a folder or file, never the published name that it looks like."""
+    if isinstance(source, str) or os.path.isabs(source):
+        return os.fspath(source)
+    return os.path.join(os.curdir, source)
 
 
 def idsim_cache(cache_dir: str | os.PathLike[str], variant: str) -> tuple[Path, Path | None] | None:

@@ -6,8 +6,10 @@ All functions raise CheckpointError, which names the file and the tensors.
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -26,7 +28,12 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         Path(path).open("rb").close()  # safetensors calls a closed file missing
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
+        reason = str(error)
+        if _begins(path, b"version https://git-lfs"):
+            reason = (
+                "it is the pointer of Git LFS, not the file: run `git lfs pull` in its folder, or download it again"
+            )
+        raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {reason}") from error
 
 
 def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -47,9 +54,13 @@ def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def is_pickled(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins as `torch.save` begins one, whatever its name."""
+    return _begins(path, b"PK\3\4", b"\x80\2")  # the second by torch before 1.6
+
+
+def _begins(path: str | os.PathLike[str], *starts: bytes) -> bool:
     try:
         with Path(path).open("rb") as file:
-            return file.read(4).startswith((b"PK\3\4", b"\x80\2"))  # the second by torch before 1.6
+            return file.read(64).startswith(starts)
     except OSError:
         return False  # whoever reads it names the reason
 
@@ -57,12 +68,20 @@ def is_pickled(path: str | os.PathLike[str]) -> bool:
 def read_pickled(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a file that `torch.save(state_dict, path)` wrote, on the CPU; no code of the file is run."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of many kinds, for damaged files and for pickles of other objects
+        with open(path, "rb") as file:  # of a path, torch goes by the ending
+            tensors = torch.load(file, map_location="cpu", weights_only=True)
+        is_table = isinstance(tensors, dict) and all(isinstance(key, str) for key in tensors)
+    except pickle.UnpicklingError:  # torch's own message advises to run the file's code
+        is_table = False
+    except Exception as error:  # of many kinds, for damaged files
         raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) and isinstance(k, str) for k, v in found.items()):
-        raise CheckpointError(f"{os.fspath(path)!r} does not hold a table of tensors")
-    return dict(found)
+
+    if not is_table or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise CheckpointError(
+            f"cannot read weights {os.fspath(path)!r}: it does not hold a table of tensors alone; write one by "
+            "torch.save(model.state_dict(), path)"
+        )
+    return dict(tensors)
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
@@ -73,8 +92,8 @@ def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) ->
     """
     if name := next((name for name, tensor in tensors.items() if not is_finite(tensor)), None):
         raise CheckpointError(
-            f"{os.fspath(path)!r} holds damaged weights: {name} has values that are NaN or infinite; fetch or save the "
-            "file again, or take the checkpoint before it if training diverged"
+            f"{os.fspath(path)!r} holds damaged weights: {_printable(name)} has values that are NaN or infinite; "
+            "fetch or save the file again, or take the checkpoint before it if training diverged"
         )
 
 
@@ -96,14 +115,41 @@ def load_state(module: torch.nn.Module, state: dict[str, Tensor], name: str, dty
 
 def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
     """Check that tensors are exactly a module's, by name and shape."""
-    own = module.state_dict()
-    missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    shapes = [
-        f"{k} {tuple(state[k].shape)} instead of {tuple(own[k].shape)}"
-        for k in own.keys() & state.keys()
-        if own[k].shape != state[k].shape
-    ]
-    if missing or extra or shapes:
-        parts = [f"{what} {', '.join(keys[:5])}{' ...' if len(keys) > 5 else ''}" for what, keys in
-                 (("missing", missing), ("unexpected", extra), ("wrong shape", shapes)) if keys]  # fmt: skip
+    wanted = module.state_dict()
+    faults = {
+        "missing": sorted(wanted.keys() - state.keys()),
+        "unexpected": [_printable(key) for key in sorted(state.keys() - wanted.keys())],
+        "wrong shape": [
+            f"{key} {tuple(state[key].shape)} instead of {tuple(wanted[key].shape)}"
+            for key in wanted.keys() & state.keys()
+            if wanted[key].shape != state[key].shape
+        ],
+    }
+    _refuse(faults, name)
+
+
+def check_report(report: Mapping[str, Any], name: str, unused: str = "") -> None:
+    """Check that transformers found exactly a model's tensors in its files: the ones that it did not stay random.
+
+    Args:
+        report: from `from_pretrained(..., output_loading_info=True)`.
+        unused: begins the names of tensors that may be missing.
+    """
+    missing = [key for key in sorted(report["missing_keys"]) if not unused or not key.startswith(unused)]
+    faults = {
+        "missing": missing,
+        "unexpected": [_printable(key) for key in sorted(report["unexpected_keys"])],
+        "wrong shape": [str(fault) for fault in report["mismatched_keys"]],
+    }
+    _refuse(faults, name)
+
+
+def _refuse(faults: Mapping[str, list[str]], name: str) -> None:
+    parts = [f"{fault} {', '.join(keys[:5])}{' ...' * (len(keys) > 5)}" for fault, keys in faults.items() if keys]
+    if parts:
         raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(parts)}")
+
+
+def _printable(name: str) -> str:
+    """A tensor's name in one line: a file from a stranger may hold control characters in it, and any length."""
+    return ascii(name)[1:-1][:80]

@@ -98,10 +98,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _embed(args: argparse.Namespace, progress: Progress) -> Any:
+    from idmetric.models import names
     from idmetric.models.load import load
     from idmetric.scale import embed_dataset, embed_on_ray
 
-    source = os.path.abspath(args.model) if os.path.isdir(args.model) else args.model
+    source = os.path.abspath(args.model) if names.check(args.model) == "folder" else args.model
     model = partial(load, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode))
     shared: dict[str, Any] = {
         "model": model, "patches": args.patches, "stored": "float16" if args.half else "float32",

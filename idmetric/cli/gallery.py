@@ -271,6 +271,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
     from idmetric.images.kinds import parse_mask_id
+    from idmetric.models import names
     from idmetric.models.load import imports_module, load
 
     known = {} if args.model else _built(args)
@@ -284,7 +285,7 @@ def _open(args: argparse.Namespace) -> Gallery:
     source = args.model or known.get("opened", options.DEFAULT_MODEL)
     if not args.model and imports_module(source):  # a gallery may come from somebody else
         raise UsageError(f"the gallery was made with the class {source}: name it with --model if you trust that module")
-    if args.model and os.path.isdir(args.model):
+    if args.model and names.check(args.model) == "folder":
         source = os.path.abspath(args.model)  # it opens from another folder too
     revision = args.revision or known.get("opened_revision", "")
     preprocessing = json.loads(known["settings"]).get("preprocessing") if known else None

@@ -18,6 +18,7 @@ distance is 1, one by one as in a matrix. A zero token of `patch` is the point z
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from idmetric.distance.embedding import Embedding, same_model
@@ -91,6 +92,8 @@ def distance_matrix(
 def _of_kind(
     a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
 ) -> Tensor:
+    if not 0 <= joint_weight < math.inf:  # NaN too
+        raise ValueError(f"joint_weight must be a finite number of at least 0, got {joint_weight}")
     from idmetric.distance.cosine import cosine_distance, cosine_matrix
 
     cosine = cosine_matrix if matrix else cosine_distance

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -18,16 +19,17 @@ from torch import Tensor, nn
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.config import check, check_arguments, check_view
-from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.hub import Files, Hub, fetch
+from idmetric.checkpoints.released import source_name
 from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import check_finite, check_state, is_pickled, load_state, read_finite
+from idmetric.checkpoints.weights import check_state, load_state, read_finite
 from idmetric.images.fit import CROPS, Fit, Resize
 from idmetric.images.kinds import check_interpolation
 from idmetric.io.lazy import LazyModule
 from idmetric.io.settings import shown
 from idmetric.models import dinov3, efficientnet_lite, lite_trunk
-from idmetric.models.embedder import LATER, Embedder
+from idmetric.models.embedder import LATER, Embedder, opening
 from idmetric.models.named import NAMED
 from idmetric.models.tokens import Pool, final_tokens, resample_positions
 
@@ -41,20 +43,19 @@ def build(
     *,
     image_size: int | None = None,
     args: Mapping[str, Any] | None = None,
-    weights: str | os.PathLike[str] | None = None,
     empty: bool = False,
 ) -> nn.Module:
-    """A timm model without classifier, with random weights or those of a file in timm's format.
+    """A timm model without classifier, with random weights.
 
     Args:
         name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m".
         image_size: input side in pixels; needed by transformers with a position embedding of fixed size.
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
-        weights: file with pretrained weights; timm resamples position embeddings to `image_size`.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
     """
+    check_arguments(args or {})
     lite_name = name.removesuffix(lite_trunk.FOLDED)
-    if weights is None and lite_name in lite_trunk.SCALES and not args:
+    if lite_name in lite_trunk.SCALES and not args:
         with torch.device("meta"):
             lite = lite_trunk.LiteTrunk(name)
         if not empty:  # random weights as timm draws them
@@ -64,8 +65,6 @@ def build(
     options: dict[str, Any] = {"num_classes": 0, **(args or {})}
     if image_size is not None and pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
-    if weights is not None:
-        options |= {"pretrained": True, "pretrained_cfg_overlay": {"file": os.fspath(weights)}}
     try:
         if empty:
             with contextlib.suppress(RuntimeError):  # of models that compute with their parameters when they are built
@@ -76,8 +75,6 @@ def build(
     except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
         reason = str(error) or type(error).__name__
         raise CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}") from error
-    if weights is not None:
-        check_finite(model.state_dict(), weights)
     return model
 
 
@@ -101,8 +98,8 @@ def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
 
 
 def is_timm(source: str) -> bool:
-    """Whether this names a timm model; a local folder of that name comes first."""
-    return bool(timm.is_model(source.split(".")[0])) and not os.path.isdir(source)
+    """Whether this names a timm model; a local folder of that name is written "./NAME"."""
+    return bool(timm.is_model(source.split(".")[0]))
 
 
 def pretrained_config(name: str) -> Any:
@@ -134,23 +131,54 @@ def pretrained_state(
         name: the model. args: more arguments of `timm.create_model`.
         weights: a safetensors file in timm's format, or a .pth file as the authors of DINOv2 and DINOv3 publish it.
     """
-    return fitted(name, read_weights(weights), weights, args)
+    return fitted(read_weights(weights), build(name, args=args, empty=True), name, weights)
 
 
-def fitted(
-    name: str, state: dict[str, Tensor], weights: str | os.PathLike[str], args: Mapping[str, Any] | None = None
-) -> dict[str, Tensor]:
-    """Tensors from `read_weights(weights)` under the names of a timm model; raises the same errors.
+def fitted(state: dict[str, Tensor], model: nn.Module, name: str, weights: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Tensors from `read_weights(weights)` as exactly those of a timm model, renamed and resampled by timm's filter.
 
-    DINOv3's query and value biases may be absent from the file, or from the model if they are zero.
+    Only these may differ: tensors of a classifier that the model lacks are left out, DINOv3's query and value biases
+    may be absent from the file, or from the model if they are zero, and so may BatchNorm's counts of training steps.
+
+    Args:
+        model: from `build`; its own tensors are not read.
+        name: timm's name of the model.
+        weights: the file, for messages.
     """
-    model = build(name, args=args, empty=True)
-    state = dinov3.fit_biases(state, model)
-    module = sys.modules[timm.model_entrypoint(name.split(".")[0]).__module__]
-    if rename := getattr(module, "checkpoint_filter_fn", None):  # names of the authors' files
-        state = rename(state, model)
+    architecture = name.split(".")[0]
+    wanted = model.state_dict()
+    if "dinov3" in architecture:
+        state = dinov3.fit_biases(state, model)
+
+    # the names of the authors' files, and the grid of the position embedding
+    module = sys.modules[timm.model_entrypoint(architecture).__module__]
+    rename = getattr(module, "checkpoint_filter_fn", None)
+    if rename is not None:
+        with understanding(weights):
+            state = rename(state, model, **_resampling(architecture))
+
+    # the classifier, which `build` leaves out: "head", or a layer in it ("head.fc")
+    classifiers = pretrained_config(name).classifier or ()
+    for classifier in [classifiers] if isinstance(classifiers, str) else classifiers:
+        head = (classifier.rpartition(".")[0] or classifier) + "."
+        state = {key: value for key, value in state.items() if key in wanted or not key.startswith(head)}
+
+    # files of older versions of torch lack the counts, which no score depends on
+    counts = {key: value for key, value in wanted.items() if key.endswith(".num_batches_tracked")}
+    state = {**{key: torch.zeros(value.shape, dtype=value.dtype) for key, value in counts.items()}, **state}
+
     check_state(model, state, os.fspath(weights))
-    return dict(state)
+    return state
+
+
+def _resampling(architecture: str) -> dict[str, Any]:
+    """How timm resamples a position embedding, where it is not by its filter's defaults."""
+    bilinear = {"interpolation": "bilinear", "antialias": False}
+    if architecture.startswith("flexivit_"):
+        return bilinear
+    if re.match("vit_.*_radio_", architecture):
+        return {**bilinear, "align_corners": architecture in ("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3")}
+    return {}
 
 
 def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -178,10 +206,6 @@ class BackboneConfig:
         Fit(self.resize, self.crop_pct)  # raises
 
 
-def _states(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"backbone.{key}": value for key, value in state.items()}
-
-
 class Backbone(Embedder):
     """A frozen timm encoder, e.g. `Backbone("vit_base_patch16_dinov3.lvd1689m")`, as a baseline.
 
@@ -199,7 +223,8 @@ class Backbone(Embedder):
             the shape between borders of `background`.
         crop_pct: with a crop, the share of the shorter side that is kept; default: that of the pretrained weights.
         interpolation: "bicubic" or "bilinear"; default: that of the pretrained weights.
-        weights: local file with the timm model's weights, instead of the Hub's.
+        weights: local file with the timm model's weights, instead of the Hub's: safetensors, or a .pth file that holds
+            a table of tensors alone.
         backbone_args: more arguments of `timm.create_model`.
         background: color under transparent images, and of the borders.
         revision, device, dtype, cache_dir, token, local_files_only: as for `IDSim`.
@@ -210,7 +235,7 @@ class Backbone(Embedder):
 
     model_type = "backbone"
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str],
@@ -231,7 +256,7 @@ class Backbone(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        name = os.fspath(source)
+        name = source_name(source)
         hub = Hub(revision, cache_dir, token, local_files_only)
         state, exact, files = None, "", None
         view, args = _View(image_size, resize, crop_pct, interpolation), dict(backbone_args or {})
@@ -248,8 +273,6 @@ class Backbone(Embedder):
             architecture = score.backbone if score is not None else efficientnet_lite.timm_name(name) if lite else name
             config = _config(architecture, pretrained_config(architecture).to_dict(), view, pool, args)
             if pretrained and weights is None and lite:
-                model = build(architecture, args=config.backbone_args, empty=True)
-                state = _states(efficientnet_lite.read_state(name, model))
                 exact = revision_of(efficientnet_lite.weights_file(name))
             elif pretrained and weights is None:
                 weights = pretrained_file(architecture, hub)
@@ -262,8 +285,6 @@ class Backbone(Embedder):
                         f"{name!r} has no {checkpoint.WEIGHTS}, and pickled files of the Hub are not read: ask its "
                         "owner for safetensors, or pass weights= a file that you trust"
                     )
-            if weights is not None and is_pickled(weights):
-                state = _states(pretrained_state(config.backbone, weights, config.backbone_args))
         else:
             saved = checkpoint.read(Files(name, hub))
             config = checkpoint.parse(BackboneConfig, saved, self.model_type)
@@ -285,22 +306,39 @@ class Backbone(Embedder):
         )
         self.settings = config
         self._other_filter = interpolation is not None and config.resize == "squash"
-        self.backbone = build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args,
-            weights=weights if state is None else None, empty=state is not None,
-        )  # fmt: skip
-        if state is not None:
+        pretrained_lite = lite and pretrained and weights is None
+        is_strangers = files is not None or name.startswith(HUB)
+        with understanding(name) if is_strangers else contextlib.nullcontext():
+            self.backbone = build(
+                config.backbone,
+                image_size=config.image_size,
+                args=config.backbone_args,
+                empty=state is not None or weights is not None or pretrained_lite,
+            )
+        if weights is not None:
+            trunk = fitted(read_weights(weights), self.backbone, config.backbone, weights)
+            if score is not None and score.plain_positions:
+                table = pretrained_state(config.backbone, weights, config.backbone_args)["pos_embed"]
+                grid: Any = self.backbone.patch_embed.grid_size  # type: ignore[union-attr]
+                trunk["pos_embed"] = resample_positions(table, grid)
+            load_state(self.backbone, trunk, os.fspath(weights), dtype)
+        elif pretrained_lite:
+            load_state(self.backbone, efficientnet_lite.read_state(name, self.backbone), name, dtype)
+        elif state is not None:
             load_state(self, state, name, dtype)
         self.named = None if score is not None and score.references == "none" else score
-        if score is not None and score.plain_positions and weights is not None:
-            own = pretrained_state(config.backbone, weights, config.backbone_args)["pos_embed"]
-            grid: Any = self.backbone.patch_embed.grid_size  # type: ignore[union-attr]
-            self.backbone.pos_embed = nn.Parameter(resample_positions(own, grid))
         self._finish(device, dtype)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """See `Embedder.forward_features`."""
         return final_tokens(self.backbone, x, self.settings.pool)
+
+    @property
+    def short_name(self) -> str:
+        """See `Embedder.short_name`."""
+        short = super().short_name
+        is_folder = self._files is not None and self._files.local
+        return f"./{short}" if is_folder and is_timm(short) else short
 
     @property
     def label(self) -> str:
@@ -338,7 +376,7 @@ def _hub_model(
         if hub.revision not in (None, pinned):
             raise CheckpointError(f"{name}@{pinned} names another revision than revision={hub.revision!r}")
         hub = replace(hub, revision=pinned)
-    files = Files(name.removeprefix(HUB), hub)
+    files = Files(name.removeprefix(HUB), hub, published=True)
     found = checkpoint.read_json(files[checkpoint.CONFIG])
     try:
         if not timm.is_model(found["architecture"]):

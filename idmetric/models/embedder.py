@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self, get_args, overload
@@ -47,6 +47,7 @@ from idmetric.images.read import (
 from idmetric.images.regions import cut_out
 from idmetric.images.resize import place
 from idmetric.io.progress import Progress
+from idmetric.models import names
 from idmetric.models.batches import in_batches
 from idmetric.models.identity import Identity
 from idmetric.models.named import NamedScore
@@ -76,6 +77,16 @@ def warn_of_lost_graph(images: Any) -> None:
             "metric(pixels) for features with a graph, or detach the images",
             stacklevel=3,
         )
+
+
+@contextmanager
+def opening() -> Iterator[None]:
+    """Decorates a model's constructor: its weights can be part of a graph, and are made on the CPU before they move.
+
+    Otherwise torch's inference mode and default device, such as "meta", would hold for them.
+    """
+    with torch.inference_mode(False), torch.device("cpu"):
+        yield
 
 
 class Embedder(Identity, nn.Module):
@@ -122,8 +133,12 @@ class Embedder(Identity, nn.Module):
             raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
         super().__init__()
         self.name = name
-        is_folder = (files is None or files.local) and os.path.isdir(name)
-        self._named = (name, os.path.basename(os.path.realpath(name)) or name if is_folder else name)
+        short = name
+        if files is not None and files.local and os.path.isdir(name) and os.path.samefile(name, files.name):
+            short = os.path.basename(os.path.realpath(name)) or name
+            if names.known(short):  # a folder with the name of a published model
+                short = f"./{short}"
+        self._named = (name, short)
         self._files = files
         self._weights = WeightsName(revision)
         self._calibration: Calibration | None = None

@@ -21,16 +21,19 @@ from torch import Tensor, nn
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
-from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.config import MOST_SIDE
+from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files, Hub
 from idmetric.checkpoints.weights import load_state
+from idmetric.images.kinds import check_interpolation
 from idmetric.images.read import Preprocessing
 from idmetric.images.resize import resize_antialiased
 from idmetric.io.hints import did_you_mean
+from idmetric.io.settings import shown
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
-from idmetric.models.embedder import LATER, Embedder
+from idmetric.models.embedder import LATER, Embedder, opening
 from idmetric.models.released_idsim import read_idsim
 
 TINY = Path(__file__).parent / "weights" / "tiny"
@@ -67,10 +70,14 @@ class IDSimConfig:
     second_share: float = field(default=0.5, metadata=LATER)
 
     def __post_init__(self) -> None:
+        check_interpolation(self.interpolation)
         if self.patch_stages and self.features != "final":
-            raise ValueError(f"patch_stages = {self.patch_stages} needs features = 'final'")
-        if self.second and not (self.second_size > 0 and 0 < self.second_share < 1):
-            raise ValueError(f"second = {self.second!r} needs a second_size, and a second_share between 0 and 1")
+            raise ValueError(f"patch_stages = {shown(self.patch_stages)} needs features = 'final'")
+        if self.second and not (0 < self.second_size <= MOST_SIDE and 0 < self.second_share < 1):
+            raise ValueError(
+                f"second = {shown(self.second)} needs a second_size of 1 to {MOST_SIDE} pixels, and a second_share "
+                "between 0 and 1"
+            )
 
 
 class Head(nn.Module):
@@ -128,7 +135,7 @@ class IDSim(Embedder):
 
     model_type = "idsim"
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str] | IDSimConfig = _DEFAULT,
@@ -151,7 +158,8 @@ class IDSim(Embedder):
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
         else:
-            name = released.short_name(os.fspath(source))
+            source = released.source_name(source)
+            name = released.short_name(source)
             if cache_dir is not None and (found := released.idsim_cache(cache_dir, name)) is not None:
                 source, backbone_weights = found[0], backbone_weights or found[1]
             hub = Hub(revision, cache_dir, token, local_files_only)
@@ -175,25 +183,33 @@ class IDSim(Embedder):
             files=saved.files if saved else None,
         )
         self.settings = config
+        if saved is None:
+            self._build(config, empty=False)
+        else:
+            with understanding(saved.name):
+                self._build(config, empty=True)
+        if saved is not None:
+            load_state(self, saved.state, saved.name, dtype)
+        self._finish(device, dtype)
+        self._round_rope()
+
+    def _build(self, config: IDSimConfig, empty: bool) -> None:
+        """Lay the modules out; `empty` leaves the memory of the weights to those that are loaded."""
         trunk: Any = backbones.build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
+            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty
         )
         self.backbone = trunk
-        with torch.device("meta") if saved is not None else nullcontext():  # the weights' memory is theirs
+        with torch.device("meta") if empty else nullcontext():
             dim = int(trunk.num_features)
             self.mlp_cls = Head(dim, config.hidden, config.residual)
             stages = config.patch_stages
             patch_dim = token_features.stage_channels(trunk, stages) if stages else dim
             self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
         if config.second:
-            second: Any = backbones.build(config.second, image_size=config.second_size, empty=saved is not None)
+            second: Any = backbones.build(config.second, image_size=config.second_size, empty=empty)
             self.second = second
-            with torch.device("meta") if saved is not None else nullcontext():
+            with torch.device("meta") if empty else nullcontext():
                 self.mlp_second = Head(int(second.num_features), config.hidden, config.residual)
-        if saved is not None:
-            load_state(self, saved.state, saved.name, dtype)
-        self._finish(device, dtype)
-        self._round_rope()
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.released import source_name
 from idmetric.images.opening import checked
 from idmetric.models import names
 from idmetric.models.named import FROZEN
@@ -49,7 +50,7 @@ def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
         ValueError: for preprocessing="release" of a model other than ID-Sim and NearID, or decode="fast" of one that
             needs all pixels.
     """
-    name = os.fspath(source)
+    name = source_name(source)
     kind = names.check(name)  # before torch is imported
     decode = checked(options.pop("decode", "exact"))  # before the model is opened
     if decode == "fast" and kind == "class":  # which may resize files in a way of its own

@@ -23,8 +23,10 @@ def check(source: str | os.PathLike[str]) -> str:
 
     Raises:
         CheckpointError: for a name that is neither known nor the form of a repository or class, or an exported file.
+
+    A name that is known is never a folder: that is written "./NAME".
     """
-    name = os.fspath(source)
+    name = released.source_name(source)
     if name.endswith(".onnx"):
         raise CheckpointError(f"{name!r}: exported models are not scored by this package: run them with onnxruntime")
     if kind := known(name):

@@ -9,6 +9,7 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,13 +19,15 @@ from torch import Tensor
 
 from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints import released
+from idmetric.checkpoints.errors import understanding
 from idmetric.checkpoints.hub import Hub
 from idmetric.checkpoints.released_nearid import read_nearid
 from idmetric.checkpoints.weights import load_state
+from idmetric.images.kinds import check_interpolation
 from idmetric.images.read import Preprocessing
 from idmetric.models import backbone as backbones
 from idmetric.models import tokens as token_features
-from idmetric.models.embedder import LATER, Embedder
+from idmetric.models.embedder import LATER, Embedder, opening
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class NearIDConfig:
     # timm builds this trunk with the exact GELU, SigLIP2 was trained with its tanh approximation
     backbone_args: dict[str, Any] = field(default_factory=lambda: {"act_layer": "gelu_tanh"})
     preprocessing: Preprocessing = field(default="standard", metadata=LATER)
+
+    def __post_init__(self) -> None:
+        check_interpolation(self.interpolation)
 
 
 class NearID(Embedder):
@@ -58,7 +64,7 @@ class NearID(Embedder):
 
     model_type = "nearid"
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str] | NearIDConfig = "nearid",
@@ -76,9 +82,10 @@ class NearID(Embedder):
         if isinstance(source, NearIDConfig):
             config, name = source, "untrained"
         else:
-            name = released.short_name(os.fspath(source))
+            source = released.source_name(source)
+            name = released.short_name(source)
             hub = Hub(revision, cache_dir, token, local_files_only)
-            saved = read_nearid(released.files_of(os.fspath(source), released.NEARID, hub))
+            saved = read_nearid(released.files_of(source, released.NEARID, hub))
             config = checkpoint.parse(NearIDConfig, saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
@@ -94,9 +101,10 @@ class NearID(Embedder):
             files=saved.files if saved else None,
         )
         self.settings = config
-        self.backbone: Any = backbones.build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
-        )
+        with understanding(saved.name) if saved is not None else nullcontext():
+            self.backbone: Any = backbones.build(
+                config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
+            )
         if saved is not None:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)

@@ -14,7 +14,7 @@ from idmetric.checkpoints import format as checkpoint
 from idmetric.checkpoints.errors import CheckpointError, understanding
 from idmetric.checkpoints.format import Checkpoint
 from idmetric.checkpoints.hub import Files
-from idmetric.checkpoints.lora import merge_lora
+from idmetric.checkpoints.lora import check_lora, merge_lora
 from idmetric.checkpoints.released import ADAPTER, ADAPTER_CONFIG, HEADS, Release
 from idmetric.checkpoints.revision import revision_of
 from idmetric.checkpoints.weights import read_finite
@@ -53,8 +53,10 @@ def read_idsim(
     """
     # the adapter's files first: they are small, and a missing network shows early
     adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
+    with understanding(files[ADAPTER_CONFIG]):
+        check_lora(adapter_config)
     adapter = read_finite(files[ADAPTER])
-    heads = {name: read_head(files[file], adapter_config) for name, file in HEADS.items()}
+    heads = {name: read_head(files[file], adapter_config, f"{name}.") for name, file in HEADS.items()}
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
     weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
     with understanding(files[ADAPTER]):
@@ -64,14 +66,15 @@ def read_idsim(
         if "dinov3" in name:
             changes = dinov3.timm_names(changes)
             name = dinov3.with_biases(name, trunk, changes)
-        trunk = backbones.fitted(name, trunk, weights, backbone_args)
+        model = backbones.build(name, args=backbone_args, empty=True)
+        trunk = backbones.fitted(trunk, model, name, weights)
         if "dinov2" in name:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size
             side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
     with understanding(files[ADAPTER]):
-        trunk = merge_lora(trunk, changes, adapter_config)
+        trunk = merge_lora(trunk, changes, adapter_config, _TRUNK)
     state = {f"backbone.{key}": value for key, value in trunk.items()}
     state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
     config: dict[str, Any] = {
@@ -99,7 +102,7 @@ def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor]:
+def read_head(path: Path, adapter_config: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
     state = read_finite(path)
     trained = "modules_to_save.default."  # PEFT's copy of a module that it trains as a whole
     if any(key.startswith(trained) for key in state):
@@ -107,7 +110,7 @@ def read_head(path: Path, adapter_config: Mapping[str, Any]) -> dict[str, Tensor
     plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
     lora = {key: value for key, value in state.items() if ".lora_" in key}
     with understanding(path):
-        folded = merge_lora(plain, lora, adapter_config)
+        folded = merge_lora(plain, lora, adapter_config, prefix)
         if "fc1.weight" not in folded:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
     return folded

@@ -38,7 +38,7 @@ from idmetric.images.resize import place
 from idmetric.io.hints import need
 from idmetric.io.output import replacing
 from idmetric.models.batches import in_batches
-from idmetric.models.embedder import Embedder, warn_of_lost_graph
+from idmetric.models.embedder import Embedder, opening, warn_of_lost_graph
 from idmetric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.models.visid_files import (
     CLASSES,
@@ -79,7 +79,7 @@ class VisIDEmbed(Embedder):
     model_type = "visid"
     settings: VisIDConfig
 
-    @torch.inference_mode(False)  # otherwise a later backward pass could not use the weights
+    @opening()
     def __init__(
         self,
         source: str | os.PathLike[str] = "3b",
@@ -96,7 +96,7 @@ class VisIDEmbed(Embedder):
         need("visid", "VisIDEmbed", transformers="transformers")
         import transformers
 
-        name = os.fspath(source)
+        name = released.source_name(source)
         known = f"visid_{name}"
         hub = Hub(revision, cache_dir, token, local_files_only)
         folder = fetch_folder(released.files_of(known if known in released.VISID else name, released.VISID, hub), FILES)

@@ -12,7 +12,7 @@ from idmetric.checkpoints import released
 from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.format import read_json
 from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import check_finite
+from idmetric.checkpoints.weights import check_finite, check_report
 from idmetric.io.quiet import quiet
 from idmetric.models.visid_config import VisIDConfig
 
@@ -41,10 +41,7 @@ def open_model(architecture: Any, transformers: Any, folder: Path, dtype: torch.
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"transformers cannot open {str(folder)!r}: {error}") from error
     whole, report = loaded
-    missing = [key for key in sorted(report["missing_keys"]) if not key.startswith("lm_head.")]
-    unfit = [*missing, *map(str, report["mismatched_keys"])]
-    if unfit:
-        raise CheckpointError(f"weights of {str(folder)!r} do not fit the model: missing {', '.join(unfit[:5])}")
+    check_report(report, str(folder), unused="lm_head.")
     check_finite(whole.model.state_dict(), folder)
     return whole.model, tokenizer
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError, IDSim, load
-from idmetric.checkpoints.lora import merge_lora
+from idmetric.checkpoints.lora import check_lora, merge_lora
 from tests.conftest import SMALL
 
 
@@ -87,6 +87,18 @@ def test_missing_and_extra_weights_are_named(metric: IDSim, tmp_path: Path) -> N
         load(tmp_path)
 
 
+def test_the_pointer_of_git_lfs_and_split_weights_say_how_to_get_the_file(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.rename(tmp_path / "model-00001-of-00002.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"but a model\.safetensors\.index\.json: save the model again"):
+        load(tmp_path)
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors': it is the pointer of Git LFS.*git lfs pull"):
+        load(tmp_path)
+
+
 # LoRA
 
 
@@ -97,17 +109,21 @@ def test_an_adapter_that_cannot_be_folded_says_why() -> None:
     assert folded["a.weight"].equal(torch.full((4, 3), 4.0))
     rs = merge_lora(dict(state), good, {"lora_alpha": 4, "use_rslora": True})["a.weight"][0, 0]
     assert rs.item() == pytest.approx(2 * 4 / 2**0.5)
-    for adapter, config, message in (
-        (good, {"use_dora": True}, "with use_dora"),
-        ({**good, "a.lora_magnitude_vector": torch.ones(4)}, {}, "not a LoRA matrix"),
-        (good, {"alpha_pattern": {"a": 1}}, "with alpha_pattern"),
-        (good, {"fan_in_fan_out": True}, "with fan_in_fan_out"),
-        (good, {"peft_type": "LOHA"}, "not LOHA"),
-        (good, {"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' changes the base model"),
-        ({"a.bias": torch.ones(4)}, {}, "not a LoRA matrix"),
-        ({k.replace("a.", "b.", 1): v for k, v in good.items()}, {}, "does not have"),
-        ({"a.lora_A.weight": torch.ones(2, 3)}, {}, "half of the pair"),
-        ({**good, "a.lora_B.weight": torch.ones(5, 2)}, {}, "do not fit"),
+    for config, message in (
+        ({"use_dora": True}, "with use_dora"),
+        ({"alpha_pattern": {"(.|.)*x": 1}}, "alpha_pattern holds"),
+        ({"fan_in_fan_out": True}, "with fan_in_fan_out"),
+        ({"peft_type": "LOHA"}, "not LOHA"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' changes the base model"),
     ):
         with pytest.raises(CheckpointError, match=message):
-            merge_lora(dict(state), adapter, config)
+            check_lora(config)
+    for adapter, message in (
+        ({**good, "a.lora_magnitude_vector": torch.ones(4)}, "not a LoRA matrix"),
+        ({"a.bias": torch.ones(4)}, "not a LoRA matrix"),
+        ({k.replace("a.", "b.", 1): v for k, v in good.items()}, "does not have"),
+        ({"a.lora_A.weight": torch.ones(2, 3)}, "half of the pair"),
+        ({**good, "a.lora_B.weight": torch.ones(5, 2)}, "do not fit"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            merge_lora(dict(state), adapter, {})

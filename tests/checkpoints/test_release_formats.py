@@ -5,6 +5,7 @@ The oracle is `published.PublishedIDSim`, wrapped, trained and saved by peft.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -133,7 +134,7 @@ def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> Non
         return str(error.value)
 
     assert "unexpected model.blocks" in refusal({f"model.{k}": v for k, v in state.items()})
-    assert "does not hold a table of tensors" in refusal({"teacher": state})
+    assert "does not hold a table of tensors alone" in refusal({"teacher": state})
     assert "cannot read weights" in refusal({**state, "evil": Path("x")})
     assert "missing blocks.1." in refusal({k: v for k, v in state.items() if "blocks.1." not in k})
 
@@ -143,6 +144,23 @@ def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> Non
 
 def test_adapters_and_heads_stored_in_half_are_computed_in_float32(tmp_path: Path) -> None:
     agrees(tmp_path, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_an_alpha_for_some_modules_is_plain_lora(rslora: bool, tmp_path: Path) -> None:
+    alphas = {"blocks.0.attn.qkv": 32, r"1\.attn\.qkv": 3, "mlp.fc1": 0.5, "mlp_patch.fc1": 24, "^mlp_cls.fc2": 48}
+    agrees(tmp_path, alpha_pattern=alphas, rank_pattern={"fc1": 2}, use_rslora=rslora)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"use_dora": True}, {"init_lora_weights": "olora"}, {"init_lora_weights": "pissa"}], ids=str
+)
+def test_another_kind_of_adapter_is_refused_by_the_file_that_says_so(setting: dict[str, Any], tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **setting}))
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json: .*merge it with peft"):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,14 @@ def test_one_against_many_and_the_matrix_agree_with_pairs(name: str) -> None:
     torch.testing.assert_close(distance_matrix(a, name=name), own, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0])
+def test_a_weight_of_the_patch_term_that_is_no_weight_is_refused(weight: float) -> None:
+    a, b = make(2, 1), make(2, 2)
+    for measure in (distance, distance_matrix):
+        with pytest.raises(ValueError, match="joint_weight must be a finite number of at least 0"):
+            measure(a, b, "joint", joint_weight=weight)
+
+
 @pytest.mark.parametrize("name", [n for n in DISTANCES if n != "patch_biased"])
 def test_an_image_is_at_zero_from_itself(name: str) -> None:
     a = make(3, 1, dtype=torch.float32)

@@ -353,6 +353,19 @@ def test_a_hub_repository_in_timms_format_opens_at_a_pinned_revision(
         load(f"hf-hub:owner/animals@{COMMIT}", device="cpu", revision="main")
 
 
+def test_a_repository_with_other_tensors_than_its_model_is_refused(hub: HubServer, tmp_path: Path) -> None:
+    about = {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "vit_small_patch16_224", "num_classes": 0, "pretrained_cfg": about, "model_args": SMALL}
+    state = small_weights("vit_small_patch16_224")
+    serve(hub, "owner/prefixed", tmp_path / "prefixed", {f"model.{k}": v for k, v in state.items()}, config)
+    with pytest.raises(CheckpointError, match=r"missing .*unexpected model\."):
+        load("hf-hub:owner/prefixed", device="cpu")
+    del state["norm.bias"]
+    serve(hub, "owner/partial", tmp_path / "partial", state, config)
+    with pytest.raises(CheckpointError, match=r"missing norm\.bias"):
+        load("hf-hub:owner/partial", device="cpu")
+
+
 def test_pickled_weights_of_a_repository_are_not_read(hub: HubServer, tmp_path: Path) -> None:
     state = small_weights("vit_small_patch16_224")
     about = {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.25] * 3}

@@ -376,6 +376,9 @@ def test_missing_or_broken_weights_are_refused(folder: Path, tmp_path: Path) -> 
     save_file({f"encoder.{k}": v for k, v in state.items()}, path, {"format": "pt"})
     with pytest.raises(CheckpointError, match=r"copy.*missing"):
         VisIDEmbed(tmp_path / "copy")
+    save_file({**state, "model.layers.0.q_proj.lora_A.weight": torch.ones(2, 2)}, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"copy.*unexpected .*lora_A"):
+        VisIDEmbed(tmp_path / "copy")
     path.write_bytes((folder / "model.safetensors").read_bytes()[:-1000])
     with pytest.raises(CheckpointError, match=r"cannot open .*copy"):
         VisIDEmbed(tmp_path / "copy")

@@ -13,8 +13,9 @@ import pyarrow.parquet
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
-from idmetric import VisIDEmbed
+from idmetric import CheckpointError, VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.distance.embedding import Embedding
@@ -28,7 +29,7 @@ from idmetric.protocols.common.result import Result, Value
 from idmetric.protocols.common.scorers import EvalSettings
 from idmetric.protocols.options import MVEBOptions
 from idmetric.protocols.visme_table1_mveb import ask, edits, instructed, run
-from tests.protocols.parts import PLAIN, Scripted, broken, picture, values
+from tests.protocols.parts import PLAIN, Scripted, broken, clip_folder, picture, values
 
 pytest.importorskip("transformers")
 
@@ -165,6 +166,15 @@ def features(dual: DualEncoder, data: Manifest, row: int) -> torch.Tensor:
     with torch.no_grad():
         out = dual.model.get_image_features(**pixels)
     return F.normalize(out if isinstance(out, torch.Tensor) else out.pooler_output, dim=-1)[0].double()
+
+
+def test_a_dual_encoder_with_a_tensor_missing_is_refused(tmp_path: Path) -> None:
+    folder = clip_folder(tmp_path / "clip", "clip")
+    state = load_file(folder / "model.safetensors")
+    del state["visual_projection.weight"]
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"missing visual_projection\.weight"):
+        DualEncoder(str(folder), device="cpu")
 
 
 def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncoder, data: Manifest) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError
 from idmetric.protocols.idsim_table2c_segmentation.persam import PerSAM, pick_points
@@ -134,6 +135,14 @@ def test_a_saved_sam_opens_and_anything_else_is_refused(tmp_path: Path, sam: Per
     assert (opened.segment(image, values) == sam.segment(image, values)).all()
     with pytest.raises(CheckpointError, match="no SAM can be read"):
         PerSAM(tmp_path / "nothing", device="cpu")
+    state = load_file(tmp_path / "sam/model.safetensors")
+    removed = next(key for key in state if "mask_decoder" in key)
+    save_file(
+        {key: value for key, value in state.items() if key != removed}, tmp_path / "sam/model.safetensors",
+        {"format": "pt"},
+    )  # fmt: skip
+    with pytest.raises(CheckpointError, match=f"missing {removed}"):
+        PerSAM(tmp_path / "sam", device="cpu")
     transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1).save_pretrained(tmp_path / "vit")
     with pytest.raises(CheckpointError, match="of type 'vit', not a SAM"):
         PerSAM(tmp_path / "vit", device="cpu")

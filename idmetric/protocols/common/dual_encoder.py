@@ -22,6 +22,7 @@ from idmetric.checkpoints.errors import CheckpointError
 from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.checkpoints.format import CONFIG, read_json
 from idmetric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.checkpoints.weights import check_report
 from idmetric.distance.embedding import Embedding
 from idmetric.images.read import Outside, read_image
 from idmetric.images.regions import cut_out
@@ -66,9 +67,10 @@ class DualEncoder:
 
         options = {"local_files_only": True, "trust_remote_code": False}
         try:
-            model = getattr(transformers, _CLASSES[kind]).from_pretrained(
-                where, use_safetensors=True, dtype=dtype or torch.float32, **options
+            model, report = getattr(transformers, _CLASSES[kind]).from_pretrained(
+                where, use_safetensors=True, dtype=dtype or torch.float32, output_loading_info=True, **options
             )
+            check_report(report, source)
             self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
             self.processor = transformers.AutoImageProcessor.from_pretrained(where, **options)
         except (OSError, ValueError) as error:

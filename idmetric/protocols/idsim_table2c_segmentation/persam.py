@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from idmetric.checkpoints.errors import CheckpointError
+from idmetric.checkpoints.weights import check_report
 from idmetric.images.read import ImageLike, read_image
 from idmetric.io.hints import need
 from idmetric.models.embedder import auto_device
@@ -144,7 +145,8 @@ def _open(name: str) -> tuple[Any, Any]:
         kind = AutoConfig.from_pretrained(name).model_type
         if kind != "sam":
             raise CheckpointError(f"{name!r} holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base")
-        model = SamModel.from_pretrained(name, use_safetensors=True)
+        model, report = SamModel.from_pretrained(name, use_safetensors=True, output_loading_info=True)
+        check_report(report, name)
         return model, SamProcessor.from_pretrained(name)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(

@@ -192,14 +192,11 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
 
 def _load_backbone(model: IDSim, settings: IDSimConfig, weights: str) -> None:
     """Load weights at the model's image size; DINOv2's positions are resampled as by Meta, and as in the release."""
-    name, args = settings.backbone, settings.backbone_args
-    if "_dinov3" in name:  # no table of positions to resample; biases that the model lacks are refused
-        state = backbones.pretrained_state(name, weights, args)
-    else:
-        state = backbones.build(name, image_size=settings.image_size, args=args, weights=weights).state_dict()
+    name = settings.backbone
+    state = backbones.fitted(backbones.read_weights(weights), model.backbone, name, weights)
     if "patch14_dinov2" in name:
         patch = state["patch_embed.proj.weight"].shape[-1]
-        table = backbones.pretrained_state(name, weights, args)["pos_embed"]
+        table = backbones.pretrained_state(name, weights, settings.backbone_args)["pos_embed"]
         state["pos_embed"] = resample_positions(table, (settings.image_size // patch,) * 2, 0.1)
     load_state(model.backbone, state, weights)
     model.requires_grad_(False)

@@ -61,7 +61,8 @@ def _of_timm(config: Config) -> NearID:
     file = weights_file(name, config.backbone_weights, config.revision)
     model = NearID(settings, device="cpu")
     if file:
-        model.backbone = backbones.build(name, image_size=size, args=args, weights=file)
+        trunk = backbones.fitted(backbones.read_weights(file), model.backbone, name, file)
+        load_state(model.backbone, trunk, file)
         model.take_revision(revision_of(file))
     return model
 
